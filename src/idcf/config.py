@@ -1,0 +1,61 @@
+"""Dataclasses to and from plain values: an unknown key is an error that names the nearest one."""
+
+from __future__ import annotations
+
+import dataclasses
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import TypeAdapter, ValidationError
+
+from idcf.errors import ConfigError, unknown
+
+
+T = TypeVar("T")
+
+
+def read(kind: type[T], values: Mapping[str, Any], what: str = "") -> T:
+    """Build the dataclass `kind` from plain values. Wrong keys and wrong types are errors."""
+    what = what or kind.__name__
+    fields = [f.name for f in dataclasses.fields(kind)]  # type: ignore[arg-type]
+    for key in values:
+        if key not in fields:
+            raise ConfigError(f"{what}: {unknown('option', key, fields)}")
+    try:
+        return TypeAdapter(kind).validate_python(dict(values))
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(x) for x in first["loc"]) or what
+        raise ConfigError(
+            f"{what}: option {where!r} is {first['input']!r}: {first['msg'].lower()}"
+        ) from None
+
+
+def plain(config: Any) -> dict[str, Any]:
+    """The values of a dataclass as JSON can hold them."""
+    return dataclasses.asdict(config)
+
+
+def load_toml(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ConfigError(f"no configuration file at {path}") from None
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{path}: not valid TOML: {error}") from None
+
+
+def parse_overrides(pairs: list[str]) -> dict[str, Any]:
+    """`["heads=2", "attention=additive"]` as values: each right side is TOML, or else a string."""
+    out: dict[str, Any] = {}
+    for pair in pairs:
+        key, sign, text = pair.partition("=")
+        if not sign or not key:
+            raise ConfigError(f"an override is written name=value, got {pair!r}")
+        try:
+            out[key.strip()] = tomllib.loads(f"x = {text}")["x"]
+        except tomllib.TOMLDecodeError:
+            out[key.strip()] = text.strip()
+    return out

@@ -1,0 +1,1 @@
+"""From raw files to tables of interactions, splits and batches. Ids stop at this border."""

@@ -1,0 +1,109 @@
+"""Turn a table into batches. A user stands in a batch once, however many rows are theirs.
+
+`rows`      visits every row once in random order and shows each user's whole history.
+`episodes`  plays the newcomer: a user comes with a short history and is asked about the rest,
+            so the target is never in the history and lengths are those met at deployment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+
+from idcf.data.interactions import Floats, Interactions, Ints, ragged
+from idcf.types import Batch, History, Users
+
+
+def rows(
+    table: Interactions,
+    seen: Interactions | None,
+    *,
+    size: int,
+    rng: np.random.Generator | None = None,
+    negatives: int = 0,
+) -> Iterator[Batch]:
+    """Batches of `size` rows, in table order where there is no `rng`.
+
+    Without `seen` the histories are empty (for models that do not read them). With
+    `negatives`, each row carries that many random items labelled 0.
+    """
+    order = np.arange(len(table)) if rng is None else np.argsort(rng.random(len(table)))
+    for start in range(0, len(order), size):
+        pick = order[start : start + size]
+        users, owner = np.unique(table.user[pick], return_inverse=True)
+        history = History.empty(len(users)) if seen is None else seen.history(users)
+        yield _batch(users, history, owner, table, pick, rng, negatives)
+
+
+def episodes(
+    table: Interactions,
+    *,
+    size: int,
+    lengths: tuple[int, int],
+    rng: np.random.Generator,
+    targets: int = 8,
+    negatives: int = 0,
+) -> Iterator[Batch]:
+    """Batches of about `size` rows: each row of the table is asked for once an epoch.
+
+    A user's rows are shuffled on a ring and cut into groups of `targets`; the history of a
+    group is the stretch of the ring that follows it.
+    """
+    order, start = table.by_user
+    ring = order[np.lexsort((rng.random(len(order)), table.user[order]))]
+    count = np.diff(start)
+    groups = -(-count // targets)  # rounded up
+    user = np.repeat(np.arange(len(count)), groups)
+    first = (np.arange(len(user)) - np.repeat(np.cumsum(groups) - groups, groups)) * targets
+    asked = np.minimum(targets, count[user] - first)
+    low, high = lengths
+    drawn = low + np.floor(rng.random(len(user)) * (high - low + 1)).astype(np.int64)
+    read = np.minimum(drawn, count[user] - asked)
+    shuffled = np.argsort(rng.random(len(user)), kind="stable")
+    ends = np.cumsum(asked[shuffled]) // size
+    for units in np.split(shuffled, np.flatnonzero(np.diff(ends)) + 1):
+        who = user[units]
+        places, _ = ragged(first[units], asked[units])
+        owner = np.repeat(np.arange(len(units)), asked[units])
+        pick = ring[start[who[owner]] + places]
+        after, offsets = ragged(first[units] + asked[units], read[units])
+        reader = np.repeat(who, read[units])
+        kept = ring[start[reader] + after % count[reader]]
+        history = History(
+            torch.from_numpy(table.item[kept]),
+            torch.from_numpy(table.rating[kept]),
+            torch.from_numpy(offsets),
+        )
+        yield _batch(who, history, owner, table, pick, rng, negatives)
+
+
+def _batch(
+    users: Ints,
+    history: History,
+    owner: Ints,
+    table: Interactions,
+    pick: Ints,
+    rng: np.random.Generator | None,
+    negatives: int,
+) -> Batch:
+    items, labels = table.item[pick, None], table.rating[pick, None]
+    if negatives:
+        drawn, zero = _negatives(table, len(pick), negatives, rng or np.random.default_rng(0))
+        items, labels = np.hstack([items, drawn]), np.hstack([labels, zero])
+    return Batch(
+        Users(torch.from_numpy(users), history),
+        torch.from_numpy(owner),
+        torch.from_numpy(items),
+        torch.from_numpy(labels),
+    )
+
+
+def _negatives(
+    table: Interactions, n: int, each: int, rng: np.random.Generator
+) -> tuple[Ints, Floats]:
+    return (
+        rng.integers(len(table.items), size=(n, each), dtype=np.int64),
+        np.zeros((n, each), np.float32),
+    )

@@ -1,0 +1,41 @@
+"""Everything this package raises on purpose.
+
+* IdcfError
+  · DataError      the interactions given cannot be used
+  · ConfigError    a name or an option does not exist, or has the wrong type
+  · ColdUserError  the model cannot score a user it was not trained on
+  · ArtifactError  a saved model is missing, damaged, or of another format
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+class IdcfError(Exception):
+    """Base of every deliberate error in the package."""
+
+
+class DataError(IdcfError, ValueError):
+    """The interactions given cannot be used."""
+
+
+class ConfigError(IdcfError, ValueError):
+    """A name or an option does not exist, or has the wrong type."""
+
+
+class ColdUserError(IdcfError, LookupError):
+    """The model cannot score a user it was not trained on."""
+
+
+class ArtifactError(IdcfError, ValueError):
+    """A saved model is missing, damaged, or of another format."""
+
+
+def unknown(kind: str, name: str, known: Iterable[str]) -> str:
+    """The text for a name that does not exist, with the nearest one that does."""
+    names = sorted(known)
+    near = get_close_matches(name, names, n=1)
+    hint = f"did you mean {near[0]!r}? " if near else ""
+    return f"no {kind} named {name!r}; {hint}known: {', '.join(names)}"
