@@ -12,7 +12,6 @@ from pydantic import TypeAdapter, ValidationError
 
 from idcf.errors import ConfigError, unknown
 
-
 T = TypeVar("T")
 
 

@@ -136,7 +136,9 @@ class Interactions:
     def history(self, users: Ints) -> History:
         """What each of these users did, in table order; empty for user -1."""
         order, start = self.by_user
-        index, offsets = ragged(start[users], np.where(users < 0, 0, start[users + 1] - start[users]))
+        index, offsets = ragged(
+            start[users], np.where(users < 0, 0, start[users + 1] - start[users])
+        )
         rows = order[index]
         return History(
             torch.from_numpy(self.item[rows]),

@@ -1,6 +1,6 @@
 """Who is trained on, who is met only later, and what is held out of each.
 
-Every draw is `rng.random` and a stable sort, so the same seed gives the same split anywhere.
+The same seed gives the same split anywhere: draws depend on nothing but the generator given.
 """
 
 from __future__ import annotations
@@ -49,7 +49,9 @@ def at_random(
 
 def _split(train: Interactions, test: Interactions, key: Mask, how: str) -> Split:
     if not key.any():
-        raise DataError(f"{how} leaves no key user: the most active has {train.counts().max()} rows")
+        raise DataError(
+            f"{how} leaves no key user: the most active has {train.counts().max()} rows"
+        )
     return Split(train, test, np.flatnonzero(key), np.flatnonzero(~key))
 
 
@@ -60,7 +62,7 @@ def hold_out(
     if not 0 < share < 1:
         raise DataError(f"the share to hold out must lie strictly between 0 and 1, got {share}")
     test = np.zeros(len(data), bool)
-    test[_shuffled(len(data), rng)[: round(share * len(data))]] = True
+    test[rng.permutation(len(data))[round((1 - share) * len(data)) :]] = True
     return data.where(~test), data.where(test)
 
 

@@ -1,0 +1,45 @@
+"""Inductive collaborative filtering: train once, then recommend to people never met before.
+
+The public names are imported when they are first used, so `import idcf` is quick.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+__version__ = "0.1.0"
+
+_PUBLIC = {
+    "Recommender": "idcf.recommender",
+    "Interactions": "idcf.data.interactions",
+    "read_interactions": "idcf.data.parsers",
+    "IdcfError": "idcf.errors",
+    "DataError": "idcf.errors",
+    "ConfigError": "idcf.errors",
+    "ColdUserError": "idcf.errors",
+    "ArtifactError": "idcf.errors",
+    "MODELS": "idcf.models",
+}
+__all__ = [  # noqa: RUF022 - grouped by use
+    "Recommender",
+    "Interactions",
+    "read_interactions",
+    "MODELS",
+    "IdcfError",
+    "DataError",
+    "ConfigError",
+    "ColdUserError",
+    "ArtifactError",
+    "__version__",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _PUBLIC:
+        raise AttributeError(f"module 'idcf' has no attribute {name!r}")
+    return getattr(import_module(_PUBLIC[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,87 @@
+"""Run a model over held-out rows and measure it. Knows no training and no printing."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from idcf.data.batches import rows as in_batches
+from idcf.data.interactions import Floats, Interactions, Ints
+from idcf.models import Model
+from idcf.types import Users
+
+
+@torch.no_grad()
+def predict(
+    model: Model, rows: Interactions, seen: Interactions, *, anonymous: bool, size: int = 8192
+) -> Floats:
+    """Score every row. With `anonymous`, users are known by what `seen` says they did, alone."""
+    model.eval()
+    order, _ = rows.by_user  # neighbours share a user, who is then embedded once
+    out = np.empty(len(rows), np.float32)
+    at = 0
+    for batch in in_batches(rows.where(order), seen, size=size):
+        batch = batch.to(model.device)
+        users = batch.users.anonymous() if anonymous else batch.users
+        found = model(users, batch.items, batch.owner)[:, 0].float().cpu().numpy()
+        out[order[at : at + len(found)]] = found
+        at += len(found)
+    return out
+
+
+@torch.no_grad()
+def score_pairs(
+    model: Model, user: Ints, items: Ints, seen: Interactions, *, anonymous: bool, size: int = 512
+) -> Floats:
+    """Score items [U, K] for users [U]."""
+    model.eval()
+    parts = []
+    for start in range(0, len(user), size):
+        who = user[start : start + size]
+        users = _users(model, who, seen, anonymous)
+        asked = torch.from_numpy(items[start : start + size]).to(model.device)
+        owner = torch.arange(len(who), device=model.device)
+        parts.append(model(users, asked, owner).float().cpu().numpy())
+    return np.concatenate(parts) if parts else np.empty((0, items.shape[1]), np.float32)
+
+
+@torch.no_grad()
+def top(
+    model: Model, user: Ints, seen: Interactions, k: int, *, anonymous: bool, size: int = 128
+) -> Ints:
+    """The k best unseen items of each user over the whole catalogue: [U, k]."""
+    model.eval()
+    parts = []
+    for start in range(0, len(user), size):
+        users = _users(model, user[start : start + size], seen, anonymous)
+        scores = model.rank(users).clone()
+        scores[users.history.owner(), users.history.items] = -torch.inf
+        parts.append(scores.topk(min(k, scores.shape[1])).indices.cpu().numpy())
+    return np.concatenate(parts) if parts else np.empty((0, k), np.int64)
+
+
+def _users(model: Model, who: Ints, seen: Interactions, anonymous: bool) -> Users:
+    users = Users(torch.from_numpy(who), seen.history(who)).to(model.device)
+    return users.anonymous() if anonymous else users
+
+
+def rmse_on(model: Model, rows: Interactions, seen: Interactions) -> float:
+    """The number that early stopping watches for ratings."""
+    scores = predict(model, rows, seen, anonymous=model.inductive)
+    return float(np.sqrt(np.mean((scores - rows.rating) ** 2, dtype=np.float64)))
+
+
+def loss_on(
+    model: Model,
+    rows: Interactions,
+    seen: Interactions,
+    *,
+    negatives: int,
+    rng: np.random.Generator,
+) -> float:
+    """1 - AUC over the held-out positives and as many fixed random items: for implicit feedback."""
+    drawn = rng.integers(len(rows.items), size=(len(rows), negatives))
+    items = np.hstack([rows.item[:, None], drawn])
+    scores = score_pairs(model, rows.user, items, seen, anonymous=model.inductive)
+    above, below = scores[:, :1], scores[:, 1:]
+    return float(1 - np.mean((above > below) + 0.5 * (above == below)))

@@ -1,0 +1,96 @@
+"""The models, one row each. To add one: write its file, add its row.
+
+A row says how a name becomes a model: its class, its options, and either the solver in
+`train.solvers` that fits it, or the backbone it is wrapped round, or neither: then it is trained
+by gradient. `grid` lists the values that are tried on held-out users before the final fit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from idcf import config
+from idcf.errors import ConfigError, unknown
+from idcf.models.base import Backbone, Model, TwoTower
+from idcf.models.baselines import (
+    Bias,
+    BiasConfig,
+    FoldIn,
+    FoldInConfig,
+    ItemItem,
+    ItemItemConfig,
+    Popularity,
+    PopularityConfig,
+)
+from idcf.models.gcmc import GCMC, GCMCConfig
+from idcf.models.idcf import IDCF, IDCFConfig
+from idcf.models.mf import Factor, FactorConfig
+
+__all__ = ["IDCF", "MODELS", "Backbone", "Entry", "Model", "TwoTower", "configure", "entry"]
+
+
+@dataclass(frozen=True)
+class Entry:
+    build: Callable[..., Model]  # (config, domain), or (config, backbone, keys) with a backbone
+    config: type
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    backbone: str | None = None
+    solver: str | None = None
+    grid: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    ratings_only: bool = False
+
+
+_STRENGTH = (2.0, 3.0, 5.0, 8.0, 12.0)
+
+MODELS: dict[str, Entry] = {
+    "popularity": Entry(Popularity, PopularityConfig, solver="popularity"),
+    "item-mean": Entry(
+        Bias, BiasConfig, {"strength": float("inf")}, solver="bias", ratings_only=True
+    ),
+    "bias": Entry(
+        Bias,
+        BiasConfig,
+        solver="bias",
+        grid={"strength": _STRENGTH, "item_strength": (1.0, 3.0, 10.0)},
+        ratings_only=True,
+    ),
+    "item-knn": Entry(
+        ItemItem,
+        ItemItemConfig,
+        solver="item_knn",
+        grid={"neighbours": (20, 50, 100), "reg": (10.0, 100.0)},
+    ),
+    "ease": Entry(
+        ItemItem,
+        ItemItemConfig,
+        {"normalise": False},
+        solver="ease",
+        grid={"reg": (50.0, 200.0, 500.0, 1000.0, 2000.0)},
+    ),
+    "als": Entry(
+        FoldIn,
+        FoldInConfig,
+        solver="als",
+        grid={"embedding_size": (8, 16), "reg": (5.0, 10.0, 20.0)},
+    ),
+    "pmf": Entry(Factor, FactorConfig, {"head": "dot"}),
+    "nnmf": Entry(Factor, FactorConfig, {"head": "perceptron"}),
+    "gcmc": Entry(GCMC, GCMCConfig),
+    "idcf-dot": Entry(IDCF, IDCFConfig, backbone="pmf"),
+    "idcf-nn": Entry(IDCF, IDCFConfig, backbone="nnmf"),
+    "idcf-gc": Entry(IDCF, IDCFConfig, backbone="gcmc"),
+}
+
+
+def entry(name: str) -> Entry:
+    if name not in MODELS:
+        raise ConfigError(unknown("model", name, MODELS))
+    return MODELS[name]
+
+
+def configure(name: str, options: Mapping[str, Any] | None = None) -> Any:
+    """The options of a model from plain values. Unknown keys and wrong types are errors."""
+    found = entry(name)
+    return config.read(found.config, {**found.defaults, **(options or {})}, f"model {name!r}")

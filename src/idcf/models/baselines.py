@@ -1,0 +1,164 @@
+"""What any newcomer could use instead. All are inductive, solved rather than descended.
+
+A baseline here only scores; `train.solvers` fits it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from idcf.models.base import Model, TwoTower
+from idcf.nn.heads import Dot, Head
+from idcf.nn.pooling import normal_equations, pool, shrunk_mean
+from idcf.types import Domain, Embedded, History, Users
+
+
+@dataclass(frozen=True, kw_only=True)
+class PopularityConfig:
+    pass
+
+
+class Popularity(Model):
+    """How many people had the item: the same list for everybody."""
+
+    inductive: ClassVar[bool] = True
+    reads_history: ClassVar[bool] = False
+    counts: Tensor
+
+    def __init__(self, config: PopularityConfig, domain: Domain) -> None:
+        super().__init__()
+        self.n_items, self.rates = domain.n_items, False
+        self.register_buffer("counts", torch.zeros(domain.n_items))
+
+    def forward(self, users: Users, items: Tensor, owner: Tensor) -> Tensor:
+        return self.counts[items]
+
+    def rank(self, users: Users) -> Tensor:
+        return self.counts.expand(len(users), -1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BiasConfig:
+    strength: float = 5.0  # ratings of "nothing unusual" that a user's own must outweigh
+    item_strength: float = 3.0
+
+
+class Bias(Model):
+    """μ + b_i + b_u, with b_u = Σ (r - μ - b_i) / (n + strength) over the history.
+
+    With an infinite strength it is the item mean.
+    """
+
+    inductive: ClassVar[bool] = True
+    item_bias: Tensor
+
+    def __init__(self, config: BiasConfig, domain: Domain) -> None:
+        super().__init__()
+        self.n_items, self.rates = domain.n_items, not domain.implicit
+        self.mean, self.strength = domain.mean, config.strength
+        self.register_buffer("item_bias", torch.zeros(domain.n_items))
+
+    def residual(self, history: History) -> tuple[Tensor, Tensor]:
+        """b_u [B], and what b_u and b_i leave unexplained of each rating [N]."""
+        own = history.values - self.mean - self.item_bias[history.items]
+        bias = shrunk_mean(own, history, self.strength)
+        return bias, own - bias[history.owner()]
+
+    def forward(self, users: Users, items: Tensor, owner: Tensor) -> Tensor:
+        return self.mean + self.item_bias[items] + self.residual(users.history)[0][owner, None]
+
+    def rank(self, users: Users) -> Tensor:
+        return self.mean + self.item_bias + self.residual(users.history)[0][:, None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ItemItemConfig:
+    reg: float = 100.0  # ridge of EASE; shrinkage of a similarity by its support for kNN
+    neighbours: int = 50  # kNN only
+    strength: float = 5.0
+    normalise: bool = True  # kNN on ratings: a weighted mean instead of a sum
+
+
+class ItemItem(Model):
+    """Σ_j∈history w_ji x_uj: item-kNN and EASE (Steck 2019). For ratings x is what user and item
+    bias leave unexplained, and those are added; without ratings x is 1."""
+
+    inductive: ClassVar[bool] = True
+    weight: Tensor  # [I, I]: row j says what having j says of the others
+    popularity: Tensor  # [I], for somebody without history
+
+    def __init__(self, config: ItemItemConfig, domain: Domain) -> None:
+        super().__init__()
+        self.base = Bias(BiasConfig(strength=config.strength), domain)
+        self.rates, self.n_items, self.normalise = self.base.rates, domain.n_items, config.normalise
+        self.register_buffer("weight", torch.zeros(domain.n_items, domain.n_items))
+        self.register_buffer("popularity", torch.zeros(domain.n_items))
+
+    def rank(self, users: Users) -> Tensor:
+        history = users.history
+        if not self.rates:
+            silent = (history.lengths() == 0)[:, None]
+            return torch.where(silent, self.popularity, pool(self.weight, history))
+        bias, own = self.base.residual(history)
+        said = pool(self.weight, history, own)
+        if self.normalise:
+            said = said / (pool(self.weight.abs(), history) + 1.0)
+        return self.base.mean + self.base.item_bias + bias[:, None] + said
+
+    def forward(self, users: Users, items: Tensor, owner: Tensor) -> Tensor:
+        return self.rank(users)[owner[:, None], items]
+
+
+@dataclass(frozen=True, kw_only=True)
+class FoldInConfig:
+    embedding_size: int = 16
+    reg: float = 10.0
+    alpha: float = 10.0  # confidence of an interaction, without ratings
+    epochs: int = 15
+    strength: float = 5.0
+
+
+class FoldIn(TwoTower):
+    """ALS factors; anybody's vector is the ridge solution over their history.
+
+    Ratings: p = (Q_HᵀQ_H + λI)⁻¹ Q_Hᵀ(r - base). Without ratings, with confidence α:
+    p = (QᵀQ + α Q_HᵀQ_H + λI)⁻¹ (1 + α) Q_Hᵀ1 (Hu, Koren & Volinsky 2008). The last column
+    of a vector is popularity, for somebody without history.
+    """
+
+    inductive: ClassVar[bool] = True
+    factors: Tensor  # [I, D]
+    gram: Tensor  # [D, D]: what every user shares
+    popularity: Tensor  # [I]
+
+    def __init__(self, config: FoldInConfig, domain: Domain) -> None:
+        super().__init__()
+        self.base = Bias(BiasConfig(strength=config.strength), domain)
+        self.rates, self.n_items = self.base.rates, domain.n_items
+        self.mean = self.base.mean if self.rates else 0.0
+        self.alpha = 1.0 if self.rates else config.alpha
+        self.head: Head = Dot()
+        self.register_buffer("factors", torch.zeros(domain.n_items, config.embedding_size))
+        self.register_buffer("gram", torch.eye(config.embedding_size))
+        self.register_buffer("popularity", torch.zeros(domain.n_items))
+
+    def embed_users(self, users: Users) -> Embedded:
+        history = users.history
+        silent = (history.lengths() == 0).to(self.factors.dtype)
+        if self.rates:
+            bias, own = self.base.residual(history)
+            silent = silent * 0  # the item means already answer for them
+        else:
+            bias, own = silent * 0, torch.full_like(history.values, (1 + self.alpha) / self.alpha)
+        outer, right = normal_equations(self.factors, history, own)
+        left = self.gram + self.alpha * outer
+        vector = torch.linalg.solve(left, self.alpha * right)
+        return Embedded(torch.cat([vector, silent[:, None]], -1), bias)
+
+    def embed_items(self, items: Tensor, without: Tensor | None = None) -> Embedded:
+        vector = torch.cat([self.factors[items], self.popularity[items][..., None]], -1)
+        return Embedded(vector, self.base.item_bias[items])

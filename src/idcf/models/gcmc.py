@@ -1,0 +1,102 @@
+"""GCMC as IDCF uses it: one message per rating level, from what a user rated and from who
+rated an item (van den Berg et al. 2017, with the paper's product decoder)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from idcf.models.base import Backbone
+from idcf.nn.conv import LevelConv
+from idcf.nn.heads import Head, Products
+from idcf.nn.pooling import per_level, pool
+from idcf.nn.table import Table
+from idcf.types import Domain, Embedded, History, Users
+
+
+@dataclass(frozen=True, kw_only=True)
+class GCMCConfig:
+    embedding_size: int = 32
+    hidden: tuple[int, ...] = (32, 32)
+    center: bool = True
+    shared_weights: bool = False  # one W for all rating levels, as in the published code
+    mean: bool = True  # False: sum the messages, as in the published code
+    hide_target: bool = True  # a pair's own rating never reaches its own prediction in training
+
+
+class GCMC(Backbone):
+    """User tower [p ‖ m_u], item tower [q ‖ n_i]; the graph is the training table."""
+
+    reads_history: ClassVar[bool] = True
+    levels: Tensor  # [L]
+    raters: Tensor  # [E] users of all edges, grouped by (item, level)
+    starts: Tensor  # [I * L + 1]
+    edges: Tensor  # [E] item * U + user of every edge, ascending
+    edge_level: Tensor  # [E]
+
+    def __init__(self, config: GCMCConfig, domain: Domain) -> None:
+        super().__init__()
+        size, n_levels = config.embedding_size, len(domain.levels)
+        self.mean = domain.mean if config.center else 0.0
+        self.n_items, self.n_users = domain.n_items, domain.n_users
+        self.rates = not domain.implicit
+        self.hide_target = config.hide_target
+        self.users = Table(domain.n_users, size)
+        self.items = Table(domain.n_items, size)
+        options = {"shared": config.shared_weights, "mean": config.mean}
+        self.from_items = LevelConv(n_levels, size, **options)
+        self.from_users = LevelConv(n_levels, size, **options)
+        self.head: Head = Products(size, config.hidden)
+        levels = torch.tensor(domain.levels)
+        graph = per_level(domain.raters, levels)
+        row = graph.owner()
+        edges = (row // n_levels) * domain.n_users + graph.items
+        order = torch.argsort(edges)
+        self.register_buffer("levels", levels)
+        self.register_buffer("raters", graph.items)
+        self.register_buffer("starts", graph.offsets)
+        self.register_buffer("edges", edges[order])
+        self.register_buffer("edge_level", (row % n_levels)[order])
+        self._kept: tuple[Tensor, Tensor] | None = None
+
+    def compose(self, own: Embedded, users: Users) -> Embedded:
+        split = per_level(users.history, self.levels)
+        shape = (len(users), len(self.levels))
+        sums = pool(self.items.vector, split).unflatten(0, shape)
+        said = self.from_items(sums, split.lengths().view(shape))
+        return Embedded(torch.cat([own.vector, said], -1), own.bias)
+
+    def embed_items(self, items: Tensor, without: Tensor | None = None) -> Embedded:
+        own: Embedded = self.items(items)
+        sums, counts = self._heard()
+        sums, counts = sums[items], counts[items]
+        if without is not None and self.hide_target:
+            sums, counts = self._hide(sums, counts, items, without)
+        heard = self.from_users(sums, counts)
+        return Embedded(torch.cat([own.vector, heard], -1), own.bias)
+
+    def _heard(self) -> tuple[Tensor, Tensor]:
+        """Σ p_u over each item's raters at each level [I, L, D], and how many they are."""
+        if self._kept is not None and not self.users.vector.requires_grad:
+            return self._kept  # P is frozen from adaption on
+        graph = History(self.raters, self.raters, self.starts)
+        shape = (self.n_items, len(self.levels))
+        heard = pool(self.users.vector, graph).unflatten(0, shape), graph.lengths().view(shape)
+        if not self.users.vector.requires_grad:
+            self._kept = heard
+        return heard
+
+    def _hide(
+        self, sums: Tensor, counts: Tensor, items: Tensor, without: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Take the edge (without[m], items[m, k]) out of the sums, where the graph has it."""
+        wanted = items * self.n_users + without[:, None]
+        at = torch.searchsorted(self.edges, wanted).clamp(max=len(self.edges) - 1)
+        there = (self.edges[at] == wanted) & (without[:, None] >= 0)
+        level = torch.arange(len(self.levels), device=items.device)
+        mine = there[..., None] & (self.edge_level[at][..., None] == level)  # [M, K, L]
+        latent = self.users.vector[without.clamp(min=0)][:, None, None]  # [M, 1, 1, D]
+        return sums - mine[..., None] * latent, counts - mine.to(counts.dtype)

@@ -1,0 +1,88 @@
+"""f_θ: how a user vector and an item vector become a score.
+
+`forward` scores K items of each row's own, `all` scores every user against every item.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+
+class Head(nn.Module, ABC):
+    @abstractmethod
+    def forward(self, user: Tensor, item: Tensor) -> Tensor:
+        """user [M, D], item [M, K, D] -> [M, K]."""
+
+    @abstractmethod
+    def all(self, user: Tensor, item: Tensor) -> Tensor:
+        """user [B, D], item [I, D] -> [B, I]."""
+
+
+class Dot(Head):
+    def forward(self, user: Tensor, item: Tensor) -> Tensor:
+        return torch.einsum("md,mkd->mk", user, item)
+
+    def all(self, user: Tensor, item: Tensor) -> Tensor:
+        return user @ item.T
+
+
+def mlp(sizes: tuple[int, ...], activation: Callable[[], nn.Module]) -> nn.Sequential:
+    layers: list[nn.Module] = []
+    for a, b in zip(sizes, sizes[1:], strict=False):
+        layers += [nn.Linear(a, b), activation()]
+    return nn.Sequential(*layers[:-1])
+
+
+class Perceptron(Head):
+    """½ (p·q + nn([p ‖ q ‖ p⊙q])) with tanh: the head of IDCF-NN."""
+
+    def __init__(self, size: int, hidden: tuple[int, ...]) -> None:
+        super().__init__()
+        self.net = mlp((3 * size, *hidden, 1), nn.Tanh)
+
+    def forward(self, user: Tensor, item: Tensor) -> Tensor:
+        both = user[:, None] * item
+        read = torch.cat([user[:, None].expand_as(both), item, both], -1)
+        out: Tensor = (both.sum(-1) + self.net(read).squeeze(-1)) / 2
+        return out
+
+    def all(self, user: Tensor, item: Tensor) -> Tensor:
+        """The first layer is linear in q once p is fixed: W[p ‖ q ‖ p⊙q] = W₁p + (W₂ + W₃p) q."""
+        first = self.net[0]
+        assert isinstance(first, nn.Linear)
+        by_user, by_item, by_both = first.weight.chunk(3, 1)
+        mixed = by_item + by_both * user[:, None]  # [B, hidden, D]
+        hidden = torch.einsum("id,bhd->bih", item, mixed) + (user @ by_user.T + first.bias)[:, None]
+        rest: Tensor = self.net[1:](hidden).squeeze(-1)
+        return (user @ item.T + rest) / 2
+
+
+class Products(Head):
+    """nn'([p⊙q ‖ p⊙m ‖ n⊙q ‖ n⊙m]) with ReLU, on towers [p ‖ m] and [q ‖ n]: IDCF-GC."""
+
+    def __init__(self, size: int, hidden: tuple[int, ...]) -> None:
+        super().__init__()
+        self.net = mlp((4 * size, *hidden, 1), nn.ReLU)
+
+    def forward(self, user: Tensor, item: Tensor) -> Tensor:
+        p, m = user[:, None].chunk(2, -1)
+        q, n = item.chunk(2, -1)
+        out: Tensor = self.net(torch.cat([p * q, p * m.expand_as(q), n * q, n * m], -1)).squeeze(-1)
+        return out
+
+    def all(self, user: Tensor, item: Tensor) -> Tensor:
+        """Linear in [q ‖ n ‖ n⊙q] once p and m are fixed."""
+        first = self.net[0]
+        assert isinstance(first, nn.Linear)
+        p, m = user.chunk(2, -1)
+        q, n = item.chunk(2, -1)
+        pq, pm, nq, nm = first.weight.chunk(4, 1)
+        hidden = torch.einsum("id,bhd->bih", q, pq * p[:, None])
+        hidden = hidden + torch.einsum("id,bhd->bih", n, nm * m[:, None])
+        hidden = hidden + ((p * m) @ pm.T + first.bias)[:, None] + (n * q) @ nq.T
+        out: Tensor = self.net[1:](hidden).squeeze(-1)
+        return out

@@ -1,0 +1,1 @@
+"""Training: objectives, the one gradient loop, solvers, and the recipes that chain them."""

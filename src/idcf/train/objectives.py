@@ -1,0 +1,121 @@
+"""An objective maps (model, batch) to named terms; the loop minimises their sum.
+
+Every term is a sum over the rows at hand divided by the rows of the whole batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from idcf.models import IDCF, Backbone, Model
+from idcf.train.runtime import LOCAL, Runtime
+from idcf.types import Batch
+
+Terms = dict[str, Tensor]
+Objective = Callable[[Model, Batch], Terms]
+Penalty = Callable[[Backbone, Batch], Tensor]
+
+
+def fit_to_labels(scores: Tensor, batch: Batch, rates: bool) -> Terms:
+    """Squared error for ratings, cross-entropy against sampled negatives without."""
+    n = batch.n_rows * scores.shape[1]
+    if rates:
+        return {"mse": (scores - batch.labels).square().sum() / n}
+    loss = F.binary_cross_entropy_with_logits(scores, batch.labels, reduction="sum")
+    return {"bce": loss / n}
+
+
+def accuracy() -> Objective:
+    """The fit alone."""
+
+    def objective(model: Model, batch: Batch) -> Terms:
+        scores = model(batch.users, batch.items, batch.owner)
+        return fit_to_labels(scores, batch, model.rates)
+
+    return objective
+
+
+@dataclass(frozen=True)
+class Ridge:
+    """Squared penalties of a backbone's tables, spread over the ratings of each row.
+
+    `reg` holds a vector back in proportion to its ratings, `row_reg` and `bias_reg` are the same
+    for every row: a Gaussian prior.
+    """
+
+    users: Tensor  # [U] ratings of each user
+    items: Tensor  # [I]
+    reg: float
+    row_reg: float
+    bias_reg: float
+
+    def __call__(self, model: Backbone, batch: Batch) -> Tensor:
+        who, what = batch.users.ids[batch.owner], batch.items[:, 0]  # positives come first
+        total = torch.zeros((), device=who.device)
+        for table, rows, counts in (
+            (model.users, who, self.users),
+            (model.items, what, self.items),
+        ):
+            own, share = table(rows), 1 / counts.to(who.device)[rows].clamp(min=1)
+            weight = self.reg + self.row_reg * share
+            total = total + (weight * own.vector.square().sum(-1)).sum()
+            total = total + (self.bias_reg * share * own.bias.square()).sum()
+        return total / batch.n_rows
+
+
+def norms(reg: float, runtime: Runtime = LOCAL) -> Penalty:
+    """The published penalty: λ (Σ_u ‖p_u‖ + Σ_i ‖q_i‖) over the whole tables in every step."""
+
+    def penalty(model: Backbone, batch: Batch) -> Tensor:
+        size = model.users.vector.norm(dim=1).sum() + model.items.vector.norm(dim=1).sum()
+        return reg * size / batch.n_rows / runtime.world
+
+    return penalty
+
+
+def factorise(penalty: Penalty) -> Objective:
+    """Fit a backbone and keep its tables small."""
+
+    def objective(model: Model, batch: Batch) -> Terms:
+        assert isinstance(model, Backbone)
+        terms = fit_to_labels(model(batch.users, batch.items, batch.owner), batch, model.rates)
+        return {**terms, "reg": penalty(model, batch)}
+
+    return objective
+
+
+def adapt(contrast: float, runtime: Runtime = LOCAL) -> Objective:
+    """Fit the relation model; with `contrast`, pull each induced latent towards the one that the
+    backbone learnt: -log softmax over the users u' of the batch of p_uᵀ p̃_u' at u' = u."""
+
+    def objective(model: Model, batch: Batch) -> Terms:
+        assert isinstance(model, IDCF)
+        own = model.induce(batch.users.history)
+        user = model.place(own, batch.users)
+        scores = model.score(user, batch.users, batch.items, batch.owner)
+        terms = fit_to_labels(scores, batch, model.rates)
+        if not contrast:
+            return terms
+        ids, induced = batch.users.ids, runtime.gather(own)
+        everyone = runtime.gather(ids)
+        logits = model.backbone.users.vector[ids] @ induced.T
+        place = torch.arange(len(ids), device=ids.device) + _start(ids, runtime)
+        again = ids[:, None] == everyone  # the same person is no counter-example
+        again[torch.arange(len(ids), device=ids.device), place] = False
+        pull = F.cross_entropy(logits.masked_fill(again, -torch.inf), place, reduction="sum")
+        return {**terms, "contrast": contrast * pull / batch.n_users}
+
+    return objective
+
+
+def _start(ids: Tensor, runtime: Runtime) -> int:
+    """Where this process's users begin among all users of the batch."""
+    if runtime.world == 1:
+        return 0
+    sizes = runtime.gather(torch.tensor([len(ids)], device=ids.device))
+    return int(sizes[: runtime.rank].sum())

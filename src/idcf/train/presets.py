@@ -1,0 +1,80 @@
+"""What a preset chooses: options of the model and of its training, by model and data set.
+
+`presets.toml` beside this file is the table. `clean` is the default; `published` follows the
+choices of the published code where they differ from the paper or from good practice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from idcf.config import load_toml, read
+from idcf.errors import ConfigError, unknown
+from idcf.models import MODELS, entry
+from idcf.train.loop import TrainConfig
+
+
+@dataclass(frozen=True)
+class Setting:
+    """How one model is built and trained. `lengths` are the histories of a training episode."""
+
+    options: Mapping[str, Any] = field(default_factory=dict)
+    train: TrainConfig = field(default_factory=TrainConfig)
+    lengths: tuple[int, int] = (4, 29)
+    targets: int = 8  # rows asked of a user per episode
+    episodes: bool = True  # False: random rows with the whole history, the target in it
+    validation: float = 0.1  # share of the key users, or of the rows, that is held out
+    start_from_biases: bool = True
+    whole_graph: bool = False  # True: query users' ratings are in the training graph
+
+
+def setting(
+    name: str, *, preset: str = "clean", dataset: str = "", options: Mapping[str, Any] | None = None
+) -> Setting:
+    """The row of the table for this model, refined by the data set's own, then by `options`.
+
+    Options are those of the model, or `train.*` ones for its training.
+    """
+    table = _table()
+    if preset not in table:
+        raise ConfigError(unknown("preset", preset, table))
+    entry(name)
+    found: dict[str, Any] = {}
+    row = table[preset].get(name, {})
+    for part in (row, row.get(dataset, {})):
+        for key, value in part.items():
+            if key in _FIELDS:
+                joined = {**found.get(key, {}), **value} if isinstance(value, dict) else value
+                found[key] = joined
+    for key, value in (options or {}).items():
+        head, _, rest = key.partition(".")
+        part = "train" if head == "train" and rest else "options"
+        found[part] = {**found.get(part, {}), (rest if part == "train" else key): value}
+    train = read(TrainConfig, found.pop("train", {}), f"training of {name!r}")
+    return read(Setting, {**found, "train": train}, f"setting of {name!r}")
+
+
+_FIELDS = (
+    "options",
+    "train",
+    "lengths",
+    "targets",
+    "episodes",
+    "validation",
+    "start_from_biases",
+    "whole_graph",
+)
+
+
+@cache
+def _table() -> dict[str, Any]:
+    table = load_toml(Path(__file__).with_name("presets.toml"))
+    for preset, rows in table.items():
+        for name in rows:
+            if name not in MODELS:
+                raise ConfigError(f"presets.toml, {preset}: {unknown('model', name, MODELS)}")
+    return table

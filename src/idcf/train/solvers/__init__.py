@@ -1,0 +1,22 @@
+"""What is solved, not descended. A solver takes options and a table, and returns a finished model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from idcf.data.interactions import Interactions
+from idcf.models import Model
+from idcf.train.solvers.als import als
+from idcf.train.solvers.counts import bias, popularity
+from idcf.train.solvers.item_item import ease, item_knn
+
+Solver = Callable[[Any, Interactions, int], Model]  # (config, table, seed)
+
+SOLVERS: dict[str, Solver] = {
+    "popularity": popularity,
+    "bias": bias,
+    "item_knn": item_knn,
+    "ease": ease,
+    "als": als,
+}

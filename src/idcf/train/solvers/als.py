@@ -1,0 +1,51 @@
+"""Alternating least squares on what the biases leave unexplained, or on confidences."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from idcf.data.interactions import Interactions
+from idcf.models.baselines import BiasConfig, FoldIn, FoldInConfig
+from idcf.nn.pooling import normal_equations
+from idcf.rng import derive
+from idcf.train.solvers.counts import counts, fill
+from idcf.types import History
+
+
+def als(config: FoldInConfig, table: Interactions, seed: int) -> FoldIn:
+    model = FoldIn(config, table.domain())
+    fill(model.base, BiasConfig(strength=config.strength), table)
+    model.popularity = counts(table) * (0.0 if model.rates else 1.0)
+    users = table.history(np.arange(len(table.users)))
+    items, back = _turn(users, len(table.items))
+    if model.rates:
+        target = model.base.residual(users)[1]
+    else:
+        target = torch.full_like(users.values, (1 + model.alpha) / model.alpha)
+    size, eye = config.embedding_size, torch.eye(config.embedding_size)
+    draw = torch.Generator().manual_seed(derive(seed, "als"))
+    factors = torch.randn(len(table.items), size, generator=draw) * 0.1
+    for _ in range(config.epochs):
+        people = _half(factors, users, target, model, config.reg * eye)
+        factors = _half(people, items, target[back], model, config.reg * eye)
+    shared = config.reg * eye
+    model.factors = factors
+    model.gram = shared if model.rates else shared + factors.T @ factors
+    return model
+
+
+def _half(fixed: Tensor, history: History, target: Tensor, model: FoldIn, ridge: Tensor) -> Tensor:
+    """The best vectors of one side while the other side stands still."""
+    outer, right = normal_equations(fixed, history, target)
+    shared = ridge if model.rates else ridge + fixed.T @ fixed
+    return torch.linalg.solve(shared + model.alpha * outer, model.alpha * right)
+
+
+def _turn(users: History, n_items: int) -> tuple[History, Tensor]:
+    """The same entries grouped by item, and where each of them stood."""
+    order = torch.argsort(users.items, stable=True)
+    offsets = torch.zeros(n_items + 1, dtype=torch.int64)
+    torch.cumsum(torch.bincount(users.items, minlength=n_items), 0, out=offsets[1:])
+    return History(users.owner()[order], users.values[order], offsets), order

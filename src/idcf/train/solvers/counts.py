@@ -1,0 +1,43 @@
+"""Popularity and biases: sums, divided."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from idcf.data.interactions import Interactions
+from idcf.models.baselines import Bias, BiasConfig, Popularity, PopularityConfig
+
+
+def popularity(config: PopularityConfig, table: Interactions, seed: int) -> Popularity:
+    model = Popularity(config, table.domain())
+    model.counts = counts(table)
+    return model
+
+
+def counts(table: Interactions) -> Tensor:
+    return torch.from_numpy(table.item_counts()).float()
+
+
+def bias(config: BiasConfig, table: Interactions, seed: int) -> Bias:
+    """Ridge on both sides in turn: b_i = Σ (r - μ - b_u) / (n + item_strength), b_u likewise.
+
+    Only b_i is kept: the users' side is computed when they come.
+    """
+    model = Bias(config, table.domain())
+    own = table.rating - model.mean
+    n_items, n_users = counts(table).numpy(), table.counts()
+    left, rounds = own, 1 if config.strength == float("inf") else 5
+    for _ in range(rounds):
+        b_i = np.bincount(table.item, left, len(table.items)) / (n_items + config.item_strength)
+        b_u = np.bincount(table.user, own - b_i[table.item], len(table.users))
+        left = own - (b_u / (n_users + config.strength))[table.user]
+    model.item_bias = torch.from_numpy(b_i).float()
+    return model
+
+
+def fill(base: Bias, config: BiasConfig, table: Interactions) -> None:
+    """Fit the biases inside another baseline."""
+    if not table.implicit:
+        base.item_bias = bias(config, table, 0).item_bias

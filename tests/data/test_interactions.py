@@ -1,0 +1,115 @@
+"""The table itself against slow, obvious references."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from idcf.data.interactions import Interactions, Vocab, encode, group, ragged
+from idcf.errors import DataError
+
+settings.register_profile("idcf", deadline=None)  # a busy machine is not a failure
+settings.load_profile("idcf")
+SEEDS = st.integers(0, 2**32 - 1)
+
+
+def small(seed: int, users: int = 5, items: int = 7) -> Interactions:
+    """A table in random row order; some users may have no row at all."""
+    rng = np.random.default_rng(seed)
+    pairs = rng.permutation(users * items)[: rng.integers(1, users * items + 1)]
+    user, item = np.divmod(pairs, items)
+    rating = rng.integers(1, 6, len(pairs)).astype(np.float32)
+    return Interactions(Vocab(range(users)), Vocab(range(items)), user, item, rating)
+
+
+@given(SEEDS)
+def test_history_equals_a_loop_over_rows(seed: int) -> None:
+    table = small(seed)
+    asked = np.array([3, 0, -1, 3, 4])
+    history = table.history(asked)
+    at = history.offsets.tolist()
+    for n, user in enumerate(asked.tolist()):
+        rows = [r for r in range(len(table)) if table.user[r] == user]
+        assert history.items[at[n] : at[n + 1]].tolist() == table.item[rows].tolist()
+        assert history.values[at[n] : at[n + 1]].tolist() == table.rating[rows].tolist()
+
+
+@given(SEEDS)
+def test_domain_lists_the_raters_of_each_item(seed: int) -> None:
+    table = small(seed)
+    domain = table.domain()
+    at = domain.raters.offsets.tolist()
+    for item in range(domain.n_items):
+        expected = [u for u, i in zip(table.user, table.item, strict=True) if i == item]
+        assert domain.raters.items[at[item] : at[item + 1]].tolist() == expected
+    assert domain.mean == pytest.approx(sum(table.rating.tolist()) / len(table))
+    assert domain.levels == tuple(sorted(set(table.rating.tolist())))
+
+
+@given(SEEDS)
+def test_counts_and_selection(seed: int) -> None:
+    table = small(seed)
+    assert table.counts().tolist() == [sum(table.user == u) for u in range(5)]
+    assert table.item_counts().tolist() == [sum(table.item == i) for i in range(7)]
+    mine = table.of(np.array([1, 2]))
+    assert set(mine.user.tolist()) <= {1, 2}
+    assert len(mine) == sum(np.isin(table.user, [1, 2]))
+    rest = table.where(~np.isin(table.user, [1, 2]))
+    assert sorted(mine.plus(rest).item.tolist()) == sorted(table.item.tolist())
+
+
+def test_implicit_domain_has_one_level_and_no_mean() -> None:
+    table = Interactions.from_columns(np.array(["b", "a"]), np.array([2, 1]))
+    assert table.implicit
+    assert table.domain().levels == (1.0,)
+    assert table.domain().mean == 0
+    assert table.rating.tolist() == [1, 1]
+
+
+def test_encode_sorts_so_file_order_does_not_matter() -> None:
+    vocab, rows = encode(np.array(["b", "a", "b"]))
+    assert vocab.ids == ("a", "b")
+    assert rows.tolist() == [1, 0, 1]
+    assert vocab.row("b") == 1
+    assert vocab.row("x") == -1
+    assert vocab.rows(["b", "x"]).tolist() == [1, -1]
+
+
+def test_vocab_refuses_duplicates_and_compares_by_ids() -> None:
+    with pytest.raises(DataError, match="1 duplicate ids"):
+        Vocab(["a", "a"])
+    assert Vocab([1, 2]) == Vocab((1, 2))
+    assert Vocab([1, 2]) != Vocab([2, 1])
+    assert hash(Vocab([1])) == hash(Vocab([1]))
+
+
+def test_joining_tables_of_two_vocabularies_is_an_error() -> None:
+    with pytest.raises(DataError, match="one vocabulary"):
+        small(0).plus(small(0))
+
+
+def test_no_rows_is_an_error() -> None:
+    with pytest.raises(DataError, match="no interactions"):
+        Interactions.from_columns(np.array([]), np.array([]))
+
+
+def test_repr_says_what_it_is() -> None:
+    assert repr(small(0)).startswith("<Interactions 5 users x 7 items, ")
+
+
+@given(st.lists(st.integers(0, 3), max_size=20))
+def test_group_is_a_stable_sort(keys: list[int]) -> None:
+    order, start = group(np.array(keys, np.int64), 4)
+    assert order.tolist() == sorted(range(len(keys)), key=lambda r: keys[r])
+    assert np.diff(start).tolist() == [keys.count(k) for k in range(4)]
+
+
+@given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 4)), max_size=8))
+def test_ragged_lays_slices_end_to_end(slices: list[tuple[int, int]]) -> None:
+    start = np.array([a for a, _ in slices], np.int64)
+    length = np.array([n for _, n in slices], np.int64)
+    index, offsets = ragged(start, length)
+    assert index.tolist() == [a + k for a, n in slices for k in range(n)]
+    assert offsets.tolist() == [0, *np.cumsum(length).tolist()]
