@@ -73,8 +73,10 @@ class Batch:
     of_users: int = 0
 
     def to(self, device: torch.device) -> Batch:
-        moved = (x.to(device, non_blocking=True) for x in (self.owner, self.items, self.labels))
-        return Batch(self.users.to(device), *moved, self.of_rows, self.of_users)
+        owner, items, labels = (
+            x.to(device, non_blocking=True) for x in (self.owner, self.items, self.labels)
+        )
+        return Batch(self.users.to(device), owner, items, labels, self.of_rows, self.of_users)
 
     @property
     def n_rows(self) -> int:

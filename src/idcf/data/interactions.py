@@ -118,7 +118,7 @@ class Interactions:
             user=join([self.user, other.user]),
             item=join([self.item, other.item]),
             rating=join([self.rating, other.rating]),
-            time=join([self.time, other.time]) if both else None,  # type: ignore[arg-type]
+            time=join([self.time, other.time]) if both else None,
         )
 
     def counts(self) -> Ints:

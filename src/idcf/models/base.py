@@ -49,10 +49,10 @@ class Model(nn.Module, ABC):
 
     def require_known(self, users: Users) -> None:
         """A model that knows users by number alone says so instead of guessing."""
-        if bool((users.ids < 0).any()):
+        if not self.training and bool((users.ids < 0).any()):
             raise ColdUserError(
-                f"{type(self).__name__} knows only the users it was trained on; wrap it as an idcf-* "
-                "model, or use an inductive one such as 'bias', 'als' or 'ease', for new users"
+                f"{type(self).__name__} knows only the users it was trained on; wrap it as an "
+                "idcf-* model, or use an inductive one ('bias', 'als', 'ease') for new users"
             )
 
 

@@ -65,7 +65,7 @@ class GCMC(Backbone):
     def compose(self, own: Embedded, users: Users) -> Embedded:
         split = per_level(users.history, self.levels)
         shape = (len(users), len(self.levels))
-        sums = pool(self.items.vector, split).unflatten(0, shape)
+        sums = pool(self.items.vector, split).view(*shape, -1)
         said = self.from_items(sums, split.lengths().view(shape))
         return Embedded(torch.cat([own.vector, said], -1), own.bias)
 
@@ -84,7 +84,7 @@ class GCMC(Backbone):
             return self._kept  # P is frozen from adaption on
         graph = History(self.raters, self.raters, self.starts)
         shape = (self.n_items, len(self.levels))
-        heard = pool(self.users.vector, graph).unflatten(0, shape), graph.lengths().view(shape)
+        heard = pool(self.users.vector, graph).view(*shape, -1), graph.lengths().view(shape)
         if not self.users.vector.requires_grad:
             self._kept = heard
         return heard

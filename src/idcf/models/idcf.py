@@ -47,6 +47,8 @@ class IDCF(TwoTower):
         self.config = config
         self.n_items, self.mean, self.rates = backbone.n_items, backbone.mean, backbone.rates
         self.backbone = deepcopy(backbone)
+        self.head: Head = self.backbone.head  # f_θ moves here: it is tuned with the relation
+        del self.backbone.head
         for table in (self.backbone.users, self.backbone.items):
             table.requires_grad_(False)
         with torch.no_grad():
@@ -65,10 +67,6 @@ class IDCF(TwoTower):
             query.shape[-1], size, config.heads, config.attention, config.scaled
         )
         self._projected: Keys | None = None
-
-    @property
-    def head(self) -> Head:
-        return self.backbone.head
 
     def embed_users(self, users: Users) -> Embedded:
         return self.place(self.induce(users.history), users)

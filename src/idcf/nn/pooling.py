@@ -45,7 +45,8 @@ def per_level(history: History, levels: Tensor) -> History:
     order = torch.argsort(key, stable=True)
     rows = (len(history.offsets) - 1) * len(levels)
     offsets = key.new_zeros(rows + 1)
-    torch.cumsum(torch.bincount(key, minlength=rows), 0, out=offsets[1:])
+    offsets[1:].index_add_(0, key, torch.ones_like(key))
+    offsets.cumsum_(0)
     return History(history.items[order], history.values[order], offsets)
 
 

@@ -48,16 +48,18 @@ class Relation(nn.Module):
         """How much each query user listens to each key user: [H, B, S]."""
         asked = query @ self.query  # [H, B, D]
         if self.attention == "dot":
-            return ((asked * self.scale) @ keys.key.mT).softmax(-1)
+            return torch.softmax((asked * self.scale) @ keys.key.mT, -1)
         if self.attention == "additive":
             both = F.leaky_relu(asked[:, :, None] + keys.key[:, None], 0.2)
-            return (both @ self.e_key[:, None]).squeeze(-1).softmax(-1)
+            return torch.softmax((both @ self.e_key[:, None]).squeeze(-1), -1)
         score = asked @ self.e_query + (keys.key @ self.e_key).mT
-        return score / score.sum(-1, keepdim=True)
+        plain: Tensor = score / score.sum(-1, keepdim=True)
+        return plain
 
     def forward(self, query: Tensor, keys: Keys) -> Tensor:
         mixed = self.weights(query, keys) @ keys.value  # [H, B, D]
-        return mixed.transpose(0, 1).flatten(1) @ self.out
+        out: Tensor = mixed.transpose(0, 1).flatten(1) @ self.out
+        return out
 
 
 def _glorot(heads: int, a: int, b: int) -> Tensor:

@@ -56,25 +56,28 @@ def fit(
     config: TrainConfig,
     *,
     validate: Callable[[Model], float] | None = None,
+    epochs: int | None = None,
     runtime: Runtime = LOCAL,
     seed: int = 0,
     checkpoint: Path | None = None,
     journal: Path | None = None,
     progress: str | None = None,
 ) -> Log:
-    """Train in place and leave the model at its best epoch. Lower `validate` is better."""
+    """Train in place and leave the model at its best epoch, or at the last one where there is
+    nothing to `validate` by. Lower is better. `epochs` overrides the number, not the schedule."""
     model.to(runtime.device)
     optimiser = _optimiser(model, config)
     step = torch.compile(objective, dynamic=True) if config.compile else objective
     log, best = _resume(model, optimiser, checkpoint)
+    last = config.epochs if epochs is None else epochs
     done = len(log.records) > 0 and log.stale() >= config.patience
     bar = tqdm(
-        total=config.epochs,
+        total=last,
         initial=len(log.records),
         desc=progress,
         disable=_quiet(progress, runtime),
     )
-    for number in range(len(log.records), 0 if done else config.epochs):
+    for number in range(len(log.records), 0 if done else last):
         began = time.perf_counter()
         for group in optimiser.param_groups:
             group["lr"] = config.learning_rate * _rate(config, number)
@@ -83,7 +86,7 @@ def fit(
         model.eval()
         if validate:
             record["valid"] = validate(model)
-        if log.watch(record, "valid" if validate else "epoch" if config.patience < 0 else "loss"):
+        if log.watch(record):
             best = _copy(model)
         if runtime.rank == 0:
             _save(model, best, optimiser, log, checkpoint, journal)

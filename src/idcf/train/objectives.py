@@ -73,7 +73,8 @@ def norms(reg: float, runtime: Runtime = LOCAL) -> Penalty:
 
     def penalty(model: Backbone, batch: Batch) -> Tensor:
         size = model.users.vector.norm(dim=1).sum() + model.items.vector.norm(dim=1).sum()
-        return reg * size / batch.n_rows / runtime.world
+        total: Tensor = reg * size / batch.n_rows / runtime.world
+        return total
 
     return penalty
 

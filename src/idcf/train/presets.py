@@ -7,7 +7,7 @@ choices of the published code where they differ from the paper or from good prac
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ class Setting:
     targets: int = 8  # rows asked of a user per episode
     episodes: bool = True  # False: random rows with the whole history, the target in it
     validation: float = 0.1  # share of the key users, or of the rows, that is held out
+    refit: bool = True  # once the held-out people have said how long, train with them as well
     start_from_biases: bool = True
     whole_graph: bool = False  # True: query users' ratings are in the training graph
 
@@ -58,16 +59,7 @@ def setting(
     return read(Setting, {**found, "train": train}, f"setting of {name!r}")
 
 
-_FIELDS = (
-    "options",
-    "train",
-    "lengths",
-    "targets",
-    "episodes",
-    "validation",
-    "start_from_biases",
-    "whole_graph",
-)
+_FIELDS = {f.name for f in fields(Setting)}
 
 
 @cache

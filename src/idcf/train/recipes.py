@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
 from typing import Any, Literal
@@ -71,10 +71,9 @@ def train(name: str, job: Job, *, options: Mapping[str, Any] | None = None) -> T
     if found.solver:
         return _solve(name, job, options or {})
     with torch.random.fork_rng():
-        torch.manual_seed(derive(job.seed, name, "weights"))
         if found.backbone:
             return _relate(name, job, chosen)
-        return _descend(name, job, chosen, job.table())
+        return _descend(name, job, chosen)
 
 
 def _solve(name: str, job: Job, options: Mapping[str, Any]) -> Trained:
@@ -84,7 +83,7 @@ def _solve(name: str, job: Job, options: Mapping[str, Any]) -> Trained:
     solver = SOLVERS[found.solver]
     rest, task = _held_out(table, np.flatnonzero(table.counts()), Setting(), job)
     grid = {k: v for k, v in found.grid.items() if k not in options}
-    trials = []
+    trials: list[tuple[float, int, dict[str, Any]]] = []
     for values in product(*grid.values()) if grid else []:
         tried = {**options, **dict(zip(grid, values, strict=True))}
         model = solver(configure(name, tried), rest, job.seed)
@@ -94,71 +93,102 @@ def _solve(name: str, job: Job, options: Mapping[str, Any]) -> Trained:
     return Trained(model, model, best)
 
 
-def _descend(name: str, job: Job, chosen: Setting, table: Interactions) -> Trained:
-    """One stage of gradient descent; early stopping watches held-out rows."""
-    rest, rows = table, None
-    if chosen.validation:
-        rest, rows = hold_out(table, chosen.validation / 2, stream(job.seed, name, "rows"))
-    graph = job.split.train if chosen.whole_graph else rest
-    model = entry(name).build(configure(name, chosen.options), graph.domain())
-    if chosen.start_from_biases and isinstance(model, Backbone) and model.rates:
-        _start_from_biases(model, rest)
-    seen = rest if model.reads_history else None
-
-    def epoch(number: int) -> Iterator[Batch]:
-        rng = stream(job.seed, name, "epoch", number)
-        more = _negatives(chosen.train, table)
-        size = chosen.train.batch_size * job.runtime.world
-        if seen is not None and chosen.episodes:
-            everyone = (1 << 30, 1 << 30)  # all that is not asked for
-            return batches.episodes(
-                rest, size=size, lengths=everyone, targets=chosen.targets, rng=rng, negatives=more
-            )
-        return batches.rows(rest, seen, size=size, rng=rng, negatives=more)
-
-    objective = (
-        factorise(_penalty(chosen.train, rest, job)) if isinstance(model, Backbone) else accuracy()
-    )
-    watch = None if rows is None else _watch(Task(rest, rows), job.seed)
-    log = _fit(name, model, epoch, objective, chosen.train, watch, job)
+def _descend(name: str, job: Job, chosen: Setting) -> Trained:
+    """One stage of gradient descent. Held-out rows say how long; then everything is used."""
+    table = job.table()
+    model, log = _pretrain(name, job, chosen, table)
+    if chosen.refit and log.best >= 0 and chosen.validation:
+        model, _ = _pretrain(name, job, chosen, table, epochs=log.best + 1)
     return Trained(model, model, chosen.options, {name: log})
 
 
 def _relate(name: str, job: Job, chosen: Setting) -> Trained:
-    """Pretrain on key users, then adapt the relation model; both are kept."""
+    """Pretrain on key users, then adapt the relation model. Held-out people say how long each
+    stage lasts; then both are done once more with everybody."""
     found, split = entry(name), job.split
     assert found.backbone
-    keys, table = split.key_users, split.train.of(split.key_users)
-    task: Task | None = None
-    if chosen.validation and job.users == "new":
-        table, task = _held_out(table, keys, chosen, job)
-        keys = np.flatnonzero(table.counts())
     base = setting(found.backbone, preset=job.preset, dataset=job.dataset)
-    pretrained = _descend(found.backbone, job, base, table)
-    backbone = pretrained.model
-    assert isinstance(backbone, Backbone)
-    who = Users(torch.from_numpy(keys), table.history(keys)).to(backbone.device)
-    model = found.build(configure(name, chosen.options), backbone, who)
-    rows, contrast = table, chosen.train.contrast
-    if job.users == "few-shot":
-        rows, contrast = split.train.of(split.query_users), 0.0
-        if chosen.validation:
-            rows, held = hold_out(rows, chosen.validation, stream(job.seed, name, "rows"))
-            task = Task(rows, held)
+    keys = split.train.of(split.key_users)
+    whole = keys if job.users == "new" else split.train.of(split.query_users)
+    rest, rows, task = keys, whole, None
+    if chosen.validation and job.users == "new":
+        rest, task = _held_out(keys, split.key_users, chosen, job)
+        rows = rest
+    elif chosen.validation:
+        rows, held = hold_out(whole, chosen.validation, stream(job.seed, name, "rows"))
+        task = Task(rows, held)
+    backbone, first = _pretrain(found.backbone, job, base, rest)
+    model, second = _adapt(name, job, chosen, backbone, rest, rows, task)
+    if chosen.refit and task is not None:
+        backbone, _ = _pretrain(found.backbone, job, base, keys, epochs=first.best + 1)
+        model, _ = _adapt(name, job, chosen, backbone, keys, whole, None, epochs=second.best + 1)
+    return Trained(model, backbone, chosen.options, {found.backbone: first, name: second})
 
+
+def _pretrain(
+    name: str, job: Job, chosen: Setting, table: Interactions, *, epochs: int | None = None
+) -> tuple[Model, Log]:
+    """A backbone on this table: for so many epochs, or until held-out rows stop improving."""
+    rest, rows = table, None
+    if epochs is None and chosen.validation:
+        rest, rows = hold_out(table, chosen.validation / 2, stream(job.seed, name, "rows"))
+    graph = job.split.train if chosen.whole_graph else rest
+    torch.manual_seed(derive(job.seed, name, "weights"))
+    model = entry(name).build(configure(name, chosen.options), graph.domain())
+    objective = accuracy()
+    if isinstance(model, Backbone):
+        objective = factorise(_penalty(chosen.train, rest, job))
+        if chosen.start_from_biases and model.rates:
+            _start_from_biases(model, rest)
+    watch = None if rows is None else _watch(Task(rest, rows), job.seed)
+    everything = (1 << 30, 1 << 30)  # an episode's history is all that is not asked for
+    epoch = _epochs(name, job, replace(chosen, lengths=everything), rest, model.reads_history)
+    return model, _fit(name, model, epoch, objective, chosen.train, watch, job, epochs)
+
+
+def _adapt(
+    name: str,
+    job: Job,
+    chosen: Setting,
+    backbone: Model,
+    table: Interactions,
+    rows: Interactions,
+    task: Task | None,
+    *,
+    epochs: int | None = None,
+) -> tuple[Model, Log]:
+    """The relation model round a backbone: key users from `table`, trained on `rows`."""
+    keys = np.flatnonzero(table.counts())
+    who = Users(torch.from_numpy(keys), table.history(keys)).to(backbone.device)
+    torch.manual_seed(derive(job.seed, name, "weights"))
+    model = entry(name).build(configure(name, chosen.options), backbone, who)
+    contrast = chosen.train.contrast if job.users == "new" else 0.0
+    watch = None if task is None else _watch(task, job.seed)
+    epoch = _epochs(name, job, chosen, rows, True)
+    objective = adapt(contrast, job.runtime)
+    return model, _fit(name, model, epoch, objective, chosen.train, watch, job, epochs)
+
+
+def _epochs(
+    name: str, job: Job, chosen: Setting, table: Interactions, reads_history: bool
+) -> Callable[[int], Iterator[Batch]]:
     def epoch(number: int) -> Iterator[Batch]:
         rng = stream(job.seed, name, "epoch", number)
-        size, more = chosen.train.batch_size * job.runtime.world, _negatives(chosen.train, table)
-        if not chosen.episodes:
-            return batches.rows(rows, rows, size=size, rng=rng, negatives=more)
+        size = chosen.train.batch_size * job.runtime.world
+        more = chosen.train.negatives if table.implicit else 0
+        if not (reads_history and chosen.episodes):
+            seen = table if reads_history else None
+            return batches.rows(table, seen, size=size, rng=rng, negatives=more)
         return batches.episodes(
-            rows, size=size, lengths=chosen.lengths, targets=chosen.targets, rng=rng, negatives=more
+            table,
+            size=size,
+            lengths=chosen.lengths,
+            targets=chosen.targets,
+            rng=rng,
+            negatives=more,
         )
 
-    watch = None if task is None else _watch(task, job.seed)
-    log = _fit(name, model, epoch, adapt(contrast, job.runtime), chosen.train, watch, job)
-    logs = {**pretrained.logs, name: log}
-    return Trained(model, backbone, chosen.options, logs)
+    return epoch
 
 
 def _start_from_biases(model: Backbone, table: Interactions) -> None:
@@ -184,14 +214,16 @@ def _fit(
     config: TrainConfig,
     watch: Callable[[Model], float] | None,
     job: Job,
+    epochs: int | None,
 ) -> Log:
-    folder = job.folder
+    folder = job.folder and job.folder / ("search" if epochs is None else "final")
     return fit(
         model,
         epoch,
         objective,
         config,
         validate=watch,
+        epochs=epochs,
         runtime=job.runtime,
         seed=derive(job.seed, name),
         checkpoint=folder / f"{name}.checkpoint" if folder else None,
@@ -215,7 +247,3 @@ def _watch(task: Task, seed: int) -> Callable[[Model], float]:
     return lambda model: loss_on(
         model, task.rows, task.seen, negatives=5, rng=stream(seed, "validation negatives")
     )
-
-
-def _negatives(config: TrainConfig, table: Interactions) -> int:
-    return config.negatives if table.implicit else 0

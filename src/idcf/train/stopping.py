@@ -26,10 +26,11 @@ class Log:
     def column(self, name: str) -> list[float]:
         return [r[name] for r in self.records if name in r]
 
-    def watch(self, record: dict[str, float], watched: str) -> bool:
-        """Add a record; True where it is the best so far. Lower is better."""
+    def watch(self, record: dict[str, float]) -> bool:
+        """Add a record; True where it is the best so far: the lowest `valid`, else the newest."""
         self.records.append(record)
-        if self.best < 0 or record[watched] < self.records[self.best][watched]:
+        newest = self.best < 0 or "valid" not in record
+        if newest or record["valid"] < self.records[self.best]["valid"]:
             self.best = len(self.records) - 1
             return True
         return False

@@ -1,4 +1,4 @@
-"""What is solved, not descended. A solver takes options and a table, and returns a finished model."""
+"""What is solved, not descended. A solver turns options and a table into a model."""
 
 from __future__ import annotations
 

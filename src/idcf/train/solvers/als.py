@@ -40,7 +40,8 @@ def _half(fixed: Tensor, history: History, target: Tensor, model: FoldIn, ridge:
     """The best vectors of one side while the other side stands still."""
     outer, right = normal_equations(fixed, history, target)
     shared = ridge if model.rates else ridge + fixed.T @ fixed
-    return torch.linalg.solve(shared + model.alpha * outer, model.alpha * right)
+    solved: Tensor = torch.linalg.solve(shared + model.alpha * outer, model.alpha * right)
+    return solved
 
 
 def _turn(users: History, n_items: int) -> tuple[History, Tensor]:

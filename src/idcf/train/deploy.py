@@ -1,0 +1,71 @@
+"""Train on a whole table, for use: what `Recommender.fit` does. Nothing is held out at the end."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from idcf.artifact import Artifact, Manifest, Origin, World, versions
+from idcf.config import plain
+from idcf.data.interactions import Interactions
+from idcf.data.split import Split, by_threshold
+from idcf.models import configure, entry
+from idcf.train.loop import TrainConfig
+from idcf.train.presets import setting
+from idcf.train.recipes import Job, train
+from idcf.train.runtime import start
+
+USUAL_THRESHOLD = 30  # the paper's δ for MovieLens
+
+
+def deploy(
+    name: str,
+    table: Interactions,
+    titles: Sequence[str | None],
+    options: Mapping[str, Any],
+    *,
+    key_threshold: int | None = None,
+    preset: str = "clean",
+    seed: int = 0,
+    device: str = "auto",
+    progress: bool = False,
+) -> Artifact:
+    """The named model, trained on the key users of the table, with all that describes it."""
+    split, threshold = _split(table, key_threshold)
+    job = Job(split, preset=preset, seed=seed, runtime=start(device), progress=progress)
+    trained = train(name, job, options=_routed(name, options))
+    found, base = entry(name), {}
+    if found.backbone:
+        base = plain(configure(found.backbone, setting(found.backbone, preset=preset).options))
+    manifest = Manifest(
+        model=name,
+        options=plain(configure(name, trained.options)),
+        backbone=found.backbone,
+        backbone_options=base,
+        domain=World.of(table, trained.model),
+        data=Origin.of(split, threshold),
+        preset=preset,
+        seed=seed,
+        versions=versions(),
+    )
+    return Artifact(manifest, trained.model, table.items, tuple(titles))
+
+
+def _split(table: Interactions, threshold: int | None) -> tuple[Split, int]:
+    """Key users: at least 30 rows, or the median of the users' counts where that is less."""
+    if threshold is None:
+        counts = table.counts()
+        threshold = max(1, min(USUAL_THRESHOLD, int(np.median(counts[counts > 0]))))
+    nothing = table.where(np.zeros(len(table), bool))
+    return by_threshold(table, nothing, threshold), threshold
+
+
+def _routed(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Options that only training knows are passed to it: `epochs` is `train.epochs`."""
+    found = entry(name)
+    own = {f.name for f in dataclasses.fields(found.config)}
+    theirs = set() if found.solver else {f.name for f in dataclasses.fields(TrainConfig)} - own
+    return {f"train.{k}" if k in theirs else k: v for k, v in options.items()}
