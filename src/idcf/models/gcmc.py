@@ -21,6 +21,7 @@ from idcf.types import Domain, Embedded, History, Users
 class GCMCConfig:
     embedding_size: int = 32
     hidden: tuple[int, ...] = (32, 32)
+    scale: float = 0.5  # of the first random latents: the head sees products, which must not vanish
     center: bool = True
     shared_weights: bool = False  # one W for all rating levels, as in the published code
     mean: bool = True  # False: sum the messages, as in the published code
@@ -44,8 +45,8 @@ class GCMC(Backbone):
         self.n_items, self.n_users = domain.n_items, domain.n_users
         self.rates = not domain.implicit
         self.hide_target = config.hide_target
-        self.users = Table(domain.n_users, size)
-        self.items = Table(domain.n_items, size)
+        self.users = Table(domain.n_users, size, config.scale)
+        self.items = Table(domain.n_items, size, config.scale)
         options = {"shared": config.shared_weights, "mean": config.mean}
         self.from_items = LevelConv(n_levels, size, **options)
         self.from_users = LevelConv(n_levels, size, **options)

@@ -31,7 +31,8 @@ class Relation(nn.Module):
         super().__init__()
         self.attention = attention
         self.scale = size**-0.5 if scaled else 1.0
-        self.query = nn.Parameter(_glorot(heads, query, size))
+        # small: everybody starts near the plain mean of the key users, not at a random mixture
+        self.query = nn.Parameter(_glorot(heads, query, size) * 0.05)
         self.key = nn.Parameter(_glorot(heads, size, size))
         # at the start a user is the weighted mean of the key users: p̃ = Σ c p
         self.value = nn.Parameter(torch.eye(size).repeat(heads, 1, 1))

@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from idcf.artifact import Artifact, Manifest, Origin, World, versions
+from idcf.artifact import Artifact, Manifest, Origin, World, settle, versions
 from idcf.config import plain
 from idcf.data.interactions import Interactions
 from idcf.data.split import Split, by_threshold
+from idcf.errors import DataError
 from idcf.models import configure, entry
 from idcf.train.loop import TrainConfig
 from idcf.train.presets import setting
@@ -19,6 +20,7 @@ from idcf.train.recipes import Job, train
 from idcf.train.runtime import start
 
 USUAL_THRESHOLD = 30  # the paper's δ for MovieLens
+FEWEST_KEY_USERS = 3  # one is held out to learn how long to train, two have a spread
 
 
 def deploy(
@@ -51,7 +53,7 @@ def deploy(
         seed=seed,
         versions=versions(),
     )
-    return Artifact(manifest, trained.model, table.items, tuple(titles))
+    return Artifact(manifest, settle(trained.model), table.items, tuple(titles))
 
 
 def _split(table: Interactions, threshold: int | None) -> tuple[Split, int]:
@@ -60,7 +62,14 @@ def _split(table: Interactions, threshold: int | None) -> tuple[Split, int]:
         counts = table.counts()
         threshold = max(1, min(USUAL_THRESHOLD, int(np.median(counts[counts > 0]))))
     nothing = table.where(np.zeros(len(table), bool))
-    return by_threshold(table, nothing, threshold), threshold
+    split = by_threshold(table, nothing, threshold)
+    if len(split.key_users) < FEWEST_KEY_USERS:
+        raise DataError(
+            f"only {len(split.key_users)} of {len(table.users)} users have {threshold} rows or "
+            f"more; at least {FEWEST_KEY_USERS} key users are needed: lower key_threshold or "
+            "bring more data"
+        )
+    return split, threshold
 
 
 def _routed(name: str, options: Mapping[str, Any]) -> dict[str, Any]:

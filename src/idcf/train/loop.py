@@ -36,6 +36,7 @@ class TrainConfig:
     decay: float = 0.95  # of the exponential schedule, per epoch
     weight_decay: float = 0.0  # of the networks; tables have `reg`
     coupled_decay: float = 0.0  # added to every gradient, tables too, as the published code does
+    ema: float = 0.0  # what is validated and kept is this running average of the weights
     batch_size: int = 256
     accumulate: int = 1
     patience: int = 5
@@ -84,10 +85,12 @@ def fit(
         loss = _epoch(model, epoch(number), step, optimiser, config, runtime, derive(seed, number))
         record = {"epoch": number, "loss": loss, "seconds": time.perf_counter() - began}
         model.eval()
+        _swap(optimiser)
         if validate:
             record["valid"] = validate(model)
         if log.watch(record):
             best = _copy(model)
+        _swap(optimiser)
         if runtime.rank == 0:
             _save(model, best, optimiser, log, checkpoint, journal)
         bar.set_postfix({k: f"{v:.4f}" for k, v in record.items() if k in ("loss", "valid")})
@@ -142,17 +145,37 @@ def _epoch(
             (loss / config.accumulate).backward()  # type: ignore[no-untyped-call]
             total, count, waiting = total + loss.detach(), count + 1, waiting + 1
             if waiting == config.accumulate:
-                _step(optimiser, parameters, runtime)
+                _step(optimiser, parameters, runtime, config.ema)
                 waiting = 0
         if waiting:
-            _step(optimiser, parameters, runtime)
+            _step(optimiser, parameters, runtime, config.ema)
     return float(runtime.total(total)) / max(count, 1)
 
 
-def _step(optimiser: torch.optim.Optimizer, parameters: list[Tensor], runtime: Runtime) -> None:
+def _step(
+    optimiser: torch.optim.Optimizer, parameters: list[Tensor], runtime: Runtime, ema: float
+) -> None:
     runtime.add_gradients(parameters)
     optimiser.step()
     optimiser.zero_grad(set_to_none=True)
+    if not ema:
+        return
+    first = "average" not in optimiser.state[parameters[0]]
+    if first:
+        for p in parameters:  # kept with the optimiser's state, so checkpoints have it
+            optimiser.state[p]["average"] = p.detach().clone()
+    averages = [optimiser.state[p]["average"] for p in parameters]
+    torch._foreach_lerp_(averages, [p.detach() for p in parameters], 1 - ema)
+
+
+@torch.no_grad()
+def _swap(optimiser: torch.optim.Optimizer) -> None:
+    """Exchange the weights and their running averages, where there are any."""
+    for p, state in optimiser.state.items():
+        if "average" in state:
+            now = p.clone()
+            p.copy_(state["average"])
+            state["average"].copy_(now)
 
 
 def _rate(config: TrainConfig, epoch: int) -> float:

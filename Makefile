@@ -1,0 +1,40 @@
+# Two commands are enough: `make demo` and `make test`. Each does all the set-up it needs, once.
+#   make demo PYTHON=python3.12           another Python
+#   make demo TORCH_INDEX=ADDRESS         an extra package index, such as PyTorch's CPU one
+
+PYTHON ?= python3
+TORCH_INDEX ?=
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+export OMP_NUM_THREADS ?= 1
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test bench clean
+
+help: ## What can be made
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST)
+
+demo: $(READY) ## MovieLens-100K, trained and met by new users: a table, ten films, a report
+	$(BIN)/idcf demo
+
+test: $(READY) ## Format, lint, types, import contract, tests
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/pytest -n 2
+
+bench: $(READY) ## Speed, beside other implementations; writes benchmarks/reports/
+	$(BIN)/python benchmarks/run.py
+
+clean: ## Forget the set-up, caches and runs
+	rm -rf $(VENV) runs build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+
+$(READY): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+	  || { echo "idcf needs Python 3.11 or newer; say which: make PYTHON=..."; exit 1; }
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt \
+	  $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) -e ".[plots,hdf5,dev]"
+	@touch $@

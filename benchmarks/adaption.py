@@ -1,0 +1,278 @@
+"""How long adaption (extrapolation) takes: the published data flow against ours, on one thread.
+
+Both sides start from one pretrained NNMF (D = 16, head 48-32-16-1) with 4 heads, 200 key samples,
+batches of 256 rows and the contrastive loss; ours goes through `idcf.train.loop.fit`. They take
+turns and the best epoch of each counts, so that a busy spell of the machine hurts nobody alone.
+
+    python benchmarks/adaption.py [--quick]       prints {"measurements": [...], "notes": [...]}
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from copy import deepcopy
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import plain
+import torch
+from torch import Tensor, nn
+
+from idcf.data import batches
+from idcf.data.interactions import Interactions
+from idcf.data.sources import find, load
+from idcf.data.split import Task, by_threshold, hold_out, hold_out_users, sample_users
+from idcf.data.synthetic import at_scale
+from idcf.evaluate import rmse_on
+from idcf.models import Backbone, Model, configure, entry
+from idcf.rng import stream
+from idcf.train.loop import fit
+from idcf.train.objectives import Ridge, adapt, factorise
+from idcf.train.presets import Setting, setting
+from idcf.types import Batch, Users
+
+Measurement = dict[str, Any]
+SAME = {"heads": 4, "sample": 200}
+NNMF = {"embedding_size": 16, "hidden": [32, 16]}
+BATCH, RATE, THRESHOLD = 256, 0.001, 30
+FLOWS = {"episodes": "clean", "rows": "published"}  # our data flows, by the preset that has them
+
+
+@dataclass(frozen=True)
+class Size:
+    """How much is measured."""
+
+    rounds: int = 3  # turns of the two sides
+    ours: int = 3  # our epochs in a turn
+    pretrain: int = 10
+    plain: int = 4  # epochs of the plain side in the race to the best validation RMSE
+    race: int = 40  # ours, at most: it stops early
+    max_batches: int | None = None  # of an epoch of the plain side
+
+
+QUICK = Size(rounds=1, ours=1, pretrain=1, plain=1, race=2, max_batches=2)
+
+
+@dataclass(frozen=True)
+class World:
+    """Key users' rows, the same without the validation users, and what to predict of those."""
+
+    name: str
+    keys: Interactions
+    rest: Interactions
+    task: Task
+    backbone: Backbone
+
+
+def measure(quick: bool = False) -> tuple[list[Measurement], list[str]]:
+    """All measurements, and remarks for the report."""
+    torch.set_num_threads(1)
+    size = QUICK if quick else Size()
+    world = prepare(quick, size.pretrain)
+    rows, notes = epochs(world, size)
+    more, said = race(world, size)
+    return rows + more, [f"adaption on {world.name}: {world.keys!r}", *notes, *said]
+
+
+def prepare(quick: bool, pretrain: int) -> World:
+    """ML-100K where it is at hand, else a world of its size; and a backbone."""
+    rng = stream(0, "benchmark")
+    if quick:
+        name, whole = "a small synthetic world", at_scale(3000, rng, users=120, items=150)
+        train, test = hold_out(whole, 0.2, rng)
+    elif find("ml-100k") is None:
+        name, whole = "a synthetic world", at_scale(100_000, rng, users=943, items=1682)
+        train, test = hold_out(whole, 0.2, rng)
+    else:
+        name, found = "ml-100k", load("ml-100k", progress=False)
+        if found.train is None or found.test is None:
+            train, test = hold_out(found.interactions, 0.2, rng)
+        else:
+            train, test = found.train, found.test
+    split = by_threshold(train, test, 10 if quick else THRESHOLD)
+    keys = train.of(split.key_users)
+    away = sample_users(split.key_users, 0.1, rng)
+    rest, task = hold_out_users(keys, away, (4, 9) if quick else (4, THRESHOLD - 1), rng)
+    chosen = setting("nnmf", options=NNMF)
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = entry("nnmf").build(configure("nnmf", chosen.options), rest.domain())
+    assert isinstance(model, Backbone)
+    counts = [torch.from_numpy(n).float() for n in (rest.counts(), rest.item_counts())]
+    penalty = Ridge(*counts, chosen.train.reg, chosen.train.row_reg, chosen.train.bias_reg)
+    size = chosen.train.batch_size
+    fit(
+        model,
+        lambda n: batches.rows(rest, None, size=size, rng=stream(0, "pretrain", n)),
+        factorise(penalty),
+        chosen.train,
+        epochs=pretrain,
+    )
+    return World(name, keys, rest, task, model)
+
+
+class Plain:
+    """The slow side: its model, optimiser and lists, ready to train an epoch."""
+
+    def __init__(self, backbone: Backbone, table: Interactions, max_batches: int | None) -> None:
+        linear = [x for x in backbone.head.modules() if isinstance(x, nn.Linear)]
+        mlp: list[tuple[Tensor, Tensor]] = [(x.weight, x.bias) for x in linear]
+        users, items = backbone.users, backbone.items
+        self.model = plain.PlainIDCF(
+            users.vector,
+            items.vector,
+            users.bias,
+            items.bias + backbone.mean,
+            mlp,
+            torch.from_numpy(np.flatnonzero(table.counts())),
+            heads=SAME["heads"],
+            samples=SAME["sample"],
+            generator=torch.Generator().manual_seed(0),
+        )
+        trained = [p for p in self.model.parameters() if p.requires_grad]
+        self.optimiser = torch.optim.Adam(trained, lr=RATE)
+        self.rows, self.histories = _columns(table), _lists(table)
+        self.rng = np.random.default_rng(0)
+        self.max_batches = max_batches
+        steps = -(-len(table) // BATCH)
+        self.scale = steps / min(max_batches or steps, steps)
+
+    def epoch(self) -> float:
+        """Train; the seconds of a whole epoch."""
+        _, seconds = plain.train_epoch(
+            self.model,
+            self.optimiser,
+            self.rows,
+            self.histories,
+            BATCH,
+            rng=self.rng,
+            max_batches=self.max_batches,
+        )
+        return seconds * self.scale
+
+    def rmse(self, task: Task) -> float:
+        return plain.rmse(self.model, _columns(task.rows), _lists(task.seen))
+
+
+def ours(
+    flow: str,
+    backbone: Backbone,
+    table: Interactions,
+    n: int,
+    validate: Callable[[Model], float] | None = None,
+) -> list[dict[str, float]]:
+    """The records of n epochs (fewer where validation stops them) of our loop."""
+    chosen = _setting(flow)
+    keys = np.flatnonzero(table.counts())
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        people = Users(torch.from_numpy(keys), table.history(keys))
+        config = configure("idcf-nn", chosen.options)
+        model = entry("idcf-nn").build(config, deepcopy(backbone), people)
+
+    def epoch(number: int) -> Iterator[Batch]:
+        rng = stream(0, "adapt", number)
+        if not chosen.episodes:
+            return batches.rows(table, table, size=BATCH, rng=rng)
+        lengths, targets = chosen.lengths, chosen.targets
+        return batches.episodes(table, size=BATCH, lengths=lengths, targets=targets, rng=rng)
+
+    train = chosen.train
+    return fit(model, epoch, adapt(train.contrast), train, validate=validate, epochs=n).records
+
+
+def epochs(world: World, size: Size) -> tuple[list[Measurement], list[str]]:
+    """Seconds of an epoch over all key users' rows, and the ratios."""
+    slow = Plain(world.backbone, world.keys, size.max_batches)
+    seconds: dict[str, list[float]] = {"plain": [], **{flow: [] for flow in FLOWS}}
+    for _ in range(size.rounds):
+        seconds["plain"].append(slow.epoch())
+        for flow in FLOWS:
+            records = ours(flow, world.backbone, world.keys, size.ours)
+            seconds[flow] += [x["seconds"] for x in records]
+        _say({k: [round(x, 3) for x in v] for k, v in seconds.items()})
+    best = {name: min(values) for name, values in seconds.items()}
+    out = [measurement("adaption epoch, plain", best["plain"], "s", False)]
+    for flow in FLOWS:
+        out.append(measurement(f"adaption epoch, {flow}", best[flow], "s", False))
+        speed = best["plain"] / best[flow]
+        out.append(measurement(f"adaption epoch, {flow}, speed-up", speed, "x", True))
+    notes = [f"epochs, {k}: {_listed(v)} s" for k, v in seconds.items()]
+    return out, notes
+
+
+def race(world: World, size: Size) -> tuple[list[Measurement], list[str]]:
+    """Seconds of training until the best RMSE on validation users, who are in no table."""
+    slow = Plain(world.backbone, world.rest, size.max_batches)
+    times, errors = [0.0], [slow.rmse(world.task)]
+    for _ in range(size.plain):
+        times.append(times[-1] + slow.epoch())
+        errors.append(slow.rmse(world.task))
+        _say(f"plain: {errors[-1]:.4f} after {times[-1]:.1f} s")
+    best = int(np.argmin(errors[1:])) + 1
+
+    def watch(model: Model) -> float:
+        return rmse_on(model, world.task.rows, world.task.seen)
+
+    records = ours("episodes", world.backbone, world.rest, size.race, watch)
+    clock, valid = np.cumsum([x["seconds"] for x in records]), [x["valid"] for x in records]
+    own = int(np.argmin(valid))
+    _say(f"ours: {valid[own]:.4f} after {clock[own]:.2f} s, {valid[0]:.4f} after {clock[0]:.2f} s")
+    out = [
+        measurement("best validation RMSE, plain", errors[best], "RMSE", False),
+        measurement("best validation RMSE, ours", valid[own], "RMSE", False),
+        measurement("time to best validation RMSE, plain", times[best], "s", False),
+        measurement("time to best validation RMSE, ours", float(clock[own]), "s", False),
+        measurement("time to best, speed-up", times[best] / float(clock[own]), "x", True),
+    ]
+    as_good = np.flatnonzero(np.array(valid) <= errors[best])
+    if len(as_good):
+        until = float(clock[as_good[0]])
+        out += [
+            measurement("time to the plain side's best RMSE, ours", until, "s", False),
+            measurement(
+                "time to the plain side's best RMSE, speed-up", times[best] / until, "x", True
+            ),
+        ]
+    notes = [
+        f"validation RMSE before and after each epoch, plain: {_listed(errors)}",
+        f"the same after each epoch, ours: {_listed(valid)}",
+        f"the plain side trained for {size.plain} epochs: its best may lie later",
+    ]
+    return out, notes
+
+
+def _setting(flow: str) -> Setting:
+    chosen = setting("idcf-nn", preset=FLOWS[flow], options=SAME)
+    same = {"train.batch_size": BATCH, "train.learning_rate": RATE}
+    return setting("idcf-nn", preset=FLOWS[flow], options={**chosen.options, **same})
+
+
+def _columns(table: Interactions) -> plain.Rows:
+    return plain.Rows(table.user, table.item, table.rating)
+
+
+def _lists(table: Interactions) -> list[list[int]]:
+    order, start = table.by_user
+    return [part.tolist() for part in np.split(table.item[order], start[1:-1])]
+
+
+def _listed(values: Sequence[float]) -> str:
+    return ", ".join(f"{x:.4g}" for x in values)
+
+
+def measurement(name: str, value: float, unit: str, higher_is_better: bool) -> Measurement:
+    rounded = float(f"{value:.4g}")
+    return {"name": name, "value": rounded, "unit": unit, "higher_is_better": higher_is_better}
+
+
+def _say(what: object) -> None:
+    print(what, file=sys.stderr)
+
+
+if __name__ == "__main__":
+    measurements, remarks = measure("--quick" in sys.argv[1:])
+    print(json.dumps({"measurements": measurements, "notes": remarks}))

@@ -1,0 +1,294 @@
+"""A trained model as a folder: config.json, weights.safetensors, items.parquet, card.md.
+
+It carries data, never code, and nobody's history. It is written whole or not at all, and it is
+read only where every byte is as it was written.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import platform
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from math import isfinite
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+import idcf
+from idcf.config import plain, read
+from idcf.data.atomic import write_folder
+from idcf.data.interactions import Interactions, Vocab
+from idcf.data.split import Split
+from idcf.errors import ArtifactError, IdcfError
+from idcf.models import Backbone, Model, configure, entry
+from idcf.types import Domain, History, Users
+
+FORMAT = 1
+_CONFIG, _WEIGHTS, _ITEMS, _CARD = "config.json", "weights.safetensors", "items.parquet", "card.md"
+_FILES = (_WEIGHTS, _ITEMS, _CARD)
+
+
+@dataclass(frozen=True, kw_only=True)
+class World:
+    """A `Domain` without the people in it."""
+
+    n_users: int
+    n_items: int
+    mean: float
+    levels: tuple[float, ...]
+    implicit: bool
+
+    @classmethod
+    def of(cls, table: Interactions, model: Model) -> Self:
+        """The mean is the model's own: it may have seen a part of the table only."""
+        means = (getattr(part, "mean", None) for part in model.modules())
+        return cls(
+            n_users=len(table.users),
+            n_items=len(table.items),
+            mean=next((x for x in means if isinstance(x, float)), 0.0),
+            levels=(1.0,) if table.implicit else tuple(np.unique(table.rating).tolist()),
+            implicit=table.implicit,
+        )
+
+    def domain(self) -> Domain:
+        """Room for a model whose tensors will come from a file."""
+        raters = History.empty(self.n_items)
+        return Domain(
+            max(self.n_users, 2), self.n_items, self.mean, self.levels, self.implicit, raters
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Origin:
+    """The table that was trained on."""
+
+    sha256: str
+    rows: int
+    users: int
+    key_users: int
+    key_threshold: int
+
+    @classmethod
+    def of(cls, split: Split, threshold: int) -> Self:
+        table = split.train
+        digest = hashlib.sha256()
+        for column in (table.user, table.item, table.rating):
+            digest.update(np.ascontiguousarray(column).tobytes())
+        for vocab in (table.users, table.items):
+            digest.update(json.dumps(vocab.ids).encode())
+        return cls(
+            sha256=digest.hexdigest(),
+            rows=len(table),
+            users=len(table.users),
+            key_users=len(split.key_users),
+            key_threshold=threshold,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Manifest:
+    """All that must be known to build the model again, and where it came from."""
+
+    model: str
+    options: dict[str, Any]
+    domain: World
+    data: Origin
+    backbone: str | None = None
+    backbone_options: dict[str, Any] = field(default_factory=dict)
+    preset: str = "clean"
+    seed: int = 0
+    versions: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Artifact:
+    manifest: Manifest
+    model: Model
+    items: Vocab
+    titles: tuple[str | None, ...]  # of each item
+
+
+def versions() -> dict[str, str]:
+    found = {"idcf": idcf.__version__, "python": platform.python_version()}
+    return {**found, "torch": torch.__version__, "numpy": np.__version__}
+
+
+def save(artifact: Artifact, folder: str | Path) -> Path:
+    """Write the folder in one step: whoever is killed leaves the old one, the new one or none."""
+    target = Path(folder).expanduser().resolve()
+    write_folder(target, lambda fresh: _write(artifact, fresh), instead_of=(*_FILES, _CONFIG))
+    return target
+
+
+def load(folder: str | Path) -> Artifact:
+    """Read a folder back, or say what is wrong with it. Scores are the same to the last bit."""
+    path = Path(folder).expanduser()
+    values = _checked(path)
+    try:
+        manifest = read(Manifest, values, f"{path / _CONFIG}")
+        model = build(manifest)
+        tensors = {k: v.clone() for k, v in load_file(path / _WEIGHTS).items()}  # not the file's
+        items, titles = _read_items(path / _ITEMS)
+    except (IdcfError, SafetensorError) as error:
+        raise ArtifactError(f"{path} cannot be read: {error}") from None
+    assign(model, tensors, path)
+    if len(items) != manifest.domain.n_items:
+        expected = manifest.domain.n_items
+        raise ArtifactError(f"{path / _ITEMS}: {len(items)} items, but the model has {expected}")
+    return Artifact(manifest, model.eval(), items, titles)
+
+
+def settle(model: Model) -> Model:
+    """Lay the tensors out as a loaded model has them: sums then round the same way."""
+    state = model.state_dict()
+    assign(
+        model,
+        {k: v.detach().clone(memory_format=torch.contiguous_format) for k, v in state.items()},
+    )
+    return model
+
+
+def build(manifest: Manifest) -> Model:
+    """The model of a manifest, with room for its tensors but not their values."""
+    found, domain = entry(manifest.model), manifest.domain.domain()
+    config = configure(manifest.model, manifest.options)
+    with torch.random.fork_rng(devices=[]):
+        if not found.backbone:
+            return found.build(config, domain)
+        name = manifest.backbone or found.backbone
+        backbone = entry(name).build(configure(name, manifest.backbone_options), domain)
+        if not isinstance(backbone, Backbone):
+            raise ArtifactError(f"{name!r} cannot be the backbone of {manifest.model!r}")
+        return found.build(config, backbone, Users(torch.arange(2), History.empty(2)))
+
+
+def assign(model: Model, tensors: Mapping[str, Tensor], where: Path = Path()) -> None:
+    """Put the tensors in, whatever their lengths: these depend on the data. Names must match."""
+    room = model.state_dict()
+    for name in sorted(room.keys() ^ tensors.keys()):
+        what = "lacks" if name in room else "has, unknown to this version,"
+        raise ArtifactError(f"{where / _WEIGHTS} {what} the tensor {name!r}")
+    for name, value in tensors.items():
+        old = room[name]
+        if value.dtype != old.dtype or value.ndim != old.ndim:
+            got, want = (f"{x.dtype} of {x.ndim} dimensions" for x in (value, old))
+            raise ArtifactError(f"{where / _WEIGHTS}: tensor {name!r} is {got}, not {want}")
+        path, _, leaf = name.rpartition(".")
+        part = model.get_submodule(path)
+        is_parameter = isinstance(getattr(part, leaf), nn.Parameter)
+        setattr(part, leaf, nn.Parameter(value, requires_grad=False) if is_parameter else value)
+
+
+def _write(artifact: Artifact, folder: Path) -> None:
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    state = artifact.model.state_dict()
+    save_file(
+        {k: v.detach().cpu().contiguous().clone() for k, v in state.items()}, folder / _WEIGHTS
+    )
+    titles = pa.array(artifact.titles, pa.string())
+    table = pa.table({"item_id": pa.array(artifact.items.ids), "title": titles})
+    parquet.write_table(table, folder / _ITEMS)
+    (folder / _CARD).write_text(card(artifact.manifest), encoding="utf-8")
+    values = {"format": FORMAT, **plain(artifact.manifest)}
+    values["files"] = {name: _seal(folder / name) for name in _FILES}
+    values["digest"] = _digest(values)
+    text = json.dumps(_strict(values), indent=2, allow_nan=False, ensure_ascii=False)
+    (folder / _CONFIG).write_text(text + "\n", encoding="utf-8")
+
+
+def _checked(path: Path) -> dict[str, Any]:
+    """The values of config.json, once all that they say of the folder has proved true."""
+    config = path / _CONFIG
+    if not config.is_file():
+        raise ArtifactError(f"no saved model at {path}: there is no {_CONFIG} in it")
+    try:
+        values = json.loads(config.read_bytes())
+        version, files = values.pop("format"), values.pop("files")
+        digest = values.pop("digest")
+    except (ValueError, KeyError, AttributeError, TypeError, RecursionError) as error:
+        raise ArtifactError(f"{config} is truncated or no artifact's ({error!r:.100})") from None
+    if not isinstance(version, int) or not 1 <= version <= FORMAT:
+        raise ArtifactError(
+            f"{config}: format {version!r:.20} is newer than {FORMAT}, the newest that idcf "
+            f"{idcf.__version__} reads; upgrade idcf"
+        )
+    if digest != _digest({"format": version, **values, "files": files}):
+        raise ArtifactError(f"{config} was changed after it was written (its digest differs)")
+    for name in _FILES:
+        _check_file(path / name, files.get(name))
+    return dict(values)
+
+
+def _check_file(path: Path, seal: Any) -> None:
+    if not path.is_file() or not isinstance(seal, dict):
+        raise ArtifactError(f"{path} is missing; copy the whole folder again")
+    size, expected = path.stat().st_size, seal.get("bytes")
+    if size != expected:
+        what = "truncated" if size < int(expected or 0) else "changed after it was written"
+        raise ArtifactError(f"{path} is {what}: {size} bytes instead of {expected}")
+    if _seal(path) != seal:
+        raise ArtifactError(f"{path} was changed after it was written (its SHA-256 differs)")
+
+
+def _read_items(path: Path) -> tuple[Vocab, tuple[str | None, ...]]:
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    try:
+        table = parquet.read_table(path)
+        return Vocab(table["item_id"].to_pylist()), tuple(table["title"].to_pylist())
+    except (pa.ArrowException, OSError, KeyError) as error:
+        raise ArtifactError(f"{path}: {error}") from None
+
+
+def _seal(path: Path) -> dict[str, Any]:
+    with path.open("rb") as f:
+        return {
+            "bytes": path.stat().st_size,
+            "sha256": hashlib.file_digest(f, "sha256").hexdigest(),
+        }
+
+
+def _digest(values: Mapping[str, Any]) -> str:
+    text = json.dumps(_strict(values), sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _strict(value: Any) -> Any:
+    """JSON has no infinity; a number that is read back from text is the same number."""
+    if isinstance(value, Mapping):
+        return {str(k): _strict(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_strict(v) for v in value]
+    return str(value) if isinstance(value, float) and not isfinite(value) else value
+
+
+def card(manifest: Manifest) -> str:
+    """What a person should know before using the model."""
+    m, d, w = manifest, manifest.data, manifest.domain
+    scale = "yes or no" if w.implicit else f"ratings from {min(w.levels):g} to {max(w.levels):g}"
+    wraps = f" round `{m.backbone}` {m.backbone_options}" if m.backbone else ""
+    options = ", ".join(f"{k}={v}" for k, v in m.options.items()) or "none"
+    return f"""# {m.model}
+
+Recommends to people it has never met, from what they did.
+
+- **Trained on** {d.rows:,} interactions ({scale}) of {d.users:,} users with {w.n_items:,} items;
+  SHA-256 of the table `{d.sha256}`. The {d.key_users:,} users with at least {d.key_threshold}
+  interactions are the key users; only their rows were trained on.
+- **How** `{m.model}`{wraps}, preset `{m.preset}`, seed {m.seed}; options: {options}.
+- **Inside** vectors of items and key users. No names and no histories of users are stored.
+- **Limits** Items that nobody had in training are unknown to it and cannot be recommended. A
+  person without any history gets what is popular. Accuracy was not measured when this was
+  written: run `idcf evaluate` on data of your own.
+- **Versions** {", ".join(f"{k} {v}" for k, v in m.versions.items())}
+"""

@@ -1,0 +1,76 @@
+"""The command line. What is heavy to import is imported by the command that needs it."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from typing import Annotated, TextIO
+
+import typer
+
+from idcf.cli import demo, evaluate
+from idcf.errors import IdcfError
+
+app = typer.Typer(
+    name="idcf",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+app.command("evaluate")(evaluate.evaluate)
+app.command("demo")(demo.demo)
+
+
+@app.command(
+    "data",
+    help="Datasets: list, fetch, describe.",
+    context_settings={
+        "allow_extra_args": True,
+        "ignore_unknown_options": True,
+        "help_option_names": [],  # `idcf data --help` is for the commands below
+    },
+)
+def data_(context: typer.Context) -> None:
+    from idcf.cli.data import app as data
+
+    data(context.args, prog_name="idcf data")
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        from idcf import __version__
+
+        typer.echo(f"idcf {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_version, is_eager=True, help="Print the version."),
+    ] = False,
+) -> None:
+    """Inductive collaborative filtering: train once, recommend to people never met before."""
+
+
+def main() -> None:
+    """Run the command line. A deliberate error is one line and exit code 2, never a traceback."""
+    warnings.showwarning = _note
+    try:
+        app()
+    except IdcfError as error:
+        typer.echo(f"error: {error}", err=True)
+        sys.exit(2)
+
+
+def _note(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
+    """A warning as one line."""
+    typer.echo(f"note: {message}", err=True)

@@ -1,0 +1,1 @@
+"""Compare systems under one protocol: splits, rows of results, tables, figures, reports."""

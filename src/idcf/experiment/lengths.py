@@ -1,0 +1,35 @@
+"""Quality against how much is known of a person: histories cut to their first n rows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from idcf.data.interactions import Interactions, group
+from idcf.experiment.measure import Exam, errors
+from idcf.metrics import Interval
+from idcf.models import Model
+from idcf.rng import stream
+
+LENGTHS = (0, 1, 2, 3, 5, 10, 20, None)  # None: all there is
+
+
+def cut(table: Interactions, n: int | None) -> Interactions:
+    """n random rows of each user; a longer cut holds the shorter one."""
+    if n is None:
+        return table
+    order = np.lexsort((stream(0, "cut").random(len(table)), table.user))
+    _, start = group(table.user, len(table.users))
+    rank = np.empty(len(table), np.int64)
+    rank[order] = np.arange(len(table)) - start[table.user[order]]
+    return table.where(rank < n)
+
+
+def by_length(
+    exam: Exam, models: Mapping[str, Model], lengths: Sequence[int | None] = LENGTHS
+) -> dict[str, list[Interval]]:
+    """RMSE of the same test rows at each length, for each (inductive) model."""
+    known = exam.seen.of(exam.users)
+    shown = [cut(known, n) for n in lengths]
+    return {name: [errors(exam, model, seen) for seen in shown] for name, model in models.items()}

@@ -1,0 +1,73 @@
+"""Which rows are held out of a dataset, and who counts as a newcomer.
+
+The split is fixed by its own seed; the seeds of the models never change it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+
+from idcf.data.parsers import read_interactions, read_split
+from idcf.data.sources import SOURCES, Dataset, load
+from idcf.data.split import Split, by_threshold, hold_out, last_n
+from idcf.errors import DataError, unknown
+
+SHARE = 0.1  # of the ratings, held out where there is no official split
+SHARES = {"ml-100k": 0.2}  # RecBole's copy has no u1: as large a test part as u1's
+POSITIVES = 10  # of each user, held out of implicit feedback
+
+
+def open_dataset(
+    source: str,
+    *,
+    test: str | None = None,
+    columns: Mapping[str, str] | None = None,
+    implicit: bool | None = None,
+    progress: bool = True,
+) -> Dataset:
+    """A dataset of the table by its name, or a person's own file, with a test file or without."""
+    if source in SOURCES:
+        if test or columns:
+            raise DataError(f"{source} has its own split and columns; give a file to bring yours")
+        return load(source, progress=progress)
+    if not Path(source).suffix and not Path(source).exists():
+        raise DataError(f"{unknown('dataset', source, SOURCES)}; or give the path of a file")
+    if test is None:
+        table = read_interactions(source, columns=columns, implicit=implicit)
+        return Dataset(source, table, None, None, {}, _threshold(table.implicit))
+    train, held = read_split(source, test, columns=columns, implicit=implicit)
+    return Dataset(source, train.plus(held), train, held, {}, _threshold(train.implicit))
+
+
+def standard_split(
+    dataset: Dataset, *, seed: int = 0, threshold: int | None = None
+) -> tuple[Split, str]:
+    """The split everybody is measured on, and its name.
+
+    The official one where there is one. Otherwise a random share of the ratings or, without
+    ratings, ten random positives of each user. Key users have `threshold` training rows.
+    """
+    table, rng = dataset.interactions, np.random.default_rng(seed)
+    delta = dataset.threshold if threshold is None else threshold
+    if dataset.train is not None and dataset.test is not None:
+        train, test, how = dataset.train, dataset.test, _given(dataset.name)
+    elif table.implicit:
+        train, test = last_n(table, POSITIVES, rng)
+        how = f"random-{POSITIVES}-per-user-seed{seed}"
+    else:
+        share = SHARES.get(dataset.name, SHARE)
+        train, test = hold_out(table, share, rng)
+        how = f"random-{share:.0%}-seed{seed}"
+    return by_threshold(train, test, delta), f"{how}, delta={delta}"
+
+
+def _given(name: str) -> str:
+    return {"ml-100k": "u1"}.get(name, "official" if name in SOURCES else "given")
+
+
+def _threshold(implicit: bool) -> int:
+    """The paper's δ."""
+    return 20 if implicit else 30

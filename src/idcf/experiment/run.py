@@ -1,0 +1,183 @@
+"""Train systems on one split and measure each on the groups of users that were asked for.
+
+`new`       query users, absent from training, known by their histories alone.
+`few-shot`  the same people when their training rows are trained on.
+`all`       every test row; shares its training with `few-shot`.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from idcf.data.interactions import Ints
+from idcf.data.sources import Dataset
+from idcf.data.split import Split
+from idcf.errors import ConfigError, unknown
+from idcf.experiment import pool
+from idcf.experiment.measure import Exam, Measured, Part, chance, measure
+from idcf.experiment.protocol import standard_split
+from idcf.experiment.rows import FLOORS, Row
+from idcf.models import MODELS, configure, entry
+from idcf.train.presets import setting
+from idcf.train.recipes import Job, Trained, Who, train
+from idcf.train.runtime import LOCAL, Runtime
+
+GROUPS = ("new", "few-shot", "all")
+Keep = Callable[[str, str, int, Trained], None]  # model, users, seed
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is to be compared, checked: a name that does not exist is found before any training."""
+
+    dataset: Dataset
+    models: Sequence[str]
+    users: Sequence[str] = ("new",)
+    seeds: int = 1
+    preset: str = "clean"
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        implicit = self.dataset.interactions.implicit
+        if not self.models or not self.users:
+            raise ConfigError("nothing to compare: name at least one model and one group of users")
+        if self.seeds < 1:
+            raise ConfigError(f"seeds is {self.seeds}: give at least 1")
+        for group in self.users:
+            if group not in GROUPS:
+                raise ConfigError(unknown("group of users", group, GROUPS))
+        for name in self.models:
+            if entry(name).ratings_only and implicit:
+                raise ConfigError(f"model {name!r} needs ratings; {self.dataset.name} has none")
+            options = self.options_of(name)
+            chosen = setting(name, preset=self.preset, dataset=self.dataset.name, options=options)
+            configure(name, chosen.options)
+
+    def names(self) -> list[str]:
+        """The floors that this data allows, then the models asked for, each once."""
+        implicit = self.dataset.interactions.implicit
+        floors = [n for n in FLOORS if n in MODELS and not (implicit and entry(n).ratings_only)]
+        return list(dict.fromkeys([*floors, *self.models]))
+
+    def options_of(self, name: str) -> dict[str, Any]:
+        """`heads=2` is for every model asked for, `idcf-nn.heads=2` for one of them."""
+        found = {}
+        for key, value in self.options.items():
+            head, _, rest = key.partition(".")
+            if head in MODELS and head not in self.models:
+                raise ConfigError(f"option {key!r} is for {head!r}, which is not among the models")
+            if name in self.models and (head not in MODELS or head == name):
+                found[rest if head == name else key] = value
+        return found
+
+
+def evaluate(
+    dataset: Dataset,
+    models: Sequence[str],
+    users: Sequence[str] = ("new",),
+    seeds: int = 1,
+    preset: str = "clean",
+    *,
+    split: tuple[Split, str] | None = None,
+    options: Mapping[str, Any] | None = None,
+    runtime: Runtime = LOCAL,
+    jobs: int = 1,
+    progress: bool = False,
+    keep: Keep | None = None,
+) -> list[Row]:
+    """Rows of every model, group and seed, floors first. `jobs` systems are trained at a time;
+    `keep` is shown each of them."""
+    plan = Plan(dataset, models, users, seeds, preset, options or {})
+    chosen, name = split or standard_split(dataset)
+    exams = {group: Exam.of(chosen, _asked(chosen, group)) for group in dict.fromkeys(users)}
+    blank = Row(dataset.name, name, "", preset, "", "", 0, 0, 0, 0, 0, 0, 0)
+    rows: list[Row] = []
+    for group, exam in exams.items():
+        for seed, found in enumerate([chance(exam)] * seeds):
+            rows += _rows(replace(blank, model="random", users=group, seed=seed), found)
+    job = Job(chosen, preset=preset, dataset=dataset.name, runtime=runtime)
+    job = replace(job, progress=progress and jobs == 1)  # bars of several processes would mix
+    steps = list(_steps(plan, exams))
+    tasks = {
+        f"{model}, {who} users, seed {seed}": (
+            replace(blank, model=model, seed=seed),
+            replace(job, users=who, seed=seed),
+            plan.options_of(model),
+            {group: exam for group, exam in exams.items() if _training(group) == who},
+        )
+        for model, who, seed in steps
+    }
+    done = pool.each(_examine, tasks, jobs=jobs, progress=progress)
+    for (model, who, seed), (found_rows, trained) in zip(steps, done, strict=True):
+        rows += found_rows
+        if keep:
+            keep(model, who, seed, trained)
+    return rows
+
+
+def _examine(
+    stamp: Row, job: Job, options: Mapping[str, Any], exams: Mapping[str, Exam]
+) -> tuple[list[Row], Trained]:
+    """Train one system and put it through its exams."""
+    began = time.perf_counter()
+    trained = train(stamp.model, job, options=options)
+    stamp = replace(stamp, seconds=time.perf_counter() - began)
+    rows: list[Row] = []
+    for group, exam in exams.items():
+        found = measure(exam, _parts(trained, job.split))
+        rows += _rows(replace(stamp, users=group), found)
+    return rows, trained
+
+
+def _steps(plan: Plan, groups: Iterable[str]) -> Iterable[tuple[str, Who, int]]:
+    """Every training that is needed: `few-shot` and `all` share theirs."""
+    for name in plan.names():
+        for who in dict.fromkeys(_training(group) for group in groups):
+            if who == "new" and not _inductive(name):
+                _note(f"{name} knows only the users it was trained on: no rows for new users")
+                continue
+            for seed in range(plan.seeds):
+                yield name, who, seed
+
+
+def _training(group: str) -> Who:
+    return "new" if group == "new" else "few-shot"
+
+
+def _asked(split: Split, group: str) -> Ints:
+    return np.arange(len(split.test.users)) if group == "all" else split.query_users
+
+
+def _inductive(name: str) -> bool:
+    return bool(getattr(entry(name).build, "inductive", True))
+
+
+def _parts(trained: Trained, split: Split) -> list[Part]:
+    """Key users have a row of their own in the backbone; everybody else is for the model."""
+    return [Part(trained.known, split.key_users), Part(trained.model, split.query_users)]
+
+
+def _rows(stamp: Row, found: Mapping[str, Measured]) -> list[Row]:
+    return [
+        replace(
+            stamp,
+            metric=metric,
+            value=interval.value,
+            low=interval.low,
+            high=interval.high,
+            n_users=n_users,
+            n_ratings=n_ratings,
+        )
+        for metric, (interval, n_users, n_ratings) in found.items()
+        if n_users
+    ]
+
+
+def _note(text: str) -> None:
+    print(f"note: {text}", file=sys.stderr)

@@ -1,0 +1,300 @@
+"""The public face: fit on a table, recommend to people who are not in it, save, load.
+Training code is imported by `fit` alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, Self, overload
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from idcf import artifact
+from idcf.artifact import Artifact
+from idcf.data.histories import Reader, as_users, is_many, lookup, named, report
+from idcf.data.interactions import Interactions, Ints
+from idcf.data.parsers import read_interactions
+from idcf.errors import ColdUserError, ConfigError
+from idcf.index import Exact, best_of
+from idcf.models import entry
+from idcf.types import Users
+
+Array = NDArray[np.float32]
+_NEVER = float("-inf")
+
+
+class Recommendation(NamedTuple):
+    item_id: Any
+    score: float  # the expected rating, or the larger the better where there are no ratings
+    rank: int  # 1 is the best
+    title: str | None = None
+
+
+class Recommendations(list[Recommendation]):
+    """A plain list, best first. `unknown_items`: what in the history the model has never seen."""
+
+    def __init__(
+        self,
+        rows: Iterable[Recommendation] = (),
+        unknown_items: Sequence[Hashable] = (),
+        user_id: Hashable = None,
+    ) -> None:
+        super().__init__(rows)
+        self.unknown_items, self.user_id = tuple(unknown_items), user_id
+
+
+class _Filters(NamedTuple):
+    """Rows that may be recommended (None: all of them), and rows that may not."""
+
+    only: Ints | None
+    never: Ints | None
+    seen: bool
+
+
+class _Desk:
+    """A model ready to answer: ids in, ids out."""
+
+    def __init__(self, found: Artifact) -> None:
+        world = found.manifest.domain
+        self.index = Exact(found.model)
+        self.ids, self.titles = found.items.ids, found.titles
+        self.reader = Reader(
+            found.items, implicit=world.implicit, levels=world.levels, titles=found.titles
+        )
+
+    def filters(
+        self, candidates: Iterable[Any] | None, exclude: Iterable[Any] | None, seen: bool
+    ) -> _Filters:
+        only = None if candidates is None else self.reader.rows(candidates, "candidates")
+        never = None if exclude is None else self.reader.rows(exclude, "exclude", strict=False)
+        return _Filters(only, never, seen)
+
+    def one(self, history: Any, n: int, filters: _Filters) -> Recommendations:
+        """The quick way, for one newcomer."""
+        read = self.reader.one(history)
+        scores = self.index.one(read.rows, read.values)
+        if filters.only is not None:
+            kept = np.full_like(scores, _NEVER)
+            kept[filters.only] = scores[filters.only]
+            scores = kept
+        if filters.seen:
+            scores[read.rows] = _NEVER
+        if filters.never is not None:
+            scores[filters.never] = _NEVER
+        rows = best_of(scores, n)
+        return self.listed(rows.tolist(), scores[rows].tolist(), read.unknown)
+
+    def many(
+        self, users: Users, n: int, filters: _Filters, who: Sequence[Hashable]
+    ) -> list[Recommendations]:
+        """All of them in one pass."""
+        skip = users.history if filters.seen else None
+        only, never = (None if x is None else torch.from_numpy(x) for x in filters[:2])
+        found = self.index.top(users, n, skip, only, never)
+        lists = zip(found.rows.tolist(), found.scores.tolist(), who, strict=True)
+        return [self.listed(rows, scores, (), user) for rows, scores, user in lists]
+
+    def listed(
+        self,
+        rows: list[int],
+        scores: list[float],
+        unknown: Sequence[Hashable] = (),
+        user: Hashable = None,
+    ) -> Recommendations:
+        ids, titles, pairs = self.ids, self.titles, zip(rows, scores, strict=True)
+        found = [
+            Recommendation(ids[row], score, rank, titles[row])
+            for rank, (row, score) in enumerate(pairs, 1)
+            if score > _NEVER
+        ]
+        return Recommendations(found, unknown, user)
+
+
+class Recommender:
+    """Recommends to newcomers from their first few interactions.
+
+    Users with at least `key_threshold` interactions are the key users the model is trained on;
+    without one it is 30 (the paper's δ), or the median of the users' counts where that is less.
+    Options are those of the model or of its training, such as `heads=2` or `epochs=5`.
+    """
+
+    def __init__(
+        self,
+        model: str = "idcf-nn",
+        *,
+        key_threshold: int | None = None,
+        preset: str = "clean",
+        seed: int = 0,
+        device: str = "auto",
+        **options: Any,
+    ) -> None:
+        entry(model)
+        self.model_name, self.options = model, options
+        self.key_threshold, self.preset = key_threshold, preset
+        self.seed, self.device = seed, device
+        self._artifact: Artifact | None = None
+        self._trained_on: Interactions | None = None
+
+    def __repr__(self) -> str:
+        what = f"{len(self._artifact.items):,} items" if self._artifact else "not fitted"
+        return f"<Recommender {self.model_name}, {what}>"
+
+    def fit(
+        self,
+        interactions: Any,
+        *,
+        columns: Mapping[str, str] | None = None,
+        implicit: bool | None = None,
+        titles: Mapping[Any, str] | None = None,
+        progress: bool = False,
+    ) -> Self:
+        """Train on a dataframe, a file or `Interactions`. `titles` names items by their ids."""
+        from idcf.train.deploy import deploy
+
+        table = read_interactions(interactions, columns=columns, implicit=implicit)
+        self._use(
+            deploy(
+                self.model_name,
+                table,
+                named(table.items, titles),
+                self.options,
+                key_threshold=self.key_threshold,
+                preset=self.preset,
+                seed=self.seed,
+                device=self.device,
+                progress=progress,
+            )
+        )
+        self._trained_on = table
+        return self
+
+    def save(self, folder: str | Path) -> Path:
+        """Write the model, its item ids and titles; see `idcf.artifact`."""
+        return artifact.save(self._fitted(), folder)
+
+    @classmethod
+    def load(cls, folder: str | Path, *, device: str = "cpu") -> Self:
+        """Read what `save` wrote; refused with a reason where it is not whole."""
+        if device not in ("auto", "cpu", "cuda"):
+            raise ConfigError(f"device must be auto, cpu or cuda, got {device!r}")
+        found = artifact.load(folder)
+        m = found.manifest
+        known = {"preset": m.preset, "seed": m.seed, "device": device, **m.options}
+        out = cls(m.model, key_threshold=m.data.key_threshold, **known)
+        cuda = device == "cuda" or (device == "auto" and torch.cuda.is_available())
+        found.model.to("cuda" if cuda else "cpu")
+        out._use(found)
+        return out
+
+    def embed(self, history: Any = None) -> Array:
+        """The vector of a newcomer [D], or of each of a list or table of them [B, D]."""
+        desk, many = self._desk(), is_many(history)
+        reads = desk.reader.many(history)[1] if many else [desk.reader.one(history)]
+        report(reads)
+        vectors: Array = desk.index.embed(as_users(reads)).vector.float().cpu().numpy()
+        return vectors if many else vectors[0]
+
+    @overload
+    def recommend(
+        self,
+        history: Mapping[Any, float] | None = None,
+        *,
+        n: int = 10,
+        filter_seen: bool = True,
+        candidates: Iterable[Any] | None = None,
+        exclude: Iterable[Any] | None = None,
+    ) -> Recommendations: ...
+
+    @overload
+    def recommend(
+        self,
+        history: Any = None,
+        *,
+        users: Any = None,
+        n: int = 10,
+        filter_seen: bool = True,
+        candidates: Iterable[Any] | None = None,
+        exclude: Iterable[Any] | None = None,
+    ) -> Any: ...
+
+    def recommend(
+        self,
+        history: Any = None,
+        *,
+        users: Any = None,
+        n: int = 10,
+        filter_seen: bool = True,
+        candidates: Iterable[Any] | None = None,
+        exclude: Iterable[Any] | None = None,
+    ) -> Any:
+        """The n best items for a newcomer; an empty history gets what is popular.
+
+        A list of histories, a table with a column `user_id`, or a list of known `users` gets a
+        list of such lists. Items of the history are left out unless `filter_seen` is off.
+        """
+        desk = self._desk()
+        _require_count(n)
+        if users is not None and history is not None:
+            raise ConfigError("give either a history or users, not both")
+        filters = desk.filters(candidates, exclude, filter_seen)
+        if users is not None:
+            return self._known(users, n, filters)
+        if not is_many(history):
+            return desk.one(history, n, filters)
+        who, reads = desk.reader.many(history)
+        found = desk.many(as_users(reads), n, filters, who)
+        for answer, read in zip(found, reads, strict=True):
+            answer.unknown_items = read.unknown
+        return found
+
+    def predict(self, history: Any, items: Iterable[Any]) -> Array:
+        """The score of each of the items for one newcomer."""
+        desk = self._desk()
+        read, rows = desk.reader.one(history), [desk.reader.row(x) for x in items]
+        report([read])
+        return desk.index.one(read.rows, read.values)[rows]
+
+    def similar_items(self, item: Any, n: int = 10) -> Recommendations:
+        """The items most like this one; the score is their likeness."""
+        _require_count(n)
+        desk = self._desk()
+        row = desk.reader.row(item)
+        scores = desk.index.similar(row)
+        scores[row] = _NEVER
+        rows = best_of(scores, n)
+        return desk.listed(rows.tolist(), scores[rows].tolist())
+
+    def _known(self, users: Any, n: int, filters: _Filters) -> Any:
+        """Lists for people who were in the training table, which only `fit` leaves in memory."""
+        desk, table, model = self._desk(), self._trained_on, self._fitted().model
+        if table is None:
+            raise ColdUserError("a loaded model keeps nobody's history; pass history= instead")
+        one = isinstance(users, str | int)
+        who, row = [users] if one else list(users), lookup(table.users)
+        ids = np.array([row.get(x, -1) for x in who], np.int64)
+        known = Users(torch.from_numpy(ids), table.history(ids))
+        least = 1 if model.inductive else self._fitted().manifest.data.key_threshold
+        for x in np.flatnonzero(known.history.lengths().numpy() < least):
+            raise ColdUserError(f"user {who[x]!r} was not trained on; pass their history= instead")
+        found = desk.many(known.anonymous() if model.inductive else known, n, filters, who)
+        return found[0] if one else found
+
+    def _use(self, found: Artifact) -> None:
+        self._artifact, self._at_work = found, _Desk(found)
+
+    def _fitted(self) -> Artifact:
+        if self._artifact is None:
+            raise ConfigError("this recommender is not fitted; call fit, or use Recommender.load")
+        return self._artifact
+
+    def _desk(self) -> _Desk:
+        self._fitted()
+        return self._at_work
+
+
+def _require_count(n: int) -> None:
+    if not isinstance(n, int | np.integer) or n < 1:
+        raise ConfigError(f"n must be a whole number from 1, got {n!r}")

@@ -1,0 +1,132 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from idcf.data.histories import Reader, as_users
+from idcf.data.interactions import Vocab
+from idcf.data.synthetic import checkerboard
+from idcf.errors import ConfigError
+from idcf.index import Exact, Found, best_of, top_k
+from idcf.models import MODELS, Model, configure, entry
+from idcf.types import Embedded, History, Users
+
+torch.set_num_threads(1)
+IDCF = {
+    "plain": {},
+    "ratings": {"query": "ratings"},
+    "mean, zero bias": {"pooling": "mean", "bias": "zero"},
+    "sum, unscaled": {"pooling": "sum", "scaled": False, "standardise": False},
+    "additive": {"attention": "additive"},
+}
+
+
+def built(name: str, options: dict[str, object], *, implicit: bool = False) -> Model:
+    """An untrained model whose every tensor matters."""
+    torch.manual_seed(0)
+    table = checkerboard(50, 37, np.random.default_rng(0), implicit=implicit)
+    backbone = MODELS[name].backbone
+    assert backbone is not None
+    base = entry(backbone).build(configure(backbone), table.domain())
+    keys = np.arange(0, 50, 2)
+    with torch.no_grad():
+        for tensor in base.parameters():
+            tensor.copy_(torch.randn_like(tensor) * 0.5)
+    who = Users(torch.from_numpy(keys), table.history(keys))
+    return entry(name).build(configure(name, options), base, who)
+
+
+def people(n: int, items: int = 37) -> Users:
+    rng = np.random.default_rng(1)
+    reader = Reader(Vocab(range(items)), implicit=False)
+    drawn = [rng.choice(items, size, replace=False) for size in rng.integers(0, 9, n)]
+    return as_users([reader.one({int(i): float(rng.integers(1, 6)) for i in x}) for x in drawn])
+
+
+def slow(scores: np.ndarray, k: int) -> list[int]:
+    return sorted(range(len(scores)), key=lambda i: (-scores[i], i))[:k]
+
+
+@pytest.mark.parametrize("k", [1, 3, 10, 37, 50])
+@pytest.mark.parametrize("levels", [1, 4, 10**6])
+def test_top_k_is_a_stable_sort(k: int, levels: int) -> None:
+    scores = np.random.default_rng(k).integers(0, levels, (8, 37)).astype(np.float32)
+    found = top_k(torch.from_numpy(scores), k)
+    for row, rows, best in zip(scores, found.rows.tolist(), found.scores.tolist(), strict=True):
+        assert rows == slow(row, k) == best_of(row, k).tolist()
+        assert best == row[rows].tolist()
+
+
+def test_what_is_skipped_comes_last_or_not_at_all() -> None:
+    scores = torch.arange(6.0).repeat(2, 1)
+    skip = History(torch.tensor([5, 4, 5]), torch.ones(3), torch.tensor([0, 2, 3]))
+    found = top_k(scores, 5, skip)
+    assert found.rows[:, :4].tolist() == [[3, 2, 1, 0], [4, 3, 2, 1]]
+    assert found.scores[0, 4] == -torch.inf
+    assert scores.isfinite().all()  # the caller's scores are left alone
+    masked = np.array([1, -np.inf, 3, -np.inf], np.float32)
+    assert best_of(masked, 3).tolist() == [2, 0]
+    assert best_of(masked, 9).tolist() == [2, 0]
+    assert best_of(np.full(3, -np.inf, np.float32), 2).tolist() == []
+
+
+@pytest.mark.parametrize("implicit", [False, True])
+@pytest.mark.parametrize("options", IDCF.values(), ids=IDCF)
+@pytest.mark.parametrize("name", ["idcf-dot", "idcf-nn", "idcf-gc"])
+def test_fast_paths_equal_the_slow_one(
+    name: str, options: dict[str, object], implicit: bool
+) -> None:
+    model = built(name, options, implicit=implicit)
+    users = people(40)
+    model.eval()
+    with torch.no_grad():
+        plain = model.rank(users)
+    index = Exact(model)
+    torch.testing.assert_close(index.scores(users), plain, rtol=1e-4, atol=1e-4)
+    offsets = users.history.offsets.tolist()
+    for n, row in enumerate(plain):
+        mine = slice(offsets[n], offsets[n + 1])
+        items, values = users.history.items[mine].numpy(), users.history.values[mine].numpy()
+        one = torch.from_numpy(index.one(items, values))
+        torch.testing.assert_close(one, row, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["idcf-dot", "idcf-nn"])
+def test_results_do_not_depend_on_the_batch(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    index, users = Exact(built(name, {"query": "ratings"})), people(30)
+    whole = index.top(users, 5, users.history)
+    for block in (37, 37 * 7):
+        monkeypatch.setattr("idcf.index._SCORES", block)
+        parts = index.top(users, 5, users.history)
+        assert torch.equal(parts.rows, whole.rows)
+        torch.testing.assert_close(parts.scores, whole.scores)
+
+
+def test_search_among_some_and_without_others() -> None:
+    index, users = Exact(built("idcf-dot", {})), people(10)
+    scores = index.scores(users)
+    found = index.search(index.embed(users), 4, users.history)
+    assert torch.equal(found.rows, index.top(users, 4, users.history).rows)
+    only, never = torch.tensor([3, 5, 8, 9]), torch.tensor([5])
+    found = index.top(users, 4, only=only, never=never)
+    assert set(found.rows[:, :3].flatten().tolist()) == {3, 8, 9}
+    assert (found.scores[:, 3] == -torch.inf).all()
+    torch.testing.assert_close(found.scores[:, 0], scores[:, [3, 8, 9]].max(1).values)
+    assert isinstance(index.top(people(0), 4), Found)
+
+
+def test_models_without_vectors_rank_but_do_not_embed() -> None:
+    domain = checkerboard(20, 12, np.random.default_rng(0)).domain()
+    index = Exact(entry("popularity").build(configure("popularity"), domain))
+    assert index.scores(people(3, 12)).shape == (3, 12)
+    with pytest.raises(ConfigError, match="idcf-"):
+        index.embed(people(3, 12))
+    with pytest.raises(ConfigError, match="likeness"):
+        index.similar(0)
+
+
+def test_an_item_is_most_like_itself() -> None:
+    index = Exact(built("idcf-nn", {}))
+    assert all(index.similar(row).argmax() == row for row in range(37))
+    assert isinstance(index.items, Embedded)

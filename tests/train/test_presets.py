@@ -1,0 +1,106 @@
+"""The table of presets: every row is readable, data sets refine, options win."""
+
+import pytest
+
+from idcf.data.sources import SOURCES
+from idcf.errors import ConfigError
+from idcf.models import MODELS, configure
+from idcf.train import presets
+from idcf.train.presets import Setting, setting
+
+TABLE = presets._table()
+
+
+@pytest.mark.parametrize("preset", TABLE)
+@pytest.mark.parametrize("name", MODELS)
+def test_every_row_can_be_read(preset, name):
+    for dataset in ("", *SOURCES, "a file of somebody's own"):
+        found = setting(name, preset=preset, dataset=dataset)
+        configure(name, found.options)
+        assert found.train.epochs > 0
+
+
+def test_the_two_presets():
+    assert set(TABLE) == {"clean", "published"}
+    trained = {name for name, row in MODELS.items() if not row.solver}
+    assert trained <= set(TABLE["clean"])
+
+
+@pytest.mark.parametrize("preset", TABLE)
+def test_every_key_is_an_option_or_a_data_set(preset):
+    """Anything else would be passed over in silence."""
+    for name, row in TABLE[preset].items():
+        for key, value in row.items():
+            if key in SOURCES:
+                assert set(value) <= presets._FIELDS, (name, key)
+            else:
+                assert key in presets._FIELDS, (name, key)
+
+
+def test_a_data_set_s_row_refines_the_model_s():
+    for preset, rows in TABLE.items():
+        for name, row in rows.items():
+            for dataset in set(row) & set(SOURCES):
+                usual, own = (setting(name, preset=preset, dataset=d) for d in ("", dataset))
+                for key, value in row[dataset].get("train", {}).items():
+                    assert getattr(own.train, key) == value
+                for key in set(row.get("train", {})) - set(row[dataset].get("train", {})):
+                    assert getattr(own.train, key) == getattr(usual.train, key)
+
+
+def test_published_follows_the_published_code():
+    """SYSTEMS.md, section 3: choices that differ from the paper or from good practice."""
+    for name in ("idcf-nn", "idcf-gc"):
+        found = setting(name, preset="published")
+        assert found.options["bias"] == "zero"
+        assert not found.episodes
+        assert found.train.contrast > 0
+    for name in ("nnmf", "gcmc"):
+        found = setting(name, preset="published")
+        assert found.train.penalty == "norm"
+        assert found.options["center"] is False
+    assert setting("gcmc", preset="published").whole_graph
+    assert not setting("gcmc").whole_graph
+    assert setting("idcf-nn").episodes
+
+
+def test_options_win():
+    found = setting("pmf", options={"embedding_size": 3, "train.epochs": 2, "train.reg": 0.5})
+    assert found.options["embedding_size"] == 3
+    assert (found.train.epochs, found.train.reg) == (2, 0.5)
+    assert found.train.batch_size == setting("pmf").train.batch_size
+
+
+def test_a_model_without_a_row_gets_the_defaults():
+    assert setting("ease") == Setting()
+
+
+def test_what_does_not_exist_is_told():
+    with pytest.raises(ConfigError, match="no preset named 'cleen'; did you mean 'clean'"):
+        setting("pmf", preset="cleen")
+    with pytest.raises(ConfigError, match="did you mean 'idcf-nn'"):
+        setting("idcf-nm")
+    with pytest.raises(ConfigError, match=r"training of 'pmf'.*did you mean 'epochs'"):
+        setting("pmf", options={"train.epoch": 3})
+    with pytest.raises(ConfigError, match="'epochs' is 'many'"):
+        setting("pmf", options={"train.epochs": "many"})
+
+
+@pytest.mark.parametrize(
+    "dataset",
+    [
+        "train",
+        "options",
+        pytest.param(
+            "targets",
+            marks=pytest.mark.xfail(
+                strict=True, reason="setting: row.get(dataset) may be a number, not a row"
+            ),
+        ),
+    ],
+)
+def test_a_data_set_may_be_called_anything(dataset):
+    """A person's own file, named like a key of the row."""
+    for preset in TABLE:
+        for name in MODELS:
+            assert setting(name, preset=preset, dataset=dataset) == setting(name, preset=preset)

@@ -1,0 +1,148 @@
+"""From a name and a split to a trained model: what is used, what is not, and what comes back."""
+
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import pytest
+import torch
+
+from idcf.errors import ConfigError
+from idcf.models import IDCF, MODELS, Backbone
+from idcf.testing import world
+from idcf.train.recipes import Job, train
+
+torch.set_num_threads(1)
+SPLIT, IMPLICIT = world().split, world(implicit=True).split
+FAST = {"train.epochs": 2}
+TRAINED = [name for name, found in MODELS.items() if not found.solver]
+SOLVED = [name for name, found in MODELS.items() if found.solver]
+
+
+def quick(name, split=SPLIT, options=None, **job):
+    usual = {} if MODELS[name].solver else FAST
+    return train(name, Job(split, **job), options={**usual, **(options or {})})
+
+
+@cache
+def once(name, users="new"):
+    """As `quick`, for whoever only looks."""
+    return quick(name, users=users)
+
+
+def same(a, b):
+    a, b = a.state_dict(), b.state_dict()
+    return a.keys() == b.keys() and all(torch.equal(v, b[k]) for k, v in a.items())
+
+
+def other_way_round(table, users):
+    """The same table, but these users say the opposite."""
+    theirs = np.isin(table.user, users)
+    return replace(table, rating=np.where(theirs, 6 - table.rating, table.rating))
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_new_users_are_not_trained_on(name):
+    """Were they to say the opposite, or had the test rows been others: the very same model."""
+    trained = once(name)
+    changed = replace(
+        SPLIT,
+        train=other_way_round(SPLIT.train, SPLIT.query_users),
+        test=other_way_round(SPLIT.test, np.arange(len(SPLIT.test.users))),
+    )
+    again = quick(name, changed)
+    assert same(trained.model, again.model)
+    assert same(trained.known, again.known)
+
+
+@pytest.mark.parametrize("name", ["bias", "als", "pmf", "idcf-dot"])
+def test_few_shot_users_are(name):
+    trained = once(name, "few-shot")
+    changed = replace(SPLIT, train=other_way_round(SPLIT.train, SPLIT.query_users))
+    again = quick(name, changed, users="few-shot")
+    assert not same(trained.model, again.model)
+    if name == "idcf-dot":  # interpolation: the meta latents are still the key users' alone
+        assert same(trained.known, again.known)
+        assert len(trained.model.keys) == len(SPLIT.key_users)
+
+
+@pytest.mark.parametrize("name", ["als", "nnmf", "idcf-gc"])
+def test_by_seed(name):
+    torch.rand(5)
+    assert same(once(name).model, quick(name, seed=0).model)
+    assert not same(once(name).model, quick(name, seed=4).model)
+
+
+@pytest.mark.parametrize("name", TRAINED)
+def test_what_comes_back(name):
+    trained, found = once(name), MODELS[name]
+    assert not trained.model.training
+    if found.backbone:
+        assert isinstance(trained.model, IDCF)
+        assert isinstance(trained.known, Backbone)
+        assert list(trained.logs) == [found.backbone, name]
+        assert len(trained.model.keys) == len(SPLIT.key_users)  # the held-out are back
+    else:
+        assert trained.known is trained.model
+        assert list(trained.logs) == [name]
+    assert len(trained.logs[name].records) <= 2
+    assert all(np.isfinite(log.column("loss")).all() for log in trained.logs.values())
+
+
+@pytest.mark.parametrize("name", [n for n in MODELS if not MODELS[n].ratings_only])
+def test_without_ratings(name):
+    trained = quick(name, IMPLICIT)
+    assert not trained.model.rates
+    for log in trained.logs.values():
+        assert np.isfinite(log.column("valid")).all()
+
+
+@pytest.mark.parametrize("name", ["bias", "item-mean"])
+def test_ratings_only(name):
+    with pytest.raises(ConfigError, match="needs ratings; use 'popularity'"):
+        quick(name, IMPLICIT)
+
+
+@pytest.mark.parametrize("name", ["idcf-nn", "idcf-gc"])
+def test_published(name):
+    trained = quick(name, preset="published")
+    assert all(np.isfinite(log.column("loss")).all() for log in trained.logs.values())
+
+
+@pytest.mark.parametrize("name", ["bias", "item-knn", "ease", "als"])
+def test_the_grid_is_tried_and_a_given_option_is_not(name):
+    grid = MODELS[name].grid
+    chosen = once(name).options
+    assert all(chosen[key] in values for key, values in grid.items())
+    key, values = next(iter(grid.items()))
+    assert quick(name, options={key: values[-1]}).options[key] == values[-1]
+
+
+def test_the_folder_keeps_a_run_that_can_be_resumed(tmp_path):
+    first = quick("idcf-dot", folder=tmp_path)
+    files = {f.relative_to(tmp_path).as_posix() for f in tmp_path.rglob("*") if f.is_file()}
+    assert any(f.endswith("idcf-dot.checkpoint") for f in files)
+    assert any(f.endswith("pmf.jsonl") for f in files)
+    assert not any(f.endswith(".part") for f in files)
+    for file in tmp_path.rglob("idcf-dot.*"):
+        file.unlink()  # killed after pretraining
+    again = quick("idcf-dot", folder=tmp_path)
+    assert same(first.model, again.model)
+    assert same(once("idcf-dot").model, again.model)
+
+
+def test_the_caller_s_random_numbers_are_left_alone():
+    torch.manual_seed(1)
+    expected = torch.rand(2)
+    torch.manual_seed(1)
+    quick("pmf")
+    assert torch.equal(torch.rand(2), expected)
+
+
+def test_options_are_checked_before_anything_is_done():
+    with pytest.raises(ConfigError, match="did you mean 'heads'"):
+        quick("idcf-nn", options={"head": 3})
+    with pytest.raises(ConfigError, match="did you mean 'reg'"):
+        quick("ease", options={"regg": 3.0})
+    with pytest.raises(ConfigError, match="did you mean 'epochs'"):
+        quick("pmf", options={"train.epoch": 3})
