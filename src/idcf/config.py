@@ -6,7 +6,7 @@ import dataclasses
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -19,9 +19,12 @@ def read(kind: type[T], values: Mapping[str, Any], what: str = "") -> T:
     """Build the dataclass `kind` from plain values. Wrong keys and wrong types are errors."""
     what = what or kind.__name__
     fields = [f.name for f in dataclasses.fields(kind)]  # type: ignore[arg-type]
-    for key in values:
+    hints = get_type_hints(kind)
+    for key, value in values.items():
         if key not in fields:
             raise ConfigError(f"{what}: {unknown('option', key, fields)}")
+        if dataclasses.is_dataclass(hints[key]) and isinstance(value, Mapping):
+            read(hints[key], value, f"{what}, {key!r}")
     try:
         return TypeAdapter(kind).validate_python(dict(values))
     except ValidationError as error:

@@ -170,14 +170,14 @@ class Folded:
 
     def __call__(self, history: History) -> Tensor:
         """p̃ of everybody: IDCF.induce, sooner."""
-        asked = (self.model._read(history) - self.model.shift) @ self.ask
+        asked = (self.model.read(history) - self.model.shift) @ self.ask
         keys = self.model.keys[None, None]
         mixed = F.scaled_dot_product_attention(
             asked.view(1, 1, -1, self.size), keys, keys, scale=1.0
         )
         vector = mixed.view(-1, self.heads * self.size) @ self.give
         silent = history.lengths() == 0  # nothing known: the mean of the key users
-        return torch.where(silent[:, None], self.model.average[:-1], vector)
+        return torch.where(silent[:, None], self.model.average, vector)
 
 
 class Quick:
@@ -194,33 +194,38 @@ class Quick:
         self.keys = model.keys.cpu().T.contiguous()  # one copy, laid out for the longer product
         self.heads, self.size = folded.heads, folded.size
         self.power = {"mean": 1.0, "sum": 0.0, "root": 0.5}[config.pooling]
-        usual, zero = model.average[-1], config.bias == "zero"
-        expected = _array(items.bias + model.mean + usual)
+        zero = config.bias == "zero"
+        expected = _array(items.bias + model.mean + model.average[-1])
         self.expected = expected if config.query == "ratings" else None
-        self.base = _array(items.bias + model.mean) if zero else expected
+        self.base, self.usual = _array(items.bias + model.mean), not zero
         self.strength = config.bias_strength if model.rates and not zero else None
         self.turned = np.ascontiguousarray(self.table.T)
         self.head = None if isinstance(model.head, Dot) else model.head
         self.items, self.device = items.vector, model.device
 
     def __call__(self, rows: Ints, values: Floats) -> Floats:
-        vector = self.vector(rows, values)
+        latent = self.vector(rows, values)
+        vector, usual = latent[:-1], latent[-1]
         if self.head is None:
             scores = vector @ self.turned
         else:
-            user = torch.from_numpy(vector)[None].to(self.device)
+            user = torch.from_numpy(np.ascontiguousarray(vector))[None].to(self.device)
             scores = self.head.all(user, self.items)[0].cpu().numpy()
         scores += self.base
+        if self.usual:
+            scores += usual
         if self.strength is not None:
             left = values - scores[rows]
             scores += left.sum() / (len(rows) + self.strength)
         return scores
 
     def vector(self, rows: Ints, values: Floats) -> Floats:
-        """p̃ of somebody with a history."""
+        """p̃ and the bias to expect of somebody with a history."""
         told = self.table.take(rows, 0)
-        read = np.add.reduce(told, 0)
-        read /= len(rows) ** self.power
+        read = np.empty(told.shape[1] + 1, np.float32)
+        np.add.reduce(told, 0, out=read[:-1])
+        read[:-1] /= len(rows) ** self.power
+        read[-1] = np.log1p(len(rows))
         if self.expected is not None:
             said = (values - self.expected[rows]) @ told / len(rows) ** 0.5
             read = np.concatenate([read, said])

@@ -21,7 +21,7 @@ from idcf.types import Domain, Embedded, History, Users
 class GCMCConfig:
     embedding_size: int = 32
     hidden: tuple[int, ...] = (32, 32)
-    scale: float = 0.5  # of the first random latents: the head sees products, which must not vanish
+    scale: float = 0.1  # of the first random latents; the head sees products of them
     center: bool = True
     shared_weights: bool = False  # one W for all rating levels, as in the published code
     mean: bool = True  # False: sum the messages, as in the published code
@@ -61,7 +61,7 @@ class GCMC(Backbone):
         self.register_buffer("starts", graph.offsets)
         self.register_buffer("edges", edges[order])
         self.register_buffer("edge_level", (row % n_levels)[order])
-        self._kept: tuple[Tensor, Tensor] | None = None
+        self._kept: tuple[tuple[int, int], tuple[Tensor, Tensor]] | None = None
 
     def compose(self, own: Embedded, users: Users) -> Embedded:
         split = per_level(users.history, self.levels)
@@ -81,13 +81,15 @@ class GCMC(Backbone):
 
     def _heard(self) -> tuple[Tensor, Tensor]:
         """Σ p_u over each item's raters at each level [I, L, D], and how many they are."""
-        if self._kept is not None and not self.users.vector.requires_grad:
-            return self._kept  # P is frozen from adaption on
+        p = self.users.vector
+        state = (p.data_ptr(), p._version)
+        if self._kept is not None and self._kept[0] == state and not p.requires_grad:
+            return self._kept[1]  # P is frozen from adaption on
         graph = History(self.raters, self.raters, self.starts)
         shape = (self.n_items, len(self.levels))
-        heard = pool(self.users.vector, graph).view(*shape, -1), graph.lengths().view(shape)
-        if not self.users.vector.requires_grad:
-            self._kept = heard
+        heard = pool(p, graph).view(*shape, -1), graph.lengths().view(shape)
+        if not p.requires_grad:
+            self._kept = state, heard
         return heard
 
     def _hide(

@@ -36,8 +36,8 @@ class IDCF(TwoTower):
     """Wraps any backbone: -dot, -NN and -GC differ only in what is wrapped."""
 
     inductive: ClassVar[bool] = True
-    keys: Tensor  # [key users, D]: the meta latents, frozen
-    average: Tensor  # [D + 1]: mean latent and mean bias of the key users
+    keys: Tensor  # [key users, D + 1]: the meta latents, p and b, frozen
+    average: Tensor  # [D + 1]: their mean
     shift: Tensor
     spread: Tensor
     key_scale: Tensor
@@ -53,39 +53,40 @@ class IDCF(TwoTower):
             table.requires_grad_(False)
         with torch.no_grad():
             own: Embedded = self.backbone.users(keys.ids)
-            self.register_buffer("keys", own.vector.clone())
-            self.register_buffer("average", torch.cat([own.vector.mean(0), own.bias.mean()[None]]))
-            query = self._read(keys.history)
-            one = torch.ones_like(query[0])
-            self.register_buffer("shift", query.mean(0) if config.standardise else one * 0)
-            spread = query.std(0).clamp(min=1e-6) if config.standardise else one
-            self.register_buffer("spread", spread)
-            width = self.keys.std(0).mean().clamp(min=1e-6) if config.standardise else one[:1]
-            self.register_buffer("key_scale", 1 / width)
-        size = self.keys.shape[-1]
+            latents = torch.cat([own.vector, own.bias[:, None]], -1)
+            self.register_buffer("keys", latents)
+            self.register_buffer("average", latents.mean(0))
+            query = self.read(keys.history)
+            spread = query.std(0, correction=0).clamp(min=1e-6)
+            width = latents[:, :-1].std(0, correction=0).mean().clamp(min=1e-6)
+            same = config.standardise
+            self.register_buffer("shift", query.mean(0) if same else torch.zeros_like(spread))
+            self.register_buffer("spread", spread if same else torch.ones_like(spread))
+            self.register_buffer("key_scale", 1 / width if same else torch.ones_like(width))
+        size = latents.shape[-1]
         self.relation = Relation(
             query.shape[-1], size, config.heads, config.attention, config.scaled
         )
-        self._projected: Keys | None = None
+        self._projected: tuple[tuple[int, int, int], Keys] | None = None
 
     def embed_users(self, users: Users) -> Embedded:
         return self.place(self.induce(users.history), users)
 
     def induce(self, history: History) -> Tensor:
-        """p̃_u' of anybody, from what they did."""
-        query = (self._read(history) - self.shift) / self.spread
-        vector = self.relation(query, self._listen())
+        """p̃_u' of anybody, from what they did, and the bias to expect of them: [B, D + 1]."""
+        query = (self.read(history) - self.shift) / self.spread
+        latent = self.relation(query, self._listen())
         silent = history.lengths() == 0  # nothing known: the mean of the key users
-        return torch.where(silent[:, None], self.average[:-1], vector)
+        return torch.where(silent[:, None], self.average, latent)
 
     def place(self, latent: Tensor, users: Users) -> Embedded:
-        """The user tower of induced latents, with a bias for people who have no row of their own:
-        shrunk from what the latent leaves unexplained of the history, towards the key users'."""
-        usual = self.average[-1].expand(len(users))
+        """The user tower of induced latents. The bias of somebody who has no row of their own is
+        what the latent leaves unexplained of the history, shrunk towards the induced one."""
+        vector, usual = latent[:, :-1], latent[:, -1]
         history = users.history
         if self.config.bias == "zero":
-            return self.backbone.compose(Embedded(latent, usual * 0), users)
-        user = self.backbone.compose(Embedded(latent, usual), users)
+            return self.backbone.compose(Embedded(vector, usual * 0), users)
+        user = self.backbone.compose(Embedded(vector, usual), users)
         if not self.rates:
             return user
         owner = history.owner()
@@ -98,7 +99,7 @@ class IDCF(TwoTower):
 
     def attention(self, users: Users) -> Tensor:
         """The weight each head gives each key user: [H, B, key users]."""
-        query = (self._read(users.history) - self.shift) / self.spread
+        query = (self.read(users.history) - self.shift) / self.spread
         return self.relation.weights(query, self.relation.project(self.keys, self.key_scale))
 
     def _listen(self) -> Keys:
@@ -109,16 +110,18 @@ class IDCF(TwoTower):
             return self.relation.project(self.keys[drawn], self.key_scale)
         if not self.frozen:
             return self.relation.project(self.keys, self.key_scale)
-        if self._projected is None:
-            self._projected = self.relation.project(self.keys, self.key_scale)
-        return self._projected
+        k, v = self.relation.key, self.relation.value
+        state = (k.data_ptr(), k._version, v._version)
+        if self._projected is None or self._projected[0] != state:
+            self._projected = state, self.relation.project(self.keys, self.key_scale)
+        return self._projected[1]
 
-    def _read(self, history: History) -> Tensor:
-        """d_u', from the items of the history and, where asked, from their ratings."""
+    def read(self, history: History) -> Tensor:
+        """d_u', from the items of the history, their number and, where asked, their ratings."""
         table = self.backbone.items.vector
         n = history.lengths().clamp(min=1)[:, None]
         power = {"mean": 1.0, "sum": 0.0, "root": 0.5}[self.config.pooling]
-        read = pool(table, history) / n**power
+        read = torch.cat([pool(table, history) / n**power, n.log1p()], -1)
         if self.config.query == "items":
             return read
         said = pool(table, history, self._residual(history) - self.average[-1])

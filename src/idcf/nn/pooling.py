@@ -31,7 +31,7 @@ def segment_sum(values: Tensor, history: History) -> Tensor:
 
 def shrunk_mean(values: Tensor, history: History, strength: Tensor | float) -> Tensor:
     """Σ values / (n + strength): the ridge estimate of a user's bias from residuals."""
-    return segment_sum(values, history) / (history.lengths() + strength)
+    return segment_sum(values, history) / (history.lengths() + strength).clamp(min=1e-9)
 
 
 def per_level(history: History, levels: Tensor) -> History:

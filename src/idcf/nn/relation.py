@@ -37,8 +37,9 @@ class Relation(nn.Module):
         # at the start a user is the weighted mean of the key users: p̃ = Σ c p
         self.value = nn.Parameter(torch.eye(size).repeat(heads, 1, 1))
         self.out = nn.Parameter(torch.eye(size).repeat(heads, 1) / heads)
-        if attention != "dot":
+        if attention == "literal":
             self.e_query = nn.Parameter(_glorot(heads, size, 1))
+        if attention != "dot":
             self.e_key = nn.Parameter(_glorot(heads, size, 1))
 
     def project(self, keys: Tensor, scale: Tensor | float = 1.0) -> Keys:
@@ -52,10 +53,11 @@ class Relation(nn.Module):
             return torch.softmax((asked * self.scale) @ keys.key.mT, -1)
         if self.attention == "additive":
             both = F.leaky_relu(asked[:, :, None] + keys.key[:, None], 0.2)
-            return torch.softmax((both @ self.e_key[:, None]).squeeze(-1), -1)
+            e: Tensor = self.e_key[:, None]
+            return torch.softmax((both @ e).squeeze(-1), -1)
         score = asked @ self.e_query + (keys.key @ self.e_key).mT
-        plain: Tensor = score / score.sum(-1, keepdim=True)
-        return plain
+        out: Tensor = score / score.sum(-1, keepdim=True)
+        return out
 
     def forward(self, query: Tensor, keys: Keys) -> Tensor:
         mixed = self.weights(query, keys) @ keys.value  # [H, B, D]
@@ -64,4 +66,5 @@ class Relation(nn.Module):
 
 
 def _glorot(heads: int, a: int, b: int) -> Tensor:
-    return torch.randn(heads, a, b) * (2 / (a + b)) ** 0.5
+    drawn: Tensor = torch.randn(heads, a, b) * (2 / (a + b)) ** 0.5
+    return drawn

@@ -15,7 +15,6 @@ from idcf.data.split import Split, by_threshold
 from idcf.errors import DataError
 from idcf.models import configure, entry
 from idcf.train.loop import TrainConfig
-from idcf.train.presets import setting
 from idcf.train.recipes import Job, train
 from idcf.train.runtime import start
 
@@ -41,7 +40,7 @@ def deploy(
     trained = train(name, job, options=_routed(name, options))
     found, base = entry(name), {}
     if found.backbone:
-        base = plain(configure(found.backbone, setting(found.backbone, preset=preset).options))
+        base = plain(configure(found.backbone, trained.backbone_options))
     manifest = Manifest(
         model=name,
         options=plain(configure(name, trained.options)),

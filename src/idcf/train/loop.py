@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
+from idcf.errors import ArtifactError
 from idcf.models import Model
 from idcf.nn.table import Table
 from idcf.rng import derive
@@ -39,7 +40,7 @@ class TrainConfig:
     ema: float = 0.0  # what is validated and kept is this running average of the weights
     batch_size: int = 256
     accumulate: int = 1
-    patience: int = 5
+    patience: int = 5  # epochs without improvement; 0 never stops early
     reg: float = 0.05  # on vectors, per rating
     row_reg: float = 0.0  # on vectors, per row
     bias_reg: float = 3.0  # on biases, per row
@@ -71,7 +72,7 @@ def fit(
     step = torch.compile(objective, dynamic=True) if config.compile else objective
     log, best = _resume(model, optimiser, checkpoint)
     last = config.epochs if epochs is None else epochs
-    done = len(log.records) > 0 and log.stale() >= config.patience
+    done = _spent(log, config)
     bar = tqdm(
         total=last,
         initial=len(log.records),
@@ -95,12 +96,16 @@ def fit(
             _save(model, best, optimiser, log, checkpoint, journal)
         bar.set_postfix({k: f"{v:.4f}" for k, v in record.items() if k in ("loss", "valid")})
         bar.update()
-        if log.stale() >= config.patience:
+        if _spent(log, config):
             break
     bar.close()
     model.load_state_dict(best)
     model.eval()
     return log
+
+
+def _spent(log: Log, config: TrainConfig) -> bool:
+    return bool(config.patience and log.records and log.stale() >= config.patience)
 
 
 def _optimiser(model: Model, config: TrainConfig) -> torch.optim.Adam:
@@ -196,10 +201,16 @@ def _resume(
     found = read_checkpoint(path) if path else None
     if found is None:
         return Log(), _copy(model)
-    model.load_state_dict(found.model)
     whole = optimiser.state_dict()
     whole["state"] = found.optimiser
-    optimiser.load_state_dict(whole)
+    try:
+        model.load_state_dict(found.model)
+        optimiser.load_state_dict(whole)
+    except (RuntimeError, ValueError) as error:
+        raise ArtifactError(
+            f"{path} is a checkpoint of another model or data set; delete it to start afresh "
+            f"({str(error).splitlines()[0]})"
+        ) from None
     return found.log, {k: v.to(model.device) for k, v in found.best.items()}
 
 
@@ -215,8 +226,8 @@ def _save(
         write_checkpoint(checkpoint, model.state_dict(), best, optimiser.state_dict(), log)
     if journal:
         journal.parent.mkdir(parents=True, exist_ok=True)
-        with journal.open("a" if len(log.records) > 1 else "w", encoding="utf-8") as f:
-            f.write(json.dumps(log.records[-1]) + "\n")
+        lines = "".join(json.dumps(r) + "\n" for r in log.records)
+        journal.write_text(lines, encoding="utf-8")  # whole, so a kill loses no line for good
 
 
 def _quiet(progress: str | None, runtime: Runtime) -> bool | None:

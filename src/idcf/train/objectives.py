@@ -102,7 +102,7 @@ def adapt(contrast: float, runtime: Runtime = LOCAL) -> Objective:
         terms = fit_to_labels(scores, batch, model.rates)
         if not contrast:
             return terms
-        ids, induced = batch.users.ids, runtime.gather(own)
+        ids, induced = batch.users.ids, runtime.gather(own[:, :-1])
         everyone = runtime.gather(ids)
         logits = model.backbone.users.vector[ids] @ induced.T
         place = torch.arange(len(ids), device=ids.device) + _start(ids, runtime)

@@ -18,6 +18,9 @@ from idcf.models import MODELS, entry
 from idcf.train.loop import TrainConfig
 
 
+OWN = "own"  # the row for data that has no name here
+
+
 @dataclass(frozen=True)
 class Setting:
     """How one model is built and trained. `lengths` are the histories of a training episode."""
@@ -30,6 +33,7 @@ class Setting:
     validation: float = 0.1  # share of the key users, or of the rows, that is held out
     refit: bool = True  # once the held-out people have said how long, train with them as well
     start_from_biases: bool = True
+    alternatives: tuple[Mapping[str, Any], ...] = ()  # training options held-out rows may prefer
     whole_graph: bool = False  # True: query users' ratings are in the training graph
 
 
@@ -46,7 +50,7 @@ def setting(
     entry(name)
     found: dict[str, Any] = {}
     row = table[preset].get(name, {})
-    for part in (row, row.get(dataset, {})):
+    for part in (row, {} if dataset in _FIELDS else row.get(dataset or OWN, {})):
         for key, value in part.items():
             if key in _FIELDS:
                 joined = {**found.get(key, {}), **value} if isinstance(value, dict) else value

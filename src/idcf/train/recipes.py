@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from itertools import product
 from pathlib import Path
 from typing import Any, Literal
@@ -41,6 +41,7 @@ class Trained:
     known: Model  # answers for key users: the backbone, or the model itself
     options: Mapping[str, Any] = field(default_factory=dict)
     logs: Mapping[str, Log] = field(default_factory=dict)
+    backbone_options: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -67,12 +68,14 @@ def train(name: str, job: Job, *, options: Mapping[str, Any] | None = None) -> T
     found = entry(name)
     if found.ratings_only and job.split.train.implicit:
         raise ConfigError(f"model {name!r} needs ratings; use 'popularity' for implicit feedback")
-    chosen = setting(name, preset=job.preset, dataset=job.dataset, options=options)
     if found.solver:
         return _solve(name, job, options or {})
+    mine, theirs = _divide(name, options or {})
+    chosen = setting(name, preset=job.preset, dataset=job.dataset, options=mine)
     with torch.random.fork_rng():
         if found.backbone:
-            return _relate(name, job, chosen)
+            base = setting(found.backbone, preset=job.preset, dataset=job.dataset, options=theirs)
+            return _relate(name, job, chosen, base)
         return _descend(name, job, chosen)
 
 
@@ -96,18 +99,17 @@ def _solve(name: str, job: Job, options: Mapping[str, Any]) -> Trained:
 def _descend(name: str, job: Job, chosen: Setting) -> Trained:
     """One stage of gradient descent. Held-out rows say how long; then everything is used."""
     table = job.table()
-    model, log = _pretrain(name, job, chosen, table)
+    chosen, model, log = _choose(name, job, chosen, table)
     if chosen.refit and log.best >= 0 and chosen.validation:
         model, _ = _pretrain(name, job, chosen, table, epochs=log.best + 1)
     return Trained(model, model, chosen.options, {name: log})
 
 
-def _relate(name: str, job: Job, chosen: Setting) -> Trained:
+def _relate(name: str, job: Job, chosen: Setting, base: Setting) -> Trained:
     """Pretrain on key users, then adapt the relation model. Held-out people say how long each
     stage lasts; then both are done once more with everybody."""
     found, split = entry(name), job.split
     assert found.backbone
-    base = setting(found.backbone, preset=job.preset, dataset=job.dataset)
     keys = split.train.of(split.key_users)
     whole = keys if job.users == "new" else split.train.of(split.query_users)
     rest, rows, task = keys, whole, None
@@ -117,12 +119,38 @@ def _relate(name: str, job: Job, chosen: Setting) -> Trained:
     elif chosen.validation:
         rows, held = hold_out(whole, chosen.validation, stream(job.seed, name, "rows"))
         task = Task(rows, held)
-    backbone, first = _pretrain(found.backbone, job, base, rest)
+    base, backbone, first = _choose(found.backbone, job, base, rest)
     model, second = _adapt(name, job, chosen, backbone, rest, rows, task)
     if chosen.refit and task is not None:
         backbone, _ = _pretrain(found.backbone, job, base, keys, epochs=first.best + 1)
         model, _ = _adapt(name, job, chosen, backbone, keys, whole, None, epochs=second.best + 1)
-    return Trained(model, backbone, chosen.options, {found.backbone: first, name: second})
+    logs = {found.backbone: first, name: second}
+    return Trained(model, backbone, chosen.options, logs, base.options)
+
+
+def _divide(name: str, options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Options of a wrapper, and those that only its backbone knows (`embedding_size`)."""
+    found = entry(name)
+    if not found.backbone:
+        return dict(options), {}
+    own = {f.name for f in fields(found.config)}
+    base = {f.name for f in fields(entry(found.backbone).config)} - own
+    theirs = {k: v for k, v in options.items() if k in base}
+    return {k: v for k, v in options.items() if k not in base}, theirs
+
+
+def _choose(
+    name: str, job: Job, chosen: Setting, table: Interactions
+) -> tuple[Setting, Model, Log]:
+    """The training options that held-out rows prefer, with the model they gave."""
+    tries = [chosen]
+    if chosen.validation:
+        tries += [replace(chosen, train=replace(chosen.train, **x)) for x in chosen.alternatives]
+    done = []
+    for number, each in enumerate(tries):
+        place = job.folder and job.folder / f"try-{number}"
+        done.append((each, *_pretrain(name, replace(job, folder=place), each, table)))
+    return min(done, key=lambda d: d[2].lowest())
 
 
 def _pretrain(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -30,14 +31,22 @@ class Log:
         """Add a record; True where it is the best so far: the lowest `valid`, else the newest."""
         self.records.append(record)
         newest = self.best < 0 or "valid" not in record
-        if newest or record["valid"] < self.records[self.best]["valid"]:
+        if newest or _order(record["valid"]) < _order(self.records[self.best]["valid"]):
             self.best = len(self.records) - 1
             return True
         return False
 
+    def lowest(self) -> float:
+        """The best `valid`; infinite where nothing was validated."""
+        return _order(self.records[self.best].get("valid", math.nan)) if self.records else math.inf
+
     def stale(self) -> int:
         """Epochs since the best one."""
         return len(self.records) - 1 - self.best
+
+
+def _order(valid: float) -> float:
+    return math.inf if math.isnan(valid) else valid
 
 
 def write_checkpoint(
@@ -54,7 +63,7 @@ def write_checkpoint(
         tensors |= {f"optimiser.{number}.{k}": torch.as_tensor(v) for k, v in state.items()}
     meta = {"log": json.dumps(asdict(log))}
     path.parent.mkdir(parents=True, exist_ok=True)
-    fresh = path.with_name(path.name + f".{os.getpid()}.part")
+    fresh = path.with_name(path.name + ".part")
     save_file({k: v.detach().cpu().contiguous().clone() for k, v in tensors.items()}, fresh, meta)
     with fresh.open("rb") as f:
         os.fsync(f.fileno())

@@ -31,7 +31,7 @@ def als(config: FoldInConfig, table: Interactions, seed: int) -> FoldIn:
         people = _half(factors, users, target, model, config.reg * eye)
         factors = _half(people, items, target[back], model, config.reg * eye)
     shared = config.reg * eye
-    model.factors = factors
+    model.factors = factors.contiguous()
     model.gram = shared if model.rates else shared + factors.T @ factors
     return model
 

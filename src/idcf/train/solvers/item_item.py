@@ -26,7 +26,7 @@ def item_knn(config: ItemItemConfig, table: Interactions, seed: int) -> ItemItem
     keep = min(config.neighbours, len(weight))
     found = torch.from_numpy(weight)
     floor = found.abs().topk(keep, dim=0).values[-1]  # per target item, its k nearest
-    model.weight = found * (found.abs() >= floor.clamp(min=1e-9))
+    model.weight = (found * (found.abs() >= floor.clamp(min=1e-9))).contiguous()
     return model
 
 
@@ -38,7 +38,7 @@ def ease(config: ItemItemConfig, table: Interactions, seed: int) -> ItemItem:
     inverse = np.linalg.inv(gram)
     weight = -inverse / np.diag(inverse)
     np.fill_diagonal(weight, 0)
-    model.weight = torch.from_numpy(weight).float()
+    model.weight = torch.from_numpy(weight).float().contiguous()
     return model
 
 
