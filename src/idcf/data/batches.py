@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 
 import numpy as np
@@ -14,6 +15,8 @@ import torch
 
 from idcf.data.interactions import Floats, Interactions, Ints, ragged
 from idcf.types import Batch, History, Users
+
+_BLOCK = 64  # batches laid out at a time: enough to share the cost, few enough to bound memory
 
 
 def rows(
@@ -63,20 +66,30 @@ def episodes(
     read = np.minimum(drawn, count[user] - asked)
     shuffled = np.argsort(rng.random(len(user)), kind="stable")
     ends = np.cumsum(asked[shuffled]) // size
-    for units in np.split(shuffled, np.flatnonzero(np.diff(ends)) + 1):
+    cuts = np.concatenate([[0], np.flatnonzero(np.diff(ends)) + 1, [len(shuffled)]])
+    for block in range(0, len(cuts) - 1, _BLOCK):
+        bounds = cuts[block : block + _BLOCK + 1]
+        units = shuffled[bounds[0] : bounds[-1]]
         who = user[units]
-        places, _ = ragged(first[units], asked[units])
+        # everything of a block at once; its batches are slices
+        places, rows_at = ragged(first[units], asked[units])
         owner = np.repeat(np.arange(len(units)), asked[units])
         pick = ring[start[who[owner]] + places]
-        after, offsets = ragged(first[units] + asked[units], read[units])
+        after, read_at = ragged(first[units] + asked[units], read[units])
         reader = np.repeat(who, read[units])
         kept = ring[start[reader] + after % count[reader]]
-        history = History(
-            torch.from_numpy(table.item[kept]),
-            torch.from_numpy(table.rating[kept]),
-            torch.from_numpy(offsets),
-        )
-        yield _batch(who, history, owner, table, pick, rng, negatives)
+        seen_items, seen_values = table.item[kept], table.rating[kept]
+        for low, high in itertools.pairwise((bounds - bounds[0]).tolist()):
+            here = slice(read_at[low], read_at[high])
+            history = History(
+                torch.from_numpy(seen_items[here]),
+                torch.from_numpy(seen_values[here]),
+                torch.from_numpy(read_at[low : high + 1] - read_at[low]),
+            )
+            mine = slice(rows_at[low], rows_at[high])
+            yield _batch(
+                who[low:high], history, owner[mine] - low, table, pick[mine], rng, negatives
+            )
 
 
 def _batch(

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from idcf.models.base import Backbone
@@ -25,6 +26,7 @@ class GCMCConfig:
     center: bool = True
     shared_weights: bool = False  # one W for all rating levels, as in the published code
     mean: bool = True  # False: sum the messages, as in the published code
+    edge_dropout: float = 0.0  # share of the edges a training step does not see, on either side
     hide_target: bool = True  # a pair's own rating never reaches its own prediction in training
 
 
@@ -44,7 +46,7 @@ class GCMC(Backbone):
         self.mean = domain.mean if config.center else 0.0
         self.n_items, self.n_users = domain.n_items, domain.n_users
         self.rates = not domain.implicit
-        self.hide_target = config.hide_target
+        self.hide_target, self.edge_dropout = config.hide_target, config.edge_dropout
         self.users = Table(domain.n_users, size, config.scale)
         self.items = Table(domain.n_items, size, config.scale)
         options = {"shared": config.shared_weights, "mean": config.mean}
@@ -66,7 +68,7 @@ class GCMC(Backbone):
     def compose(self, own: Embedded, users: Users) -> Embedded:
         split = per_level(users.history, self.levels)
         shape = (len(users), len(self.levels))
-        sums = pool(self.items.vector, split).view(*shape, -1)
+        sums = pool(self.items.vector, split, self._drop(split)).view(*shape, -1)
         said = self.from_items(sums, split.lengths().view(shape))
         return Embedded(torch.cat([own.vector, said], -1), own.bias)
 
@@ -81,16 +83,28 @@ class GCMC(Backbone):
 
     def _heard(self) -> tuple[Tensor, Tensor]:
         """Σ p_u over each item's raters at each level [I, L, D], and how many they are."""
+        if self.training and self.edge_dropout:
+            return self._listen()
         p = self.users.vector
         state = (p.data_ptr(), p._version)
         if self._kept is not None and self._kept[0] == state and not p.requires_grad:
             return self._kept[1]  # P is frozen from adaption on
-        graph = History(self.raters, self.raters, self.starts)
-        shape = (self.n_items, len(self.levels))
-        heard = pool(p, graph).view(*shape, -1), graph.lengths().view(shape)
+        heard = self._listen()
         if not p.requires_grad:
             self._kept = state, heard
         return heard
+
+    def _listen(self) -> tuple[Tensor, Tensor]:
+        graph = History(self.raters, self.raters, self.starts)
+        shape = (self.n_items, len(self.levels))
+        sums = pool(self.users.vector, graph, self._drop(graph))
+        return sums.view(*shape, -1), graph.lengths().view(shape)
+
+    def _drop(self, graph: History) -> Tensor | None:
+        """The weight of each edge in this step: 0, or 1 / (1 - dropout)."""
+        if not (self.training and self.edge_dropout):
+            return None
+        return F.dropout(torch.ones_like(graph.items, dtype=torch.float32), self.edge_dropout)
 
     def _hide(
         self, sums: Tensor, counts: Tensor, items: Tensor, without: Tensor

@@ -17,7 +17,6 @@ from idcf.errors import ConfigError, unknown
 from idcf.models import MODELS, entry
 from idcf.train.loop import TrainConfig
 
-
 OWN = "own"  # the row for data that has no name here
 
 
