@@ -64,7 +64,6 @@ def test_a_wrong_type_names_option_and_value(values, named):
         read(Options, values)
 
 
-@pytest.mark.xfail(strict=True, reason="config.read checks the keys of the outermost level only")
 def test_an_unknown_key_further_in_is_an_error_too():
     with pytest.raises(ConfigError, match="rate"):
         read(Options, {"inner": {"rat": 1.0}})

@@ -84,7 +84,6 @@ def test_the_recommender_needs_no_plots_no_server_and_no_training():
     assert not [m for m in loaded if m.startswith(("idcf.train", "idcf.experiment"))]
 
 
-@pytest.mark.xfail(strict=True, reason="package-data does not name train/presets.toml")
 def test_files_that_are_not_code_are_shipped():
     """A wheel holds what package-data names, and nothing else."""
     project = HOME.parents[1] / "pyproject.toml"

@@ -18,13 +18,7 @@ T = TypeVar("T")
 def read(kind: type[T], values: Mapping[str, Any], what: str = "") -> T:
     """Build the dataclass `kind` from plain values. Wrong keys and wrong types are errors."""
     what = what or kind.__name__
-    fields = [f.name for f in dataclasses.fields(kind)]  # type: ignore[arg-type]
-    hints = get_type_hints(kind)
-    for key, value in values.items():
-        if key not in fields:
-            raise ConfigError(f"{what}: {unknown('option', key, fields)}")
-        if dataclasses.is_dataclass(hints[key]) and isinstance(value, Mapping):
-            read(hints[key], value, f"{what}, {key!r}")
+    _check_keys(kind, values, what)
     try:
         return TypeAdapter(kind).validate_python(dict(values))
     except ValidationError as error:
@@ -33,6 +27,15 @@ def read(kind: type[T], values: Mapping[str, Any], what: str = "") -> T:
         raise ConfigError(
             f"{what}: option {where!r} is {first['input']!r}: {first['msg'].lower()}"
         ) from None
+
+
+def _check_keys(kind: Any, values: Mapping[str, Any], what: str) -> None:
+    fields, hints = [f.name for f in dataclasses.fields(kind)], get_type_hints(kind)
+    for key, value in values.items():
+        if key not in fields:
+            raise ConfigError(f"{what}: {unknown('option', key, fields)}")
+        if dataclasses.is_dataclass(hints[key]) and isinstance(value, Mapping):
+            _check_keys(hints[key], value, f"{what}, {key!r}")
 
 
 def plain(config: Any) -> dict[str, Any]:

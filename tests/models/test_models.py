@@ -15,19 +15,12 @@ torch.set_num_threads(1)
 
 
 CASES = [check for name in MODELS for check in testing.checks(name)]
-BUGS = {  # (row, check): what is wrong in the library; strict, so a fix must come here too
-    ("item-knn", "weights_lie_in_order"): "item_knn leaves its matrix column by column",
-    ("als", "weights_lie_in_order"): "linalg.solve returns the factors column by column",
-    ("idcf-gc", "state_is_all_there_is"): "GCMC keeps _kept when other weights are loaded",
-}
 
 
 def _case(check):
     name, what = check.args[0], check.func.__name__.removeprefix("check_")
-    bug = BUGS.get((name, what))
-    marks = [pytest.mark.xfail(strict=True, reason=bug)] if bug else []
     where = "implicit" if True in check.args else "ratings"
-    return pytest.param(check, id=f"{name}-{where}-{what}", marks=marks)
+    return pytest.param(check, id=f"{name}-{where}-{what}")
 
 
 @pytest.mark.parametrize("check", [_case(c) for c in CASES])

@@ -118,12 +118,7 @@ def test_large_scores_do_not_overflow(attention):
     [
         "dot",
         "literal",
-        pytest.param(
-            "additive",
-            marks=pytest.mark.xfail(
-                strict=True, reason="e_query is made, and used by `literal` only"
-            ),
-        ),
+        "additive",
     ],
 )
 def test_no_parameter_is_idle(attention):

@@ -126,7 +126,6 @@ def test_without_validation_the_last_epoch_is_kept():
     assert equal(model.state_dict(), longer.state_dict())
 
 
-@pytest.mark.xfail(strict=True, reason="Log.watch: nothing is lower than NaN, so epoch 0 is kept")
 def test_a_validation_that_begins_with_nan_is_got_over():
     log = run(made(), validate=scripted([float("nan"), 2.0, 1.0, 3.0], []))
     assert log.best == 2
@@ -276,9 +275,6 @@ def test_a_damaged_checkpoint_is_told(tmp_path, harm):
         run(made(), checkpoint=file)
 
 
-@pytest.mark.xfail(
-    strict=True, raises=RuntimeError, reason="_resume: load_state_dict's own error comes through"
-)
 def test_a_checkpoint_of_another_model_is_told(tmp_path):
     file = tmp_path / "model.checkpoint"
     run(made("pmf"), checkpoint=file, epochs=1)
@@ -331,9 +327,6 @@ def test_kill_9_at_any_moment(tmp_path):
     assert equal(resumed.state_dict(), whole.state_dict())
 
 
-@pytest.mark.xfail(
-    strict=True, reason="_save: the journal is appended to after the checkpoint, never repaired"
-)
 def test_the_journal_is_whole_after_a_kill_between_checkpoint_and_journal(tmp_path):
     files = {k: tmp_path / k for k in ("checkpoint", "journal")}
     run(made(), epochs=2, **files)

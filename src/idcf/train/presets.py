@@ -49,7 +49,8 @@ def setting(
     entry(name)
     found: dict[str, Any] = {}
     row = table[preset].get(name, {})
-    for part in (row, {} if dataset in _FIELDS else row.get(dataset or OWN, {})):
+    named = dataset if dataset in row and dataset not in _FIELDS else OWN
+    for part in (row, row.get(named, {})):
         for key, value in part.items():
             if key in _FIELDS:
                 joined = {**found.get(key, {}), **value} if isinstance(value, dict) else value

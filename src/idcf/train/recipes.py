@@ -134,9 +134,10 @@ def _divide(name: str, options: Mapping[str, Any]) -> tuple[dict[str, Any], dict
     if not found.backbone:
         return dict(options), {}
     own = {f.name for f in fields(found.config)}
-    base = {f.name for f in fields(entry(found.backbone).config)} - own
-    theirs = {k: v for k, v in options.items() if k in base}
-    return {k: v for k, v in options.items() if k not in base}, theirs
+    base = entry(found.backbone)
+    known = {f.name for f in fields(base.config)} - own - set(base.defaults)
+    theirs = {k: v for k, v in options.items() if k in known}
+    return {k: v for k, v in options.items() if k not in known}, theirs
 
 
 def _choose(
