@@ -2,7 +2,7 @@
 
 Every figure of a run comes from processes that are started one after the other with one thread
 each. Weights are random: speed does not depend on them. `implicit` is timed in this Python where
-it is installed, else in the one that $IDCF_PEERS names (default /tmp/peers/bin/python).
+it is installed, else in the one that $IDCF_PEERS names .
 
     python benchmarks/serving.py            prints one JSON list of measurements
 """
@@ -53,7 +53,7 @@ def peer_python() -> str | None:
     """A Python that has implicit, or None."""
     if importlib.util.find_spec("implicit"):
         return sys.executable
-    path = os.environ.get("IDCF_PEERS", "/tmp/peers/bin/python")
+    path = os.environ.get("IDCF_PEERS", "")
     return path if Path(path).exists() else None
 
 

@@ -77,7 +77,7 @@ def test_too_few_key_users_are_rank_deficient_too():
 
 
 def test_collapsed_latents_are_nearly_deficient():
-    """A backbone whose penalty drove the latents to one point (SYSTEMS.md, fact 3): the theorem
+    """A backbone whose penalty drove the latents to one point: the theorem
     holds on paper, but only with relations of enormous size."""
     rng, q, ratings, mask = problem(0)
     _, wanted = free(ratings, mask, q)

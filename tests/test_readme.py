@@ -1,0 +1,75 @@
+"""The README as written: its Python runs, its commands run, its targets exist."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from idcf.data.synthetic import checkerboard
+
+ROOT = Path(__file__).parents[1]
+TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", TEXT, re.S)
+
+
+def commands() -> list[str]:
+    lines = [
+        line.partition("#")[0].strip() for block in blocks("bash") for line in block.split("\n")
+    ]
+    return [line for line in lines if line]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A person's own table of ratings."""
+    table = checkerboard(150, 40, np.random.default_rng(0))
+    rows = [
+        f"{table.users.ids[u]},{table.items.ids[i]},{r:g}"
+        for u, i, r in zip(table.user, table.item, table.rating, strict=True)
+    ]
+    (tmp_path / "ratings.csv").write_text("\n".join(["user_id,item_id,rating", *rows]) + "\n")
+    return tmp_path
+
+
+def run(words: list[str], folder: Path) -> str:
+    env = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(words, cwd=folder, env=env, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_the_python_runs_and_finds_the_newcomers_kind(folder: Path) -> None:
+    (code,) = blocks("python")
+    lines = run([sys.executable, "-W", "error", "-c", code], folder).splitlines()
+    found = [line.split()[1] for line in lines]
+    assert len(found) == 5
+    assert sum(int(x[1:]) % 2 == 0 for x in found) >= 4  # likes 2 and 4, not 7: even items
+
+
+@pytest.mark.parametrize("line", [c for c in commands() if c.startswith("idcf ")])
+def test_the_commands_run(line: str, folder: Path) -> None:
+    words = shlex.split(line)
+    assert run([sys.executable, "-m", "idcf", *words[1:]], folder)
+
+
+def test_the_targets_exist() -> None:
+    made = [c.split()[1] for c in commands() if c.startswith("make ")]
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    assert made == ["demo", "test"]
+    for target in made:
+        assert re.search(rf"^{target}:", makefile, re.M), target
+
+
+def test_linked_files_exist() -> None:
+    for path in re.findall(r"\]\(([^)#]+)\)", TEXT):
+        assert (ROOT / path).exists(), path
