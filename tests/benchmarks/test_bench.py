@@ -32,8 +32,8 @@ def test_quick_run_writes_figures_report_and_picture(tmp_path: Path) -> None:
     assert all({*x} == {"name", "value", "unit", "higher_is_better"} for x in found)
     values = {x["name"]: x["value"] for x in found}
     assert len(values) == len(found)
-    assert values["adaption epoch, episodes, speed-up"] > 0
-    assert values["adaption epoch, rows, speed-up"] > 0
+    assert values["adaption epoch, 256 users a step, speed-up"] > 0
+    assert values["adaption epoch, 256 rows a step, speed-up"] > 0
     assert values["time to best validation RMSE, ours"] > 0
     assert values["pmf pretraining, rows per second"] > 0
     (report,) = tmp_path.glob("*.md")

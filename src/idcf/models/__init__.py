@@ -53,7 +53,7 @@ MODELS: dict[str, Entry] = {
         Bias,
         BiasConfig,
         solver="bias",
-        grid={"strength": _STRENGTH, "item_strength": (1.0, 3.0, 10.0)},
+        grid={"strength": _STRENGTH},
         ratings_only=True,
     ),
     "item-knn": Entry(
