@@ -44,7 +44,7 @@ class Popularity(Model):
 @dataclass(frozen=True, kw_only=True)
 class BiasConfig:
     strength: float = 5.0  # ratings of "nothing unusual" that a user's own must outweigh
-    item_strength: float = 3.0
+    item_strength: float = 3.0  # the same in every baseline, not searched
 
 
 class Bias(Model):
