@@ -8,7 +8,7 @@ from idcf.data.interactions import Interactions, Vocab
 from idcf.data.synthetic import low_rank
 from idcf.models import configure
 from idcf.rng import derive
-from idcf.train.solvers import SOLVERS
+from idcf.train.solvers import SOLVERS, Work
 from idcf.types import History, Users
 
 torch.set_num_threads(1)
@@ -20,7 +20,7 @@ IMPLICIT = low_rank(30, 12, 2, np.random.default_rng(0), density=0.4, implicit=T
 def solve(name, table, seed=0, **options):
     config = configure(name, options)
     solver = {"item-knn": "item_knn", "item-mean": "bias"}.get(name, name)
-    return SOLVERS[solver](config, table, seed).eval()
+    return SOLVERS[solver](config, table, Work(seed)).eval()
 
 
 def everybody(table):

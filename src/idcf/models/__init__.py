@@ -24,6 +24,7 @@ from idcf.models.baselines import (
     Popularity,
     PopularityConfig,
 )
+from idcf.models.bayes import Bayes, BayesConfig
 from idcf.models.gcmc import GCMC, GCMCConfig
 from idcf.models.idcf import IDCF, IDCFConfig
 from idcf.models.mf import Factor, FactorConfig
@@ -75,6 +76,7 @@ MODELS: dict[str, Entry] = {
         solver="als",
         grid={"embedding_size": (8, 16), "reg": (5.0, 10.0, 20.0)},
     ),
+    "idcf-bayes": Entry(Bayes, BayesConfig, solver="gibbs", ratings_only=True),
     "pmf": Entry(Factor, FactorConfig, {"head": "dot"}),
     "nnmf": Entry(Factor, FactorConfig, {"head": "perceptron"}),
     "gcmc": Entry(GCMC, GCMCConfig),

@@ -50,22 +50,34 @@ def per_level(history: History, levels: Tensor) -> History:
     return History(history.items[order], history.values[order], offsets)
 
 
-def normal_equations(table: Tensor, history: History, target: Tensor) -> tuple[Tensor, Tensor]:
-    """Σ q qᵀ [B, D, D] and Σ target · q [B, D] over each history.
+Groups = list[tuple[Tensor, Tensor]]
 
-    Rows of equal length go through one batched matrix product: no padding, no loop over users.
-    """
-    rows, size = len(history.offsets) - 1, table.shape[1]
-    outer = table.new_zeros(rows, size, size)
+
+def by_length(history: History) -> Groups:
+    """Histories of equal length together: which [G], and where their entries stand [G, n]."""
     order = torch.argsort(history.lengths(), stable=True)
     lengths, counts = torch.unique_consecutive(history.lengths()[order], return_counts=True)
-    begin = 0
+    groups, begin = [], 0
     for n, count in zip(lengths.tolist(), counts.tolist(), strict=True):
         step = max(1, _ENTRIES // max(n, 1))
         for start in range(begin, begin + count if n else begin, step):
             some = order[start : min(start + step, begin + count)]
-            entries = history.offsets[some, None] + torch.arange(n, device=some.device)
-            vectors = table[history.items[entries]]
-            outer[some] = vectors.mT @ vectors
+            groups.append((some, history.offsets[some, None] + torch.arange(n, device=some.device)))
         begin += count
+    return groups
+
+
+def normal_equations(
+    table: Tensor, history: History, target: Tensor, groups: Groups | None = None
+) -> tuple[Tensor, Tensor]:
+    """Σ q qᵀ [B, D, D] and Σ target · q [B, D] over each history.
+
+    Rows of equal length go through one batched matrix product: no padding, no loop over users.
+    Who asks again and again for the same histories keeps their `groups`.
+    """
+    rows, size = len(history.offsets) - 1, table.shape[1]
+    outer = table.new_zeros(rows, size, size)
+    for some, entries in by_length(history) if groups is None else groups:
+        vectors = table[history.items[entries]]
+        outer[some] = vectors.mT @ vectors
     return outer, pool(table, history, target)

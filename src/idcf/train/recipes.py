@@ -27,7 +27,7 @@ from idcf.train.loop import TrainConfig, fit
 from idcf.train.objectives import Objective, Penalty, Ridge, accuracy, adapt, factorise, norms
 from idcf.train.presets import Setting, setting
 from idcf.train.runtime import LOCAL, Runtime
-from idcf.train.solvers import SOLVERS
+from idcf.train.solvers import SOLVERS, Work
 from idcf.train.solvers.counts import bias
 from idcf.train.stopping import Log
 from idcf.types import Batch, Users
@@ -69,7 +69,8 @@ def train(name: str, job: Job, *, options: Mapping[str, Any] | None = None) -> T
     if found.ratings_only and job.split.train.implicit:
         raise ConfigError(f"model {name!r} needs ratings; use 'popularity' for implicit feedback")
     if found.solver:
-        return _solve(name, job, options or {})
+        chosen = setting(name, preset=job.preset, dataset=job.dataset, options=options)
+        return _solve(name, job, chosen.options)
     mine, theirs = _divide(name, options or {})
     chosen = setting(name, preset=job.preset, dataset=job.dataset, options=mine)
     with torch.random.fork_rng():
@@ -84,15 +85,16 @@ def _solve(name: str, job: Job, options: Mapping[str, Any]) -> Trained:
     found, table = entry(name), job.table()
     assert found.solver
     solver = SOLVERS[found.solver]
+    work = Work(job.seed, job.runtime.device, name if job.progress else None)
     rest, task = _held_out(table, np.flatnonzero(table.counts()), Setting(), job)
     grid = {k: v for k, v in found.grid.items() if k not in options}
     trials: list[tuple[float, int, dict[str, Any]]] = []
     for values in product(*grid.values()) if grid else []:
         tried = {**options, **dict(zip(grid, values, strict=True))}
-        model = solver(configure(name, tried), rest, job.seed)
+        model = solver(configure(name, tried), rest, work)
         trials.append((_watch(task, job.seed)(model), len(trials), tried))
     best = min(trials)[2] if trials else dict(options)
-    model = solver(configure(name, best), table, job.seed).to(job.runtime.device).eval()
+    model = solver(configure(name, best), table, work).to(job.runtime.device).eval()
     return Trained(model, model, best)
 
 
@@ -222,7 +224,7 @@ def _epochs(
 
 def _start_from_biases(model: Backbone, table: Interactions) -> None:
     """Begin at the ridge biases: rare items have them from the first step."""
-    base = bias(BiasConfig(), table, 0)
+    base = bias(BiasConfig(), table, Work())
     with torch.no_grad():
         model.items.bias.copy_(base.item_bias + base.mean - model.mean)
         model.users.bias.copy_(base.residual(table.history(np.arange(len(table.users))))[0])

@@ -9,9 +9,13 @@ from idcf.data.interactions import Interactions
 from idcf.models import Model
 from idcf.train.solvers.als import als
 from idcf.train.solvers.counts import bias, popularity
+from idcf.train.solvers.gibbs import gibbs
 from idcf.train.solvers.item_item import ease, item_knn
+from idcf.train.solvers.work import Work
 
-Solver = Callable[[Any, Interactions, int], Model]  # (config, table, seed)
+__all__ = ["SOLVERS", "Solver", "Work"]
+
+Solver = Callable[[Any, Interactions, Work], Model]
 
 SOLVERS: dict[str, Solver] = {
     "popularity": popularity,
@@ -19,4 +23,5 @@ SOLVERS: dict[str, Solver] = {
     "item_knn": item_knn,
     "ease": ease,
     "als": als,
+    "gibbs": gibbs,
 }

@@ -11,21 +11,22 @@ from idcf.models.baselines import BiasConfig, FoldIn, FoldInConfig
 from idcf.nn.pooling import normal_equations
 from idcf.rng import derive
 from idcf.train.solvers.counts import counts, fill
+from idcf.train.solvers.work import Work, turn
 from idcf.types import History
 
 
-def als(config: FoldInConfig, table: Interactions, seed: int) -> FoldIn:
+def als(config: FoldInConfig, table: Interactions, work: Work) -> FoldIn:
     model = FoldIn(config, table.domain())
     fill(model.base, BiasConfig(strength=config.strength), table)
     model.popularity = counts(table) * (0.0 if model.rates else 1.0)
     users = table.history(np.arange(len(table.users)))
-    items, back = _turn(users, len(table.items))
+    items, back = turn(users, len(table.items))
     if model.rates:
         target = model.base.residual(users)[1]
     else:
         target = torch.full_like(users.values, (1 + model.alpha) / model.alpha)
     size, eye = config.embedding_size, torch.eye(config.embedding_size)
-    draw = torch.Generator().manual_seed(derive(seed, "als"))
+    draw = torch.Generator().manual_seed(derive(work.seed, "als"))
     factors = torch.randn(len(table.items), size, generator=draw) * 0.1
     for _ in range(config.epochs):
         people = _half(factors, users, target, model, config.reg * eye)
@@ -42,11 +43,3 @@ def _half(fixed: Tensor, history: History, target: Tensor, model: FoldIn, ridge:
     shared = ridge if model.rates else ridge + fixed.T @ fixed
     solved: Tensor = torch.linalg.solve(shared + model.alpha * outer, model.alpha * right)
     return solved
-
-
-def _turn(users: History, n_items: int) -> tuple[History, Tensor]:
-    """The same entries grouped by item, and where each of them stood."""
-    order = torch.argsort(users.items, stable=True)
-    offsets = torch.zeros(n_items + 1, dtype=torch.int64)
-    torch.cumsum(torch.bincount(users.items, minlength=n_items), 0, out=offsets[1:])
-    return History(users.owner()[order], users.values[order], offsets), order

@@ -8,9 +8,10 @@ from torch import Tensor
 
 from idcf.data.interactions import Interactions
 from idcf.models.baselines import Bias, BiasConfig, Popularity, PopularityConfig
+from idcf.train.solvers.work import Work
 
 
-def popularity(config: PopularityConfig, table: Interactions, seed: int) -> Popularity:
+def popularity(config: PopularityConfig, table: Interactions, work: Work) -> Popularity:
     model = Popularity(config, table.domain())
     model.counts = counts(table)
     return model
@@ -20,7 +21,7 @@ def counts(table: Interactions) -> Tensor:
     return torch.from_numpy(table.item_counts()).float()
 
 
-def bias(config: BiasConfig, table: Interactions, seed: int) -> Bias:
+def bias(config: BiasConfig, table: Interactions, work: Work) -> Bias:
     """Ridge on both sides in turn: b_i = Σ (r - μ - b_u) / (n + item_strength), b_u likewise.
 
     Only b_i is kept: the users' side is computed when they come.
@@ -40,4 +41,4 @@ def bias(config: BiasConfig, table: Interactions, seed: int) -> Bias:
 def fill(base: Bias, config: BiasConfig, table: Interactions) -> None:
     """Fit the biases inside another baseline."""
     if not table.implicit:
-        base.item_bias = bias(config, table, 0).item_bias
+        base.item_bias = bias(config, table, Work()).item_bias

@@ -9,9 +9,10 @@ from scipy.sparse import csr_matrix
 from idcf.data.interactions import Interactions
 from idcf.models.baselines import BiasConfig, ItemItem, ItemItemConfig
 from idcf.train.solvers.counts import counts, fill
+from idcf.train.solvers.work import Work
 
 
-def item_knn(config: ItemItemConfig, table: Interactions, seed: int) -> ItemItem:
+def item_knn(config: ItemItemConfig, table: Interactions, work: Work) -> ItemItem:
     """Cosine of the residual (or 0/1) columns, shrunk by support n / (n + reg), best k kept."""
     model, x = _start(config, table)
     gram = np.asarray((x.T @ x).todense(), np.float32)
@@ -30,7 +31,7 @@ def item_knn(config: ItemItemConfig, table: Interactions, seed: int) -> ItemItem
     return model
 
 
-def ease(config: ItemItemConfig, table: Interactions, seed: int) -> ItemItem:
+def ease(config: ItemItemConfig, table: Interactions, work: Work) -> ItemItem:
     """B = I - P / diag(P), P = (XᵀX + λI)⁻¹, diagonal zero."""
     model, x = _start(config, table)
     gram = np.asarray((x.T @ x).todense(), np.float64)
