@@ -1,6 +1,6 @@
 """The best items of a catalogue: every item is scored, nothing is approximate.
 
-`top_k` picks, `Exact` scores and picks, `Quick` is what `Exact` uses for one newcomer at a time.
+`top_k` picks, `Exact` scores and picks; for one newcomer at a time it takes the ways of `quick`.
 Knows rows, no outside ids.
 """
 
@@ -15,10 +15,10 @@ from torch import Tensor
 
 from idcf.data.interactions import Floats, Ints
 from idcf.errors import ConfigError
-from idcf.models import IDCF, Model, TwoTower
+from idcf.models import Model, TwoTower
 from idcf.models.baselines import FoldIn, ItemItem
-from idcf.models.mf import Factor
 from idcf.nn.heads import Dot
+from idcf.quick import Folded, Quick, folded, quick
 from idcf.types import Embedded, History, Users, pick
 
 _SCORES = 1 << 21  # at a time, so that memory stays bounded and blocks stay in cache
@@ -65,12 +65,8 @@ class Exact:
             self.items = model.catalogue() if isinstance(model, TwoTower) else None
             linear = self.items is None or isinstance(getattr(model, "head", None), Dot)
             self._width = 1 if linear else _HIDDEN
-            self._folded: Folded | None = None
-            self._quick: Quick | None = None
-            if isinstance(model, IDCF) and model.relation.attention == "dot":
-                self._folded = Folded(model)
-                if isinstance(model.backbone, Factor):
-                    self._quick = Quick(model, self._folded)
+            self._folded: Folded | None = folded(model)
+            self._quick: Quick | None = quick(model, self._folded)
 
     @torch.inference_mode()
     def embed(self, users: Users) -> Embedded:
@@ -151,90 +147,3 @@ class Exact:
                 "idcf-* model or 'als' to embed them"
             )
         return self.model, self.items
-
-
-class Folded:
-    """Dot attention with the projections moved to the asking side: the key users are then the
-    same for every head and are read once, as one fused attention of B·H queries.
-
-    ⟨W_q d, W_k p⟩ = ⟨W_kᵀ W_q d, p⟩ and Σ_h (Σ c p) W_v W_o = (Σ c p) (W_v W_o).
-    """
-
-    def __init__(self, model: IDCF) -> None:
-        self.model, relation = model, model.relation
-        heads, _, size = relation.query.shape
-        ask = (relation.query @ relation.key.mT) * (relation.scale * model.key_scale)
-        self.ask = (ask / model.spread[:, None]).transpose(0, 1).flatten(1).contiguous()  # [Q, HD]
-        self.give = (relation.value @ relation.out.view(heads, size, size)).flatten(0, 1)  # [HD, D]
-        self.heads, self.size = heads, size
-
-    def __call__(self, history: History) -> Tensor:
-        """p̃ of everybody: IDCF.induce, sooner."""
-        asked = (self.model.read(history) - self.model.shift) @ self.ask
-        keys = self.model.keys[None, None]
-        mixed = F.scaled_dot_product_attention(
-            asked.view(1, 1, -1, self.size), keys, keys, scale=1.0
-        )
-        vector = mixed.view(-1, self.heads * self.size) @ self.give
-        silent = history.lengths() == 0  # nothing known: the mean of the key users
-        return torch.where(silent[:, None], self.model.average, vector)
-
-
-class Quick:
-    """One newcomer of an IDCF round a table of items, nearly without tensor overhead.
-
-    The score without bias is computed for all items at once; what it leaves unexplained of the
-    history then gives the bias.
-    """
-
-    def __init__(self, model: IDCF, folded: Folded) -> None:
-        config, items = model.config, model.backbone.items
-        self.table, self.shift = _array(items.vector), _array(model.shift)
-        self.ask, self.give = _array(folded.ask), _array(folded.give)
-        self.keys = model.keys.cpu().T.contiguous()  # one copy, laid out for the longer product
-        self.heads, self.size = folded.heads, folded.size
-        self.power = {"mean": 1.0, "sum": 0.0, "root": 0.5}[config.pooling]
-        zero = config.bias == "zero"
-        expected = _array(items.bias + model.mean + model.average[-1])
-        self.expected = expected if config.query == "ratings" else None
-        self.base, self.usual = _array(items.bias + model.mean), not zero
-        self.strength = config.bias_strength if model.rates and not zero else None
-        self.turned = np.ascontiguousarray(self.table.T)
-        self.head = None if isinstance(model.head, Dot) else model.head
-        self.items, self.device = items.vector, model.device
-
-    def __call__(self, rows: Ints, values: Floats) -> Floats:
-        latent = self.vector(rows, values)
-        vector, usual = latent[:-1], latent[-1]
-        if self.head is None:
-            scores = vector @ self.turned
-        else:
-            user = torch.from_numpy(np.ascontiguousarray(vector))[None].to(self.device)
-            scores = self.head.all(user, self.items)[0].cpu().numpy()
-        scores += self.base
-        if self.usual:
-            scores += usual
-        if self.strength is not None:
-            left = values - scores[rows]
-            scores += left.sum() / (len(rows) + self.strength)
-        return scores
-
-    def vector(self, rows: Ints, values: Floats) -> Floats:
-        """p̃ and the bias to expect of somebody with a history."""
-        told = self.table.take(rows, 0)
-        read = np.empty(told.shape[1] + 1, np.float32)
-        np.add.reduce(told, 0, out=read[:-1])
-        read[:-1] /= len(rows) ** self.power
-        read[-1] = np.log1p(len(rows))
-        if self.expected is not None:
-            said = (values - self.expected[rows]) @ told / len(rows) ** 0.5
-            read = np.concatenate([read, said])
-        asked = torch.from_numpy(((read - self.shift) @ self.ask).reshape(self.heads, self.size))
-        mixed = torch.softmax(asked @ self.keys, 1) @ self.keys.T
-        vector: Floats = mixed.numpy().reshape(-1) @ self.give
-        return vector
-
-
-def _array(x: Tensor) -> Floats:
-    found: Floats = x.detach().float().cpu().numpy().copy()
-    return found
