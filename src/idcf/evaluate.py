@@ -2,20 +2,42 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import torch
+from torch import Tensor
 
 from idcf.data.batches import rows as in_batches
 from idcf.data.interactions import Floats, Interactions, Ints
-from idcf.models import Model
+from idcf.models import Model, Posterior
 from idcf.types import Users
 
 
-@torch.no_grad()
 def predict(
     model: Model, rows: Interactions, seen: Interactions, *, anonymous: bool, size: int = 8192
 ) -> Floats:
     """Score every row. With `anonymous`, users are known by what `seen` says they did, alone."""
+    return _each(model, model, rows, seen, anonymous, size)
+
+
+def deviations(
+    model: Posterior, rows: Interactions, seen: Interactions, *, anonymous: bool, size: int = 512
+) -> Floats:
+    """How sure the model is of every row: the standard deviation of the rating."""
+    return _each(model, model.deviation, rows, seen, anonymous, size)
+
+
+@torch.no_grad()
+def _each(
+    model: Model,
+    ask: Callable[[Users, Tensor, Tensor], Tensor],
+    rows: Interactions,
+    seen: Interactions,
+    anonymous: bool,
+    size: int,
+) -> Floats:
+    """One number per row."""
     model.eval()
     order, _ = rows.by_user  # neighbours share a user, who is then embedded once
     out = np.empty(len(rows), np.float32)
@@ -23,7 +45,7 @@ def predict(
     for batch in in_batches(rows.where(order), seen, size=size):
         batch = batch.to(model.device)
         users = batch.users.anonymous() if anonymous else batch.users
-        found = model(users, batch.items, batch.owner)[:, 0].float().cpu().numpy()
+        found = ask(users, batch.items, batch.owner)[:, 0].float().cpu().numpy()
         out[order[at : at + len(found)]] = found
         at += len(found)
     return out

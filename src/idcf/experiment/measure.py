@@ -6,6 +6,8 @@ every held-out item; both rank the whole catalogue less what the user had in tra
 Implicit feedback: each positive meets NEGATIVES uniform items of the whole vocabulary, not
 filtered, as in the paper; `auc` pools all users, `auc-user` does not, `ndcg` orders each user's
 positives and negatives. Predictions are not clipped.
+Where a model says how sure it is: `cover90` is the share of ratings inside its 90 % intervals,
+`nll` the negative log-likelihood of the ratings.
 """
 
 from __future__ import annotations
@@ -20,10 +22,10 @@ from idcf import metrics
 from idcf.data.interactions import Floats, Interactions, Ints
 from idcf.data.split import Split
 from idcf.errors import DataError
-from idcf.evaluate import predict, top
+from idcf.evaluate import deviations, predict, top
 from idcf.metrics import Interval, PerUser, Relevant
 from idcf.metrics.stats import Statistic
-from idcf.models import Model
+from idcf.models import Model, Posterior
 from idcf.rng import stream
 
 NEGATIVES = 5  # for each positive
@@ -82,6 +84,7 @@ def measure(exam: Exam, parts: Sequence[Part]) -> dict[str, Measured]:
         found["mae"] = _average(
             exam, metrics.absolute_error(asked.user, scores, asked.rating), "mean-ratio"
         )
+        found |= _calibration(exam, parts, scores)
     if exam.rows.implicit:
         pooled = metrics.auc_interval(asked.user, scores, asked.rating)
         found["auc"] = Measured(pooled, len(exam.users), len(exam.rows))
@@ -92,6 +95,28 @@ def measure(exam: Exam, parts: Sequence[Part]) -> dict[str, Measured]:
     found[f"ndcg@{NDCG_AT}"] = _each(exam, metrics.ndcg_at(best, exam.relevant, at))
     found[f"recall@{RECALL_AT}"] = _each(exam, metrics.recall_at(best, exam.relevant))
     return found
+
+
+def _calibration(exam: Exam, parts: Sequence[Part], scores: Floats) -> dict[str, Measured]:
+    """Nothing where some part of the system does not know how sure it is."""
+    std, asked = spreads(exam, parts), exam.asked
+    if std is None:
+        return {}
+    inside = metrics.covered(asked.user, scores, std, asked.rating, 0.9)
+    surprise = metrics.negative_log_likelihood(asked.user, scores, std, asked.rating)
+    return {"cover90": _average(exam, inside), "nll": _average(exam, surprise)}
+
+
+def spreads(exam: Exam, parts: Sequence[Part]) -> Floats | None:
+    """The standard deviation of every row that is asked about."""
+    out = np.full(len(exam.asked), np.nan, np.float32)
+    for part, mine in _shares(exam.asked.user, parts, len(exam.asked.users)):
+        if not isinstance(part.model, Posterior):
+            return None
+        out[mine] = deviations(
+            part.model, exam.asked.where(mine), exam.seen, anonymous=part.model.inductive
+        )
+    return out
 
 
 def chance(exam: Exam) -> dict[str, Measured]:

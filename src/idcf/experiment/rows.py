@@ -10,7 +10,8 @@ from pathlib import Path
 
 from idcf.errors import ConfigError
 
-LOWER = frozenset({"rmse", "mae"})  # metrics of which less is better
+LOWER = frozenset({"rmse", "mae", "nll"})  # metrics of which less is better
+NOMINAL = {"cover90": 0.9}  # and those that should meet a number
 FLOORS = ("random", "item-mean", "popularity")  # printed first, whatever was asked for
 
 

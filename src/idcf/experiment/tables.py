@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from idcf.experiment.paper import published, same_split, systems
-from idcf.experiment.rows import FLOORS, LOWER, Row
+from idcf.experiment.rows import FLOORS, LOWER, NOMINAL, Row
 from idcf.metrics import Interval, mean_of_seeds
 
 _MEANING = {
@@ -64,7 +64,13 @@ def _mean(seeds: Sequence[Interval]) -> Interval:
 
 
 def better(metric: str) -> Callable[[Iterable[float]], float]:
+    if metric in NOMINAL:
+        return lambda values: min(values, key=lambda x: abs(x - NOMINAL[metric]))
     return min if metric in LOWER else max
+
+
+def _arrow(metric: str) -> str:
+    return f"→ {NOMINAL[metric]:g}" if metric in NOMINAL else "↓" if metric in LOWER else "↑"
 
 
 def _table(rows: Sequence[Row]) -> Table:
@@ -79,7 +85,7 @@ def _table(rows: Sequence[Row]) -> Table:
     beside = [m for m in metrics if systems(first.dataset, first.users, m)]
     header = ["model"]
     for m in metrics:
-        header += [f"{m} {'↓' if m in LOWER else '↑'}", *(["paper"] if m in beside else [])]
+        header += [f"{m} {_arrow(m)}", *(["paper"] if m in beside else [])]
 
     def line(model: str) -> tuple[str, ...]:
         out = [model]

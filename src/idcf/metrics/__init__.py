@@ -6,6 +6,7 @@ label` in any order, and a user is whatever integer their rows share.
 
 from __future__ import annotations
 
+from idcf.metrics.calibration import covered, negative_log_likelihood, reliability
 from idcf.metrics.ranking import (
     Relevant,
     auc_interval,
@@ -32,16 +33,19 @@ __all__ = [
     "auc_per_user",
     "auc_pooled",
     "bootstrap",
+    "covered",
     "hit_at",
     "mae",
     "mean_of_seeds",
     "mrr_at",
     "ndcg",
     "ndcg_at",
+    "negative_log_likelihood",
     "paired",
     "random_ndcg",
     "random_ndcg_at",
     "recall_at",
+    "reliability",
     "rmse",
     "squared_error",
 ]

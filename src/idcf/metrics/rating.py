@@ -10,25 +10,26 @@ from idcf.metrics.stats import Array, Floats, PerUser, columns, sum_by
 
 def squared_error(user: Array, score: Array, label: Array) -> PerUser:
     """Σ (score - label)² of each user's rows. RMSE² = Σ total / Σ weight."""
-    return _per_user(user, _error(score, label) ** 2)
+    return per_user(user, error_of(score, label) ** 2)
 
 
 def absolute_error(user: Array, score: Array, label: Array) -> PerUser:
     """Σ |score - label| of each user's rows. MAE = Σ total / Σ weight."""
-    return _per_user(user, np.abs(_error(score, label)))
+    return per_user(user, np.abs(error_of(score, label)))
 
 
 def rmse(score: Array, label: Array) -> float:
     """sqrt(mean over rows of (score - label)²); not the mean of the users' RMSEs."""
-    return float(np.sqrt(np.mean(_error(score, label) ** 2)))
+    return float(np.sqrt(np.mean(error_of(score, label) ** 2)))
 
 
 def mae(score: Array, label: Array) -> float:
     """Mean over rows of |score - label|."""
-    return float(np.mean(np.abs(_error(score, label))))
+    return float(np.mean(np.abs(error_of(score, label))))
 
 
-def _error(score: Array, label: Array) -> Floats:
+def error_of(score: Array, label: Array) -> Floats:
+    """score - label, all of it finite."""
     score, label = columns(score=score, label=label)
     error = score.astype(np.float64) - label.astype(np.float64)
     if not len(error):
@@ -42,7 +43,8 @@ def _error(score: Array, label: Array) -> Floats:
     return error
 
 
-def _per_user(user: Array, error: Floats) -> PerUser:
+def per_user(user: Array, error: Floats) -> PerUser:
+    """Sums of one number per row; every row counts once."""
     user, error = columns(user=user, error=error)
     users, owner = np.unique(user, return_inverse=True)
     n = len(users)

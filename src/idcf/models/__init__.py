@@ -13,7 +13,7 @@ from typing import Any
 
 from idcf import config
 from idcf.errors import ConfigError, unknown
-from idcf.models.base import Backbone, Model, TwoTower
+from idcf.models.base import Backbone, Model, Posterior, TwoTower
 from idcf.models.baselines import (
     Bias,
     BiasConfig,
@@ -29,7 +29,17 @@ from idcf.models.gcmc import GCMC, GCMCConfig
 from idcf.models.idcf import IDCF, IDCFConfig
 from idcf.models.mf import Factor, FactorConfig
 
-__all__ = ["IDCF", "MODELS", "Backbone", "Entry", "Model", "TwoTower", "configure", "entry"]
+__all__ = [
+    "IDCF",
+    "MODELS",
+    "Backbone",
+    "Entry",
+    "Model",
+    "Posterior",
+    "TwoTower",
+    "configure",
+    "entry",
+]
 
 
 @dataclass(frozen=True)

@@ -95,6 +95,14 @@ class TwoTower(Model):
         return self.match_all(self.embed_users(users), self.catalogue())
 
 
+class Posterior(TwoTower):
+    """A model that knows how sure it is."""
+
+    @abstractmethod
+    def deviation(self, users: Users, items: Tensor, owner: Tensor) -> Tensor:
+        """The standard deviation of the rating itself, noise and all: shaped as in `forward`."""
+
+
 class Backbone(TwoTower):
     """A transductive two-tower model with a table per side: what IDCF can be wrapped round."""
 

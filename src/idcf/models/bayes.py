@@ -20,7 +20,7 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from idcf.models.base import TwoTower
+from idcf.models.base import Posterior
 from idcf.nn.heads import Dot, Head
 from idcf.nn.pooling import pool, segment_sum
 from idcf.types import Domain, Embedded, History, Users
@@ -38,12 +38,12 @@ class BayesConfig:
     validation: float = 0.02  # share of the key users who are only watched
 
 
-class Posterior(NamedTuple):
+class Belief(NamedTuple):
     mean: Tensor  # [B, T, D]
     factor: Tensor  # [B, T, D, D]: Cholesky factor of the precision
 
 
-class Bayes(TwoTower):
+class Bayes(Posterior):
     inductive: ClassVar[bool] = True
     means: Tensor  # [I, T, D]: of (q_i, b_i)
     seconds: Tensor  # [I, T, P]: of the products of any two of these
@@ -83,7 +83,7 @@ class Bayes(TwoTower):
         """φ [B, F]: the direction of the history and the log of its length, standardised."""
         return (raw_features(self.basis, history) - self.shift) / self.scale
 
-    def posterior(self, history: History) -> Posterior:
+    def posterior(self, history: History) -> Belief:
         """Of (p_u, b_u), in each block."""
         blocks, size = self.average.shape
         own, n = history.values - self.mean, history.lengths()
@@ -103,7 +103,7 @@ class Bayes(TwoTower):
         mean = torch.cholesky_solve((self.noise[:, None] * right + prior)[..., None], factor)[
             ..., 0
         ]
-        return Posterior(torch.where((n == 0)[:, None, None], self.average, mean), factor)
+        return Belief(torch.where((n == 0)[:, None, None], self.average, mean), factor)
 
     def embed_users(self, users: Users) -> Embedded:
         mean = self.posterior(users.history).mean
@@ -123,11 +123,8 @@ class Bayes(TwoTower):
         return out
 
     def deviation(self, users: Users, items: Tensor, owner: Tensor) -> Tensor:
-        """The standard deviation of the rating itself: [M, K] as in `forward`.
-
-        In a block: noise, what is not known of the user, what is not known of the item, and both
-        at once; the blocks' disagreement on top.
-        """
+        """In a block: noise, what is not known of the user, what is not known of the item, and
+        both at once; the blocks' disagreement on top."""
         mean, factor = self.posterior(users.history)
         covariance = torch.cholesky_inverse(factor)[owner]  # [M, T, D, D]
         item, p = self.means[items], mean[owner]
