@@ -10,7 +10,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from idcf.data.interactions import Interactions, Ints, Mask, group
-from idcf.errors import DataError
+from idcf.errors import ConfigError, DataError, unknown
+
+PRIOR = 5.0  # raters that what is known of any item is worth
+ROUNDS = 64
+LEFT = 0.05
 
 
 @dataclass(frozen=True)
@@ -45,6 +49,65 @@ def at_random(
     if not 0 < gamma < 1:
         raise DataError(f"gamma must lie strictly between 0 and 1, got {gamma}")
     return _split(train, test, rng.random(len(train.users)) < gamma, f"gamma {gamma}")
+
+
+def among(
+    train: Interactions, test: Interactions, threshold: int, keys: str | int, seed: int = 0
+) -> Split:
+    """Key users by threshold, or fewer of those: "random" takes half of them, "informative" as
+    many as leave the items nearly as well known, a number that many informative ones."""
+    split = by_threshold(train, test, threshold)
+    if keys == "threshold":
+        return split
+    found = split.key_users
+    if keys == "random":
+        chosen = sample_users(found, 0.5, np.random.default_rng(seed))
+    elif keys == "informative" or (isinstance(keys, int) and not isinstance(keys, bool)):
+        if isinstance(keys, int) and not 1 <= keys <= len(found):
+            raise DataError(
+                f"key_users is {keys}, but {len(found)} users have {threshold} rows or more: give "
+                f"a number from 1 to {len(found)}, or another threshold"
+            )
+        chosen = informative(train, found, keys if isinstance(keys, int) else None)
+    else:
+        known = ("threshold", "random", "informative")
+        raise ConfigError(f"{unknown('choice of key users', str(keys), known)}; or give a number")
+    mask = np.zeros(len(train.users), bool)
+    mask[chosen] = True
+    return _split(train, test, mask, f"key_users {keys}")
+
+
+def informative(train: Interactions, users: Ints, budget: int | None = None) -> Ints:
+    """The users who together leave least unknown of the items that people ask for.
+
+    An item with n raters is known to about 1 / (n + PRIOR); it is asked for as often as it is
+    rated. Users are added where they lower the sum most, in up to ROUNDS helpings. Without a
+    `budget`, until what is left to gain is a LEFT-th of what all of them gain.
+    """
+    table = train.of(users)
+    place = np.full(len(train.users), -1)
+    place[users] = np.arange(len(users))
+    owner, demand = place[table.user], table.item_counts().astype(np.float64)
+    raters, taken = np.zeros(len(demand)), np.zeros(len(users), bool)
+    most = len(users) if budget is None else budget
+    helping = max(1, most // ROUNDS)
+
+    def unknown_of(n: np.typing.NDArray[np.float64]) -> float:
+        return float((demand / (n + PRIOR)).sum())
+
+    none, all_ = unknown_of(raters), unknown_of(demand)
+    while (n := int(taken.sum())) < most:
+        if budget is None and unknown_of(raters) - all_ <= LEFT * (none - all_):
+            break
+        worth = demand / ((raters + PRIOR) * (raters + 1 + PRIOR))
+        gain = np.bincount(owner, worth[table.item], len(users))
+        gain[taken] = -1
+        more = np.argsort(-gain, kind="stable")[: min(helping, most - n)]
+        taken[more] = True
+        added = np.zeros(len(users), bool)
+        added[more] = True
+        raters += np.bincount(table.item[added[owner]], minlength=len(demand))
+    return users[taken]
 
 
 def _split(train: Interactions, test: Interactions, key: Mask, how: str) -> Split:
@@ -109,6 +172,14 @@ def hold_out_users(
 def sample_users(users: Ints, share: float, rng: np.random.Generator) -> Ints:
     """That share of the users (at least one), at random."""
     return np.sort(users[_shuffled(len(users), rng)[: max(1, round(share * len(users)))]])
+
+
+def lightest_users(data: Interactions, share: float, rng: np.random.Generator) -> Ints:
+    """That share of the users who have rows, those with fewest: the nearest there is to newcomers
+    who have just come. Among equals chance decides."""
+    users, counts = np.flatnonzero(data.counts()), data.counts()
+    order = np.lexsort((rng.random(len(users)), counts[users]))
+    return np.sort(users[order[: round(share * len(users))]])
 
 
 def _shuffled(n: int, rng: np.random.Generator) -> Ints:

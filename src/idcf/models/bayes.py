@@ -35,7 +35,7 @@ class BayesConfig:
     rank: int = 30  # directions in which histories are told apart
     strength: float = 50.0  # users of "no relation" that the relation must outweigh
     lengths: tuple[int, int] = (1, 29)  # of the histories the prior is learnt for
-    validation: float = 0.02  # share of the key users who are only watched
+    validation: float = 0.05  # share of the users, the lightest, who are only watched
 
 
 class Belief(NamedTuple):
@@ -54,6 +54,7 @@ class Bayes(Posterior):
     basis: Tensor  # [I, R]
     shift: Tensor  # [F]
     scale: Tensor  # [F]
+    stretch: Tensor  # []: of deviations, by what people who were held out showed
     triangle: Tensor  # [D, D]: where the second moment of two coordinates is kept
 
     def __init__(self, config: BayesConfig, domain: Domain) -> None:
@@ -71,12 +72,14 @@ class Bayes(Posterior):
             "basis": (self.n_items, config.rank),
             "shift": (config.rank + 1,),
             "scale": (config.rank + 1,),
+            "stretch": (),
         }
         for name, shape in shapes.items():
             self.register_buffer(name, torch.zeros(shape))
         self.noise += 1  # until it is sampled, a proper prior
         self.precision += torch.eye(size)
         self.scale += 1
+        self.stretch += 1
         self.register_buffer("triangle", triangle(size), persistent=False)
 
     def features(self, history: History) -> Tensor:
@@ -137,7 +140,7 @@ class Bayes(Posterior):
         of_both = torch.einsum("mtde,mktde->mkt", shared, moved[..., :-1, :-1])
         inside = 1 / self.noise + of_user + of_item.clamp(min=0) + of_both.clamp(min=0)
         expected = torch.einsum("mtd,mktd->mkt", p, f) + item[..., -1]
-        return (inside.mean(-1) + expected.var(-1, correction=0)).sqrt()
+        return self.stretch * (inside.mean(-1) + expected.var(-1, correction=0)).sqrt()
 
 
 def raw_features(basis: Tensor, history: History) -> Tensor:

@@ -20,8 +20,8 @@ from torch import Tensor
 from tqdm import tqdm
 
 from idcf.data.interactions import Interactions, ragged
-from idcf.data.split import Task, hold_out_users, sample_users
-from idcf.evaluate import rmse_on
+from idcf.data.split import Task, hold_out_users, lightest_users
+from idcf.evaluate import deviations, predict, rmse_on
 from idcf.models.bayes import Bayes, BayesConfig, raw_features
 from idcf.nn.pooling import Groups, by_length, normal_equations
 from idcf.rng import derive, stream
@@ -29,6 +29,7 @@ from idcf.train.solvers.work import Work, turn
 from idcf.types import History
 
 _FREEDOM = 2.0  # β₀ of the Normal-Wishart priors, and shape of the Gamma prior
+_DOUBT = 50.0  # rows of people watched for whom intervals need no widening
 _LINKED_AFTER = 6  # sweeps: first there must be something to relate
 
 Matrix = NDArray[np.float64]
@@ -173,9 +174,12 @@ class Kept:
 
 
 def gibbs(config: BayesConfig, table: Interactions, work: Work) -> Bayes:
-    """Sample, and keep the sweeps after the burn-in in blocks. A few people are held out of the
-    chain, for nothing but to show on the bar how well newcomers are predicted."""
-    rest, task = _watched(config, table, work.seed)
+    """Sample, and keep the sweeps after the burn-in in blocks. The lightest users are held out of
+    the chain, being most like newcomers: they show on the bar how well those are predicted, and
+    in the end how much wider intervals must be for them."""
+    rng = stream(work.seed, "watched")
+    away = lightest_users(table, config.validation, rng)
+    rest, task = hold_out_users(table, away, config.lengths, rng)
     keys = np.flatnonzero(rest.counts())
     model = Bayes(config, table.domain())
     shuffled = rest.where(stream(work.seed, "shuffle").permutation(len(rest))).history(keys)
@@ -190,20 +194,20 @@ def gibbs(config: BayesConfig, table: Interactions, work: Work) -> Bayes:
             mean, factor = chain.sweep()
             if number >= 0:
                 kept.add(number // per_block, 1 / per_block, chain, mean, factor)
-            if task and number >= 0 and (number + 1) % per_block == 0 and not bar.disable:
+            if len(task.rows) and number >= 0 and (number + 1) % per_block == 0 and not bar.disable:
                 part = model.part((number + 1) // per_block)
                 bar.set_postfix(valid=f"{rmse_on(part, task.rows, task.seen):.4f}")
+    if len(task.rows):
+        _widen(model, task)
     return model
 
 
-def _watched(
-    config: BayesConfig, table: Interactions, seed: int
-) -> tuple[Interactions, Task | None]:
-    keys = np.flatnonzero(table.counts())
-    if round(config.validation * len(keys)) < 1:
-        return table, None
-    rng = stream(seed, "watched")
-    return hold_out_users(table, sample_users(keys, config.validation, rng), config.lengths, rng)
+def _widen(model: Bayes, task: Task) -> None:
+    """Intervals of newcomers as wide as the errors of the people who were watched ask for."""
+    off = predict(model, task.rows, task.seen, anonymous=True) - task.rows.rating
+    off = off / deviations(model, task.rows, task.seen, anonymous=True)
+    squares = float(np.square(off, dtype=np.float64).sum())
+    model.stretch.fill_(((squares + _DOUBT) / (len(off) + _DOUBT)) ** 0.5)
 
 
 def _sides(model: Bayes, config: BayesConfig, whole: History, work: Work) -> tuple[Side, Side]:
