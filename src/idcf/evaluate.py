@@ -83,7 +83,7 @@ def top(
 
 
 def _users(model: Model, who: Ints, seen: Interactions, anonymous: bool) -> Users:
-    users = Users(torch.from_numpy(who), seen.history(who)).to(model.device)
+    users = seen.people(who).to(model.device)
     return users.anonymous() if anonymous else users
 
 

@@ -132,7 +132,8 @@ class Evidence:
         self.triangle = model.triangle.cpu().numpy()
         self.noise, self.precision = _array(model.noise)[:, None], _array(model.precision)
         # φ = (raw - shift) / scale, put into the link
-        link = model.link.double() / torch.cat([model.scale.new_ones(1), model.scale])[:, None]
+        link = model.link[:, : 1 + len(model.scale)].double()  # of one nothing else is known
+        link = link / torch.cat([model.scale.new_ones(1), model.scale])[:, None]
         link[:, 0] -= torch.einsum("f,tfd->td", model.shift.double(), link[:, 1:])
         self.basis, self.link = _array(model.basis), _array(link.transpose(0, 1).flatten(1))
         items = model.catalogue()

@@ -60,11 +60,17 @@ def tiny(home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
+USERS = (
+    "user_id:token\tage:token\tgender:token\toccupation:token\tzip_code:token\n"
+    "1\t24\tM\ttechnician\t85711\n2\t53\tF\tother\t94043\n"
+)
+
+
 def wheel(folder: Path) -> Path:
     path = folder / "recbole-1.2.1-py3-none-any.whl"
     inside = "recbole/dataset_example/ml-100k/ml-100k."
     with zipfile.ZipFile(path, "w") as file:
-        for kind, text in {"inter": INTER, "item": ITEMS, "user": "user_id:token\n1\n"}.items():
+        for kind, text in {"inter": INTER, "item": ITEMS, "user": USERS}.items():
             file.writestr(inside + kind, text)
     return path
 
@@ -192,6 +198,8 @@ def test_ratings_out_of_a_wheel(home: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert "no u1 split" in data.note
     assert data.titles == {10: "A (1995)", 20: "B (1996)"}
     assert data.interactions.users.ids == (1, 2)
+    assert data.interactions.user_features is not None
+    assert len(data.interactions.user_features) == 2
 
 
 def test_a_cache_that_cannot_be_written(home: Path) -> None:

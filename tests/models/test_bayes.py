@@ -42,6 +42,10 @@ def history(n: int, seed: int = 0, items: int = ITEMS) -> History:
     return History(torch.from_numpy(rows), torch.from_numpy(values), torch.tensor([0, n]))
 
 
+def user(told: History) -> Users:
+    return Users(torch.tensor([-1]), told)
+
+
 def pinned(model: Bayes) -> Bayes:
     """The same with items known exactly."""
     size = model.average.shape[1]
@@ -53,7 +57,7 @@ def pinned(model: Bayes) -> Bayes:
 
 def prior_of(model: Bayes, told: History) -> torch.Tensor:
     natural = model.link[:, 0] + torch.einsum(
-        "f,tfd->td", model.features(told)[0], model.link[:, 1:]
+        "f,tfd->td", model.features(user(told))[0], model.link[:, 1:]
     )
     return torch.linalg.solve(model.precision, natural)
 
@@ -70,7 +74,7 @@ def test_one_dimension_by_brute_force() -> None:
     weight = np.exp(log - log.max())
     weight /= weight.sum()
     mean = weight @ grid
-    found = model.posterior(told)
+    found = model.posterior(user(told))
     assert float(found.mean[0, 0, 0]) == pytest.approx(mean, abs=1e-5)
     spread = weight @ (grid - mean) ** 2
     assert 1 / float(found.factor[0, 0, 0, 0]) ** 2 == pytest.approx(spread, rel=1e-4)
@@ -79,7 +83,7 @@ def test_one_dimension_by_brute_force() -> None:
 def test_evidence_is_what_a_slow_sum_says() -> None:
     """Item by item, with what is not known of the items, in plain matrices."""
     model, told = built(), history(7)
-    found = model.posterior(told)
+    found = model.posterior(user(told))
     size = model.average.shape[1]
     for block in range(2):
         left, right = (
@@ -103,11 +107,11 @@ def test_nothing_known_is_the_prior() -> None:
     """The average key user; and one uninformative rating away from the prior of its history."""
     model = built()
     empty = History.empty(1)
-    torch.testing.assert_close(model.posterior(empty).mean[0], model.average)
+    torch.testing.assert_close(model.posterior(user(empty)).mean[0], model.average)
     told = history(3)
     model.noise.mul_(1e-8)
     torch.testing.assert_close(
-        model.posterior(told).mean[0], prior_of(model, told), atol=1e-4, rtol=1e-4
+        model.posterior(user(told)).mean[0], prior_of(model, told), atol=1e-4, rtol=1e-4
     )
 
 
@@ -118,16 +122,16 @@ def test_a_huge_history_is_the_ridge_solution() -> None:
     target = (told.values - model.mean - model.means[told.items, 0, -1]).double()
     ridge = torch.linalg.solve(f.T @ f + 1e-3 * torch.eye(4), f.T @ target)
     torch.testing.assert_close(
-        model.posterior(told).mean[0, 0].double(), ridge, atol=2e-3, rtol=2e-3
+        model.posterior(user(told)).mean[0, 0].double(), ridge, atol=2e-3, rtol=2e-3
     )
 
 
 def test_one_dot_product_is_the_average_over_blocks() -> None:
     model, told = built(blocks=5), history(6)
-    users = Users(torch.tensor([-1]), told)
+    users = user(told)
     each = []
     for block in range(5):
-        p = model.posterior(told).mean[0, block]
+        p = model.posterior(user(told)).mean[0, block]
         q = model.means[:, block]
         each.append(model.mean + q[:, :-1] @ p[:-1] + p[-1] + q[:, -1])
     torch.testing.assert_close(model.rank(users)[0], torch.stack(each).mean(0))
@@ -139,10 +143,10 @@ def test_the_deviation_is_that_of_draws() -> None:
     """Draw the user, the item and the noise, block by block, and look at the ratings."""
     model, told = built(blocks=3), history(4)
     asked = torch.tensor([[0, 7, 19]])
-    found = model.deviation(Users(torch.tensor([-1]), told), asked, torch.tensor([0]))[0]
+    found = model.deviation(user(told), asked, torch.tensor([0]))[0]
     draw = torch.Generator().manual_seed(1)
     n, size = 400_000, model.average.shape[1]
-    mean, factor = model.posterior(told)
+    mean, factor = model.posterior(user(told))
     for place, row in enumerate(asked[0].tolist()):
         ratings = []
         for block in range(3):
@@ -162,7 +166,7 @@ def test_the_deviation_is_that_of_draws() -> None:
 @pytest.mark.parametrize("n", [1, 2, 9, 29])
 def test_the_quick_way_is_the_same(n: int) -> None:
     model, told = built(size=6, blocks=3), history(n)
-    plain = model.rank(Users(torch.tensor([-1]), told))[0]
+    plain = model.rank(user(told))[0]
     one = Exact(model).one(told.items.numpy(), told.values.numpy())
     torch.testing.assert_close(torch.from_numpy(one), plain, rtol=1e-4, atol=1e-4)
 
@@ -171,8 +175,7 @@ def test_a_longer_history_is_surer() -> None:
     """Of what was rated and of what was not."""
     model, asked = built(), torch.arange(ITEMS)[None]
     spread = [
-        model.deviation(Users(torch.tensor([-1]), history(n)), asked, torch.tensor([0])).mean()
-        for n in (1, 5, 20)
+        model.deviation(user(history(n)), asked, torch.tensor([0])).mean() for n in (1, 5, 20)
     ]
     assert spread[0] > spread[1] > spread[2] > float((1 / model.noise).mean().sqrt())
 

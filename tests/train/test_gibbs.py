@@ -29,8 +29,8 @@ def started(table: Interactions, **options: object) -> tuple[Chain, Bayes]:
     config = configure("idcf-bayes", {**SMALL, **options})
     model = Bayes(config, table.domain())
     keys = np.flatnonzero(table.counts())
-    users, items = _sides(model, config, table.history(keys), Work(3))
-    return Chain(users, items, 3), model
+    users, items = _sides(model, config, table.people(keys), None, Work(3))
+    return Chain(users, items, config.freedom, 3), model
 
 
 def moved(chain: Chain, sweeps: int) -> Chain:
@@ -45,7 +45,8 @@ def test_conditionals_against_a_slow_loop(world, which: str) -> None:
     chain = moved(started(world.interactions)[0], 8)  # so that the links are in play
     side: Side = getattr(chain, which)
     other: Side = chain.items if which == "users" else chain.users
-    _, mean, factor = chain._latent(side, other)
+    alpha = chain.alpha * chain.weight
+    _, mean, factor = chain._latent(side, other, alpha[:, None] if which == "users" else None)
     precision, offsets = side.precision.numpy(), side.history.offsets.tolist()
     latent = other.latent.double().numpy()
     for row in range(len(offsets) - 1):
@@ -54,8 +55,10 @@ def test_conditionals_against_a_slow_loop(world, which: str) -> None:
         f = np.c_[theirs[:, :-1], np.ones(len(theirs))]
         t = side.history.values[mine].double().numpy() - theirs[:, -1]
         prior = side.mean.numpy() + side.features[row].numpy() @ side.link.numpy()
-        left = precision + chain.alpha * f.T @ f
-        right = precision @ prior + chain.alpha * f.T @ t
+        who = side.history.items[mine] if which == "items" else torch.tensor([row] * len(t))
+        a = alpha[who].double().numpy()
+        left = precision + f.T * a @ f
+        right = precision @ prior + f.T * a @ t
         np.testing.assert_allclose(mean[row].numpy(), np.linalg.solve(left, right), atol=2e-4)
         L = factor[row].double().numpy()
         np.testing.assert_allclose(L @ L.T, left, rtol=1e-4, atol=1e-3)
@@ -63,7 +66,10 @@ def test_conditionals_against_a_slow_loop(world, which: str) -> None:
 
 def test_draws_have_the_moments_they_are_drawn_from(world) -> None:
     chain = moved(started(world.interactions)[0], 3)
-    drawn = [chain._latent(chain.users, chain.items) for _ in range(1500)]
+    drawn = [
+        chain._latent(chain.users, chain.items, chain.alpha * chain.weight[:, None])
+        for _ in range(1500)
+    ]
     mean, factor = drawn[0][1][5], drawn[0][2][5]
     rows = torch.stack([x[0][5] for x in drawn])
     cover = torch.cholesky_inverse(factor)
@@ -89,9 +95,21 @@ def test_noise_is_found(world) -> None:
     """The chain's α is that of the world, and held-out rows are predicted nearly as well as noise
     allows."""
     rest, held = hold_out(world.interactions, 0.1, np.random.default_rng(1))
-    model = gibbs(configure("idcf-bayes", SMALL), rest, Work(0))
+    model = gibbs(configure("idcf-bayes", {**SMALL, "freedom": float("inf")}), rest, Work(0))
     assert float(model.noise.mean()) == pytest.approx(1 / NOISE**2, rel=0.1)
     assert rmse_on(model, held, rest) < 1.15 * NOISE
+
+
+def test_noisy_users_count_less(world) -> None:
+    """Half of the people rate at random on top: the chain finds out which half."""
+    from dataclasses import replace
+
+    table = world.interactions
+    loud = np.random.default_rng(4).normal(0, 1.0, len(table)) * (table.user % 2)
+    chain = started(replace(table, rating=(table.rating + loud).astype(np.float32)))[0]
+    weight = moved(chain, 20).weight.numpy()
+    assert weight[1::2].mean() < 0.4 * weight[::2].mean()
+    assert np.average(weight, weights=table.counts()) == pytest.approx(1, rel=1e-4)
 
 
 def test_newcomers_are_better_off_than_with_biases(world) -> None:
@@ -111,7 +129,7 @@ def test_a_block_of_one_sweep_is_a_sample(world) -> None:
     chain, model = started(world.interactions, blocks=2)
     kept = Kept(
         model,
-        world.interactions.history(np.arange(150)),
+        world.interactions.people(np.arange(150)),
         configure("idcf-bayes", {**SMALL, "blocks": 2}),
         0,
     )
@@ -127,7 +145,12 @@ def test_a_block_of_one_sweep_is_a_sample(world) -> None:
 def test_pieces_are_pieces_of_the_histories(world) -> None:
     table = world.interactions.history(np.arange(150))
     model = started(world.interactions)[1]
-    kept = Kept(model, table, configure("idcf-bayes", {**SMALL, "lengths": (2, 7)}), 0)
+    kept = Kept(
+        model,
+        world.interactions.people(np.arange(150)),
+        configure("idcf-bayes", {**SMALL, "lengths": (2, 7)}),
+        0,
+    )
     seen = set()
     for _ in range(20):
         cut = kept._pieces()

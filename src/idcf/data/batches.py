@@ -106,7 +106,7 @@ def _batch(
         drawn, zero = _negatives(table, len(pick), negatives, rng or np.random.default_rng(0))
         items, labels = np.hstack([items, drawn]), np.hstack([labels, zero])
     return Batch(
-        Users(torch.from_numpy(users), history),
+        Users(torch.from_numpy(users), history, table.features_of(users)),
         torch.from_numpy(owner),
         torch.from_numpy(items),
         torch.from_numpy(labels),

@@ -13,9 +13,10 @@ from typing import Any, Self
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from idcf.errors import DataError
-from idcf.types import Domain, History
+from idcf.types import Domain, History, Users
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float32]
@@ -66,6 +67,8 @@ class Interactions:
     rating: Floats  # 1 everywhere for implicit feedback
     time: Ints | None = None
     implicit: bool = False
+    user_features: Floats | None = None  # [U, F]
+    item_features: Floats | None = None  # [I, F]
 
     @classmethod
     def from_columns(
@@ -145,6 +148,17 @@ class Interactions:
             torch.from_numpy(self.rating[rows]),
             torch.from_numpy(offsets),
         )
+
+    def people(self, users: Ints) -> Users:
+        """These users, with all that is known of them."""
+        return Users(torch.from_numpy(users), self.history(users), self.features_of(users))
+
+    def features_of(self, users: Ints) -> Tensor | None:
+        """[B, F]; nothing is known of user -1."""
+        if self.user_features is None:
+            return None
+        known = self.user_features[users] * (users >= 0)[:, None]
+        return torch.from_numpy(known.astype(np.float32))
 
     def domain(self) -> Domain:
         order, start = group(self.item, len(self.items))

@@ -10,11 +10,11 @@ from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from idcf.data import raw
+from idcf.data import features, raw
 from idcf.data.download import cache_folder, download, fill, from_wheel, verify
 from idcf.data.interactions import Interactions, Vocab
 from idcf.data.parsers import align, recode
@@ -42,6 +42,7 @@ class Parts(NamedTuple):
     test: Interactions | None = None
     titles: Mapping[Hashable, str] = {}
     note: str = ""
+    features: Mapping[str, Any] = {}  # `user_features`, `item_features` of the table
 
 
 class Counts(NamedTuple):
@@ -85,7 +86,11 @@ def load(name: str, *, progress: bool = True) -> Dataset:
             f"{name}: {folder} holds {found}, expected {' or '.join(map(str, source.counts))}; "
             f"the files are damaged or of another edition: replace them"
         )
-    return Dataset(name, *parts[:4], source.threshold, parts.note)
+    table = replace(table, **parts.features)
+    train, test = (
+        None if x is None else replace(x, **parts.features) for x in (parts.train, parts.test)
+    )
+    return Dataset(name, table, train, test, parts.titles, source.threshold, parts.note)
 
 
 def fetch(name: str, *, progress: bool = True) -> Path:
@@ -128,19 +133,22 @@ def _ml_100k(folder: Path) -> Parts:
     if not (folder / "u.data").exists():
         table = raw.from_text(*raw.atomic(folder / "ml-100k.inter"), integer=True)
         note = "from RecBole's copy, which has no u1 split: draw a random one"
-        return Parts(table, None, None, _titles(folder / "ml-100k.item"), note)
+        known = features.movielens(table, folder / "ml-100k.user", folder / "ml-100k.item")
+        return Parts(table, None, None, _titles(folder / "ml-100k.item"), note, known)
     table = raw.movielens(folder / "u.data")
     train, test = (
         recode(raw.movielens(folder / f), table.users, table.items) for f in ("u1.base", "u1.test")
     )
-    return Parts(table, train, test, _titles(folder / "u.item"))
+    known = features.movielens(table, folder / "u.user", folder / "u.item")
+    return Parts(table, train, test, _titles(folder / "u.item"), "", known)
 
 
 def _ml_1m(folder: Path) -> Parts:
     official = folder / "ratings.dat"
     table = raw.movielens(official if official.exists() else folder / "ratings.csv.gz")
     note = "no official split: the paper draws 90/10 at random"
-    return Parts(table, None, None, _titles(folder / "movies.dat"), note)
+    known = features.movielens(table, folder / "users.dat", folder / "movies.dat")
+    return Parts(table, None, None, _titles(folder / "movies.dat"), note, known)
 
 
 def _titles(path: Path) -> Mapping[Hashable, str]:

@@ -30,11 +30,14 @@ from idcf.types import Domain, Embedded, History, Users
 class BayesConfig:
     embedding_size: int = 20
     blocks: int = 4  # kept of the chain: more are slower to answer and larger, hardly better
-    sweeps: int = 96  # of the chain that are kept, divided among the blocks
-    burn_in: int = 24  # sweeps before these
+    sweeps: int = 160  # of the chain that are kept, divided among the blocks
+    burn_in: int = 40  # sweeps before these
     rank: int = 30  # directions in which histories are told apart
     strength: float = 50.0  # users of "no relation" that the relation must outweigh
+    freedom: float = 8.0  # ν: the larger, the more alike users' noise is; only in training
     lengths: tuple[int, int] = (1, 29)  # of the histories the prior is learnt for
+    user_features: bool = False  # let the prior read what is known of users beside their histories
+    item_features: bool = False  # and of items beside their raters
     validation: float = 0.05  # share of the users, the lightest, who are only watched
 
 
@@ -52,8 +55,8 @@ class Bayes(Posterior):
     link: Tensor  # [T, 1 + F, D]: ΛW
     average: Tensor  # [T, D]: of the key users, for somebody without history
     basis: Tensor  # [I, R]
-    shift: Tensor  # [F]
-    scale: Tensor  # [F]
+    shift: Tensor  # [R + 1]
+    scale: Tensor  # [R + 1]
     stretch: Tensor  # []: of deviations, by what people who were held out showed
     triangle: Tensor  # [D, D]: where the second moment of two coordinates is kept
 
@@ -82,12 +85,20 @@ class Bayes(Posterior):
         self.stretch += 1
         self.register_buffer("triangle", triangle(size), persistent=False)
 
-    def features(self, history: History) -> Tensor:
-        """φ [B, F]: the direction of the history and the log of its length, standardised."""
-        return (raw_features(self.basis, history) - self.shift) / self.scale
+    def features(self, users: Users) -> Tensor:
+        """φ [B, F]: the direction of the history and the log of its length, standardised; then
+        what else is known, which is 0 where nothing is."""
+        read = raw_features(self.basis, users.history)
+        read = (read - self.shift) / self.scale
+        more = self.link.shape[1] - 1 - read.shape[1]
+        if not more:
+            return read
+        told = read.new_zeros(len(read), more) if users.features is None else users.features
+        return torch.cat([read, told], 1)
 
-    def posterior(self, history: History) -> Belief:
+    def posterior(self, users: Users) -> Belief:
         """Of (p_u, b_u), in each block."""
+        history = users.history
         blocks, size = self.average.shape
         own, n = history.values - self.mean, history.lengths()
         means, seconds = self.means.flatten(1), self.seconds.flatten(1)
@@ -100,7 +111,7 @@ class Bayes(Posterior):
         left[..., -1], left[..., -1, :] = first, first
         left[..., -1, -1] = n[:, None]
         prior = self.link[:, 0] + torch.einsum(
-            "bf,tfd->btd", self.features(history), self.link[:, 1:]
+            "bf,tfd->btd", self.features(users), self.link[:, 1:]
         )
         factor = torch.linalg.cholesky(self.noise[:, None, None] * left + self.precision)
         mean = torch.cholesky_solve((self.noise[:, None] * right + prior)[..., None], factor)[
@@ -109,7 +120,7 @@ class Bayes(Posterior):
         return Belief(torch.where((n == 0)[:, None, None], self.average, mean), factor)
 
     def embed_users(self, users: Users) -> Embedded:
-        mean = self.posterior(users.history).mean
+        mean = self.posterior(users).mean
         return Embedded(mean[..., :-1].flatten(1), mean[..., -1].mean(1))
 
     def embed_items(self, items: Tensor, without: Tensor | None = None) -> Embedded:
@@ -128,7 +139,7 @@ class Bayes(Posterior):
     def deviation(self, users: Users, items: Tensor, owner: Tensor) -> Tensor:
         """In a block: noise, what is not known of the user, what is not known of the item, and
         both at once; the blocks' disagreement on top."""
-        mean, factor = self.posterior(users.history)
+        mean, factor = self.posterior(users)
         covariance = torch.cholesky_inverse(factor)[owner]  # [M, T, D, D]
         item, p = self.means[items], mean[owner]
         f = torch.cat([item[..., :-1], torch.ones_like(item[..., -1:])], -1)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -9,6 +11,7 @@ from torch import Tensor
 from idcf.types import History
 
 _ENTRIES = 1 << 18  # gathered at a time, so that memory stays bounded
+_PIECE = 256
 
 
 def pool(table: Tensor, history: History, weights: Tensor | None = None) -> Tensor:
@@ -50,34 +53,49 @@ def per_level(history: History, levels: Tensor) -> History:
     return History(history.items[order], history.values[order], offsets)
 
 
-Groups = list[tuple[Tensor, Tensor]]
+class Pieces(NamedTuple):
+    """Histories in pieces of at most _PIECE entries, those of equal length together."""
+
+    groups: list[Tensor]  # where the entries of each piece stand: [G, n]
+    of_rows: History  # which of the pieces, laid end to end, each history is made of
 
 
-def by_length(history: History) -> Groups:
-    """Histories of equal length together: which [G], and where their entries stand [G, n]."""
-    order = torch.argsort(history.lengths(), stable=True)
-    lengths, counts = torch.unique_consecutive(history.lengths()[order], return_counts=True)
+def pieces(history: History) -> Pieces:
+    """Few batched products instead of one for each length that occurs, and still no padding."""
+    lengths, device = history.lengths(), history.offsets.device
+    count = (lengths + _PIECE - 1) // _PIECE
+    offsets = torch.zeros(len(count) + 1, dtype=torch.int64, device=device)
+    torch.cumsum(count, 0, out=offsets[1:])
+    total = int(offsets[-1])
+    owner = torch.arange(len(count), device=device).repeat_interleave(count, output_size=total)
+    skipped = (torch.arange(total, device=device) - offsets[owner]) * _PIECE
+    start, size = history.offsets[owner] + skipped, (lengths[owner] - skipped).clamp(max=_PIECE)
+    order = torch.argsort(size, stable=True)
+    sizes, counts = torch.unique_consecutive(size[order], return_counts=True)
     groups, begin = [], 0
-    for n, count in zip(lengths.tolist(), counts.tolist(), strict=True):
-        step = max(1, _ENTRIES // max(n, 1))
-        for start in range(begin, begin + count if n else begin, step):
-            some = order[start : min(start + step, begin + count)]
-            groups.append((some, history.offsets[some, None] + torch.arange(n, device=some.device)))
-        begin += count
-    return groups
+    for n, some in zip(sizes.tolist(), counts.tolist(), strict=True):
+        step = max(1, _ENTRIES // n)
+        for at in range(begin, begin + some, step):
+            part = order[at : min(at + step, begin + some)]
+            groups.append(start[part, None] + torch.arange(n, device=device))
+        begin += some
+    place = torch.empty_like(order)
+    place[order] = torch.arange(total, device=device)
+    return Pieces(groups, History(place, start.new_empty(0), offsets))
 
 
 def normal_equations(
-    table: Tensor, history: History, target: Tensor, groups: Groups | None = None
+    table: Tensor, history: History, target: Tensor, cut: Pieces | None = None
 ) -> tuple[Tensor, Tensor]:
     """Σ q qᵀ [B, D, D] and Σ target · q [B, D] over each history.
 
-    Rows of equal length go through one batched matrix product: no padding, no loop over users.
-    Who asks again and again for the same histories keeps their `groups`.
+    Who asks again and again for the same histories keeps their `pieces`.
     """
-    rows, size = len(history.offsets) - 1, table.shape[1]
-    outer = table.new_zeros(rows, size, size)
-    for some, entries in by_length(history) if groups is None else groups:
+    size, cut = table.shape[1], pieces(history) if cut is None else cut
+    parts = []
+    for entries in cut.groups:
         vectors = table[history.items[entries]]
-        outer[some] = vectors.mT @ vectors
+        parts.append((vectors.mT @ vectors).flatten(1))
+    products = torch.cat(parts) if parts else table.new_zeros(0, size * size)
+    outer = pool(products, cut.of_rows).view(-1, size, size)
     return outer, pool(table, history, target)

@@ -19,14 +19,14 @@ from scipy.sparse.linalg import svds
 from torch import Tensor
 from tqdm import tqdm
 
-from idcf.data.interactions import Interactions, ragged
+from idcf.data.interactions import Floats, Interactions, ragged
 from idcf.data.split import Task, hold_out_users, lightest_users
 from idcf.evaluate import deviations, predict, rmse_on
 from idcf.models.bayes import Bayes, BayesConfig, raw_features
-from idcf.nn.pooling import Groups, by_length, normal_equations
+from idcf.nn.pooling import Pieces, normal_equations, pieces, segment_sum
 from idcf.rng import derive, stream
 from idcf.train.solvers.work import Work, turn
-from idcf.types import History
+from idcf.types import History, Users
 
 _FREEDOM = 2.0  # β₀ of the Normal-Wishart priors, and shape of the Gamma prior
 _DOUBT = 50.0  # rows of people watched for whom intervals need no widening
@@ -40,7 +40,7 @@ class Side:
     """Users or items, and the state of their half of the chain."""
 
     history: History  # what each of them has of the other side, values centred
-    groups: Groups
+    cut: Pieces
     features: Tensor  # [n, F] in float64
     inverse: Tensor  # (φᵀφ + λI)⁻¹
     latent: Tensor  # [n, D], the bias last
@@ -59,7 +59,7 @@ class Side:
         zero = torch.zeros(width, size, dtype=torch.float64, device=device)
         return cls(
             history,
-            by_length(history),
+            pieces(history),
             features,
             torch.linalg.inv(features.T @ features + strength * eye),
             latent,
@@ -76,9 +76,10 @@ class Side:
 class Chain:
     """The sampler. `sweep` moves it by one draw of everything."""
 
-    def __init__(self, users: Side, items: Side, seed: int) -> None:
-        self.users, self.items = users, items
+    def __init__(self, users: Side, items: Side, freedom: float, seed: int) -> None:
+        self.users, self.items, self.freedom = users, items, freedom
         self.alpha, self.done = 1.5, 0
+        self.weight = torch.ones_like(users.latent[:, 0])  # of each user's ratings
         self.rng = stream(seed, "gibbs")
         self.draw = torch.Generator(users.latent.device).manual_seed(derive(seed, "gibbs"))
 
@@ -87,8 +88,9 @@ class Chain:
         drawn from, and the Cholesky factor [I, D, D] of its precision: better than one draw."""
         for side in (self.users, self.items):
             self._hyper(side)
-        self.users.latent = self._latent(self.users, self.items)[0]
-        self.items.latent, mean, factor = self._latent(self.items, self.users)
+        alpha = self.alpha * self.weight[:, None]
+        self.users.latent = self._latent(self.users, self.items, alpha)[0]
+        self.items.latent, mean, factor = self._latent(self.items, self.users, None)
         self._noise()
         self.done += 1
         return mean, factor
@@ -106,33 +108,49 @@ class Chain:
             columns = torch.linalg.inv(torch.linalg.cholesky(side.precision))
             side.link = center + rows @ noise @ columns
 
-    def _latent(self, side: Side, other: Side) -> tuple[Tensor, Tensor, Tensor]:
-        """A draw of every row of one side, and the normal distributions it came from."""
+    def _latent(
+        self, side: Side, other: Side, alpha: Tensor | None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """A draw of every row of one side, and the normal distributions it came from. The noise
+        is that of the rows, α [n, 1], or where there is none that of the other side's rows."""
         history, latent = side.history, other.latent
         vectors = torch.cat([latent[:, :-1], torch.ones_like(latent[:, :1])], 1)
         target = history.values - latent[history.items, -1]
-        outer, right = normal_equations(vectors, history, target, side.groups)
-        factor = torch.linalg.cholesky(self.alpha * outer + side.precision.float())
-        right = self.alpha * right + side.prior().float()
+        if alpha is None:
+            root = (self.alpha * self.weight).sqrt()
+            vectors, target = vectors * root[:, None], target * root[history.items]
+        outer, right = normal_equations(vectors, history, target, side.cut)
+        if alpha is not None:
+            outer, right = alpha[..., None] * outer, alpha * right
+        factor = torch.linalg.cholesky(outer + side.precision.float())
+        right = right + side.prior().float()
         mean = torch.cholesky_solve(right[..., None], factor)
         noise = torch.randn(mean.shape, generator=self.draw, device=mean.device)
         moved = torch.linalg.solve_triangular(factor.mT, noise, upper=True)
         return (mean + moved)[..., 0], mean[..., 0], factor
 
     def _noise(self) -> None:
+        """α, and how much more or less than that a user's ratings are worth: w ~ Gamma(ν/2, ν/2),
+        scaled so that the mean rating has weight 1."""
         history, users, items = self.users.history, self.users.latent, self.items.latent
         p, q = users[history.owner()], items[history.items]
         fitted = (p[:, :-1] * q[:, :-1]).sum(1) + p[:, -1] + q[:, -1]
-        squares = float((history.values - fitted).double().square().sum())
-        n = len(history.values)
-        self.alpha = self.rng.gamma((n + _FREEDOM) / 2, 2 / (squares + _FREEDOM))
+        squares = segment_sum((history.values - fitted).square(), history).double().cpu().numpy()
+        n, weight = history.lengths().cpu().numpy(), np.ones(len(squares))
+        if self.freedom < np.inf:
+            rate = self.freedom + self.alpha * squares
+            weight = self.rng.gamma((self.freedom + n) / 2, 2 / rate)
+            weight /= (weight @ n) / n.sum()
+        total = weight @ squares
+        self.alpha = self.rng.gamma((n.sum() + _FREEDOM) / 2, 2 / (total + _FREEDOM))
+        self.weight = torch.from_numpy(weight).to(self.weight)
 
 
 class Kept:
     """The sums of a block of sweeps, for the model."""
 
-    def __init__(self, model: Bayes, table: History, config: BayesConfig, seed: int) -> None:
-        self.model, self.table, self.config = model, table, config
+    def __init__(self, model: Bayes, people: Users, config: BayesConfig, seed: int) -> None:
+        self.model, self.people, self.config = model, people, config
         self.rng = stream(seed, "cut histories")
         self.low = torch.tril_indices(*model.triangle.shape).to(model.device)
         model.noise.zero_()
@@ -152,7 +170,8 @@ class Kept:
 
     def _relation(self, users: Tensor) -> tuple[Tensor, Tensor]:
         """What short histories say of the users: ridge regression on random pieces of them."""
-        features = self.model.features(self._pieces()).double()
+        pieces = Users(self.people.ids, self._pieces(), self.people.features)
+        features = self.model.features(pieces).double()
         read = torch.cat([torch.ones_like(features[:, :1]), features], 1)
         ridge = torch.full_like(read[0], self.config.strength)
         ridge[0] = _FREEDOM
@@ -163,14 +182,15 @@ class Kept:
 
     def _pieces(self) -> History:
         """Of each history, which was shuffled once, a random run: any part of it is as likely."""
-        offsets = self.table.offsets.cpu().numpy()
+        table = self.people.history
+        offsets = table.offsets.cpu().numpy()
         counts = np.diff(offsets)
         low, high = self.config.lengths
         lengths = np.minimum(self.rng.integers(low, high + 1, len(counts)), counts)
         start = (self.rng.random(len(counts)) * (counts - lengths + 1)).astype(np.int64)
         index, cut = ragged(offsets[:-1] + start, lengths)
-        at, ends = (torch.from_numpy(x).to(self.table.items.device) for x in (index, cut))
-        return History(self.table.items[at], self.table.values[at], ends)
+        at, ends = (torch.from_numpy(x).to(table.items.device) for x in (index, cut))
+        return History(table.items[at], table.values[at], ends)
 
 
 def gibbs(config: BayesConfig, table: Interactions, work: Work) -> Bayes:
@@ -182,10 +202,12 @@ def gibbs(config: BayesConfig, table: Interactions, work: Work) -> Bayes:
     rest, task = hold_out_users(table, away, config.lengths, rng)
     keys = np.flatnonzero(rest.counts())
     model = Bayes(config, table.domain())
-    shuffled = rest.where(stream(work.seed, "shuffle").permutation(len(rest))).history(keys)
-    users, items = _sides(model, config, shuffled, work)
-    chain = Chain(users, items, work.seed)
-    kept = Kept(model, shuffled.to(work.device), config, work.seed)
+    people = rest.where(stream(work.seed, "shuffle").permutation(len(rest))).people(keys)
+    if not config.user_features:
+        people = Users(people.ids, people.history)
+    users, items = _sides(model, config, people, table.item_features, work)
+    chain = Chain(users, items, config.freedom, work.seed)
+    kept = Kept(model, people.to(work.device), config, work.seed)
     per_block = -(-config.sweeps // config.blocks)
     sweeps = range(-config.burn_in, per_block * config.blocks)
     quiet = None if work.progress else True  # None: a bar where there is a person to see it
@@ -210,21 +232,29 @@ def _widen(model: Bayes, task: Task) -> None:
     model.stretch.fill_(((squares + _DOUBT) / (len(off) + _DOUBT)) ** 0.5)
 
 
-def _sides(model: Bayes, config: BayesConfig, whole: History, work: Work) -> tuple[Side, Side]:
+def _sides(
+    model: Bayes, config: BayesConfig, people: Users, known: Floats | None, work: Work
+) -> tuple[Side, Side]:
     """Both halves of the chain where it starts. The model learns how to tell histories apart."""
+    whole, rank = people.history, config.rank
     centred = History(whole.items, whole.values - model.mean, whole.offsets)
     turned = turn(centred, model.n_items)[0]
-    rank = model.basis.shape[1]
     model.basis = directions(whole, model.n_items, rank, work.seed)
-    raters = directions(turned, len(whole.offsets) - 1, rank, work.seed)
-    raw = [raw_features(b, h).double() for b, h in ((model.basis, whole), (raters, turned))]
-    model.shift, model.scale = raw[0].mean(0).float(), raw[0].std(0, correction=0).float() + 1e-6
+    raters = directions(turned, len(people), rank, work.seed)
+    of_users, of_items = raw_features(model.basis, whole), raw_features(raters, turned)
+    model.shift, model.scale = of_users.mean(0), of_users.std(0, correction=0) + 1e-6
+    if people.features is not None:
+        of_users = torch.cat([of_users, people.features], 1)
+        blocks, wide = len(model.noise), of_users.shape[1] + 1
+        model.link = torch.zeros(blocks, wide, config.embedding_size + 1)
+    if config.item_features and known is not None:
+        of_items = torch.cat([of_items, torch.from_numpy(known)], 1)
     model.to(work.device)
     draw = torch.Generator(work.device).manual_seed(derive(work.seed, "start"))
     size = config.embedding_size + 1
     users, items = (
-        Side.of(h.to(work.device), x.to(work.device), config.strength, size, draw)
-        for h, x in zip((centred, turned), raw, strict=True)
+        Side.of(h.to(work.device), x.double().to(work.device), config.strength, size, draw)
+        for h, x in ((centred, of_users), (turned, of_items))
     )
     return users, items
 
