@@ -137,14 +137,16 @@ class Evidence:
         link[:, 0] -= torch.einsum("f,tfd->td", model.shift.double(), link[:, 1:])
         self.basis, self.link = _array(model.basis), _array(link.transpose(0, 1).flatten(1))
         items = model.catalogue()
-        self.turned = np.ascontiguousarray(_array(items.vector).T)
+        self.turned = np.ascontiguousarray(_array(items.vector[:, :-1]).T)
         self.base = _array(items.bias + model.mean)
+        self.selection = _array(model.selection).tolist()
 
     def __call__(self, rows: Ints, values: Floats) -> Floats:
         solved = self.vector(rows, values)
         scores: Floats = solved[:, :-1].reshape(-1) @ self.turned
         scores += self.base
-        scores += solved[:, -1].mean()
+        rest = 1 / (1 + len(rows))
+        scores += solved[:, -1].mean() + self.selection[0] * rest**0.5 + self.selection[1] * rest
         return scores
 
     def vector(self, rows: Ints, values: Floats) -> Floats:

@@ -21,7 +21,15 @@ def built(size: int = 3, blocks: int = 2, *, item_noise: float = 0.3, seed: int 
     model = entry("idcf-bayes").build(configure("idcf-bayes", options), domain)
     assert isinstance(model, Bayes)
     draw = torch.Generator().manual_seed(seed)
-    for tensor in (model.means, model.link, model.average, model.basis, model.shift):
+    for tensor in (
+        model.means,
+        model.link,
+        model.average,
+        model.basis,
+        model.shift,
+        model.usual,
+        model.selection,
+    ):
         tensor.copy_(torch.randn(tensor.shape, generator=draw) * 0.5)
     wide = size + 1
     half = torch.randn(ITEMS, blocks, wide, wide, generator=draw) * item_noise
@@ -108,6 +116,8 @@ def test_nothing_known_is_the_prior() -> None:
     model = built()
     empty = History.empty(1)
     torch.testing.assert_close(model.posterior(user(empty)).mean[0], model.average)
+    items = model.mean + model.means[..., -1].mean(1) + model.usual
+    torch.testing.assert_close(model.rank(user(empty))[0], items)
     told = history(3)
     model.noise.mul_(1e-8)
     torch.testing.assert_close(
@@ -117,6 +127,7 @@ def test_nothing_known_is_the_prior() -> None:
 
 def test_a_huge_history_is_the_ridge_solution() -> None:
     model = pinned(built(blocks=1))
+    model.noise.mul_(100)  # or the features of so long a history would still be heard
     told = history(40_000)
     f = torch.cat([model.means[told.items, 0, :-1], torch.ones(len(told.items), 1)], 1).double()
     target = (told.values - model.mean - model.means[told.items, 0, -1]).double()
@@ -129,11 +140,11 @@ def test_a_huge_history_is_the_ridge_solution() -> None:
 def test_one_dot_product_is_the_average_over_blocks() -> None:
     model, told = built(blocks=5), history(6)
     users = user(told)
-    each = []
+    each, offset = [], float(model.offset(torch.tensor(6)))
     for block in range(5):
         p = model.posterior(user(told)).mean[0, block]
         q = model.means[:, block]
-        each.append(model.mean + q[:, :-1] @ p[:-1] + p[-1] + q[:, -1])
+        each.append(model.mean + q[:, :-1] @ p[:-1] + p[-1] + q[:, -1] + offset)
     torch.testing.assert_close(model.rank(users)[0], torch.stack(each).mean(0))
     first = torch.stack(each[:3]).mean(0)
     torch.testing.assert_close(model.part(3).rank(users)[0], first)

@@ -1,5 +1,7 @@
 """The sampler against slow references, and against worlds whose answer is known."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -10,10 +12,12 @@ from idcf.data.split import hold_out, hold_out_users, sample_users
 from idcf.data.synthetic import low_rank
 from idcf.evaluate import rmse_on
 from idcf.models import configure
+from idcf.models.baselines import BiasConfig
 from idcf.models.bayes import Bayes
 from idcf.train.solvers import Work
+from idcf.train.solvers.bayes import Kept, _sides, bayes, directions
 from idcf.train.solvers.counts import bias
-from idcf.train.solvers.gibbs import Chain, Kept, Side, _sides, directions, gibbs, normal_wishart
+from idcf.train.solvers.gibbs import Chain, Side, normal_wishart
 
 torch.set_num_threads(1)
 NOISE = 0.4
@@ -95,15 +99,13 @@ def test_noise_is_found(world) -> None:
     """The chain's α is that of the world, and held-out rows are predicted nearly as well as noise
     allows."""
     rest, held = hold_out(world.interactions, 0.1, np.random.default_rng(1))
-    model = gibbs(configure("idcf-bayes", {**SMALL, "freedom": float("inf")}), rest, Work(0))
+    model = bayes(configure("idcf-bayes", {**SMALL, "freedom": float("inf")}), rest, Work(0))
     assert float(model.noise.mean()) == pytest.approx(1 / NOISE**2, rel=0.1)
     assert rmse_on(model, held, rest) < 1.15 * NOISE
 
 
 def test_noisy_users_count_less(world) -> None:
     """Half of the people rate at random on top: the chain finds out which half."""
-    from dataclasses import replace
-
     table = world.interactions
     loud = np.random.default_rng(4).normal(0, 1.0, len(table)) * (table.user % 2)
     chain = started(replace(table, rating=(table.rating + loud).astype(np.float32)))[0]
@@ -116,9 +118,7 @@ def test_newcomers_are_better_off_than_with_biases(world) -> None:
     rng = np.random.default_rng(2)
     away = sample_users(np.arange(150), 0.2, rng)
     rest, task = hold_out_users(world.interactions, away, (4, 12), rng)
-    model = gibbs(configure("idcf-bayes", SMALL), rest, Work(0))
-    from idcf.models.baselines import BiasConfig
-
+    model = bayes(configure("idcf-bayes", SMALL), rest, Work(0))
     plain = bias(BiasConfig(), rest, Work())
     ours, theirs = (rmse_on(m, task.rows, task.seen) for m in (model, plain))
     assert ours < 0.8 * theirs
@@ -180,5 +180,5 @@ def test_directions_are_singular_vectors(world, rank: int) -> None:
 
 def test_a_world_of_a_few_people_is_enough() -> None:
     table = low_rank(4, 5, 1, np.random.default_rng(0), noise=0.1, density=0.9).interactions
-    model = gibbs(configure("idcf-bayes", {"sweeps": 4, "burn_in": 8}), table, Work(0))
+    model = bayes(configure("idcf-bayes", {"sweeps": 4, "burn_in": 8}), table, Work(0))
     assert np.isfinite(rmse_on(model, table, table))

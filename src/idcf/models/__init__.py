@@ -86,7 +86,7 @@ MODELS: dict[str, Entry] = {
         solver="als",
         grid={"embedding_size": (8, 16), "reg": (5.0, 10.0, 20.0)},
     ),
-    "idcf-bayes": Entry(Bayes, BayesConfig, solver="gibbs", ratings_only=True),
+    "idcf-bayes": Entry(Bayes, BayesConfig, solver="bayes", ratings_only=True),
     "pmf": Entry(Factor, FactorConfig, {"head": "dot"}),
     "nnmf": Entry(Factor, FactorConfig, {"head": "perceptron"}),
     "gcmc": Entry(GCMC, GCMCConfig),

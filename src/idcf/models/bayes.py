@@ -53,10 +53,12 @@ class Bayes(Posterior):
     noise: Tensor  # [T]: α
     precision: Tensor  # [T, D, D]: Λ
     link: Tensor  # [T, 1 + F, D]: ΛW
-    average: Tensor  # [T, D]: of the key users, for somebody without history
+    average: Tensor  # [T, D]: of the key users
     basis: Tensor  # [I, R]
     shift: Tensor  # [R + 1]
     scale: Tensor  # [R + 1]
+    usual: Tensor  # [I]: what those who rated an item add to it, for somebody without history
+    selection: Tensor  # [2]: see `offset`
     stretch: Tensor  # []: of deviations, by what people who were held out showed
     triangle: Tensor  # [D, D]: where the second moment of two coordinates is kept
 
@@ -75,6 +77,8 @@ class Bayes(Posterior):
             "basis": (self.n_items, config.rank),
             "shift": (config.rank + 1,),
             "scale": (config.rank + 1,),
+            "usual": (self.n_items,),
+            "selection": (2,),
             "stretch": (),
         }
         for name, shape in shapes.items():
@@ -119,13 +123,25 @@ class Bayes(Posterior):
         ]
         return Belief(torch.where((n == 0)[:, None, None], self.average, mean), factor)
 
+    def offset(self, n: Tensor) -> Tensor:
+        """People rate what they like: the less is known of them, the more a rating that they give
+        exceeds what is expected of a person like them."""
+        rest = 1 / (1 + n.to(self.selection.dtype))
+        return torch.stack([rest.sqrt(), rest], -1) @ self.selection
+
     def embed_users(self, users: Users) -> Embedded:
-        mean = self.posterior(users).mean
-        return Embedded(mean[..., :-1].flatten(1), mean[..., -1].mean(1))
+        """The last coordinate is 1 for somebody without history: they get the items' means."""
+        n = users.history.lengths()
+        mean, silent = self.posterior(users).mean, (n == 0).to(self.means.dtype)
+        told = 1 - silent
+        vector = torch.cat([mean[..., :-1].flatten(1) * told[:, None], silent[:, None]], 1)
+        return Embedded(vector, told * (mean[..., -1].mean(1) + self.offset(n)))
 
     def embed_items(self, items: Tensor, without: Tensor | None = None) -> Embedded:
         means = self.means[items]
-        return Embedded(means[..., :-1].flatten(-2) / means.shape[-2], means[..., -1].mean(-1))
+        vector = means[..., :-1].flatten(-2) / means.shape[-2]
+        vector = torch.cat([vector, self.usual[items][..., None]], -1)
+        return Embedded(vector, means[..., -1].mean(-1))
 
     def part(self, blocks: int) -> Bayes:
         """The model that the first blocks alone would make."""

@@ -8,8 +8,8 @@ from typing import Any
 from idcf.data.interactions import Interactions
 from idcf.models import Model
 from idcf.train.solvers.als import als
+from idcf.train.solvers.bayes import bayes
 from idcf.train.solvers.counts import bias, popularity
-from idcf.train.solvers.gibbs import gibbs
 from idcf.train.solvers.item_item import ease, item_knn
 from idcf.train.solvers.work import Work
 
@@ -23,5 +23,5 @@ SOLVERS: dict[str, Solver] = {
     "item_knn": item_knn,
     "ease": ease,
     "als": als,
-    "gibbs": gibbs,
+    "bayes": bayes,
 }
