@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
@@ -30,7 +30,7 @@ from idcf.data.sources import find, load
 from idcf.data.split import Task, by_threshold, hold_out, hold_out_users, sample_users
 from idcf.data.synthetic import at_scale
 from idcf.evaluate import rmse_on
-from idcf.models import Backbone, Model, configure, entry
+from idcf.models import IDCF, Backbone, Model, configure, entry
 from idcf.rng import stream
 from idcf.train.loop import fit
 from idcf.train.objectives import Ridge, adapt, factorise
@@ -48,6 +48,10 @@ FLOWS = {  # ours: the preset, and the rating rows of a step
     "256 rows a step, published data flow": ("published", BATCH),
 }
 FASTEST = "256 users a step"  # the preset's own
+SCHEDULES = {  # of the race: the preset's, and one that is in a hurry
+    "ours": {},
+    "ours in a hurry": {"train.learning_rate": 0.005, "train.decay": 0.3},
+}
 
 
 @dataclass(frozen=True)
@@ -172,11 +176,12 @@ def ours(
     table: Interactions,
     n: int,
     validate: Callable[[Model], float] | None = None,
+    schedule: Mapping[str, float] | None = None,
 ) -> list[dict[str, float]]:
     """The records of n epochs (fewer where validation stops them) of our loop; with `validate`,
     one of no seconds before them."""
-    chosen = _setting(flow)
-    keys = np.flatnonzero(table.counts())
+    chosen = _setting(flow, schedule or {})
+    train, keys = chosen.train, np.flatnonzero(table.counts())
     with torch.random.fork_rng():
         torch.manual_seed(0)
         people = Users(torch.from_numpy(keys), table.history(keys))
@@ -186,18 +191,14 @@ def ours(
     def epoch(number: int) -> Iterator[Batch]:
         rng = stream(0, "adapt", number)
         if not chosen.episodes:
-            return batches.rows(table, table, size=chosen.train.batch_size, rng=rng)
-        return batches.episodes(
-            table,
-            size=chosen.train.batch_size,
-            lengths=chosen.lengths,
-            targets=chosen.targets,
-            rng=rng,
-        )
+            return batches.rows(table, table, size=train.batch_size, rng=rng)
+        shape = {"size": train.batch_size, "targets": chosen.targets}
+        return batches.episodes(table, lengths=chosen.lengths, rng=rng, **shape)
 
-    train = chosen.train
     before = [{"seconds": 0.0, "valid": validate(model)}] if validate else []
-    log = fit(model, epoch, adapt(train.contrast), train, validate=validate, epochs=n)
+    assert isinstance(model, IDCF)
+    ahead, objective = model.ahead, adapt(train.contrast)
+    log = fit(model, lambda k: ahead(epoch(k)), objective, train, validate=validate, epochs=n)
     return before + log.records
 
 
@@ -234,40 +235,41 @@ def race(world: World, size: Size) -> tuple[list[Measurement], list[str]]:
     def watch(model: Model) -> float:
         return rmse_on(model, world.task.rows, world.task.seen)
 
-    records = ours(FASTEST, world.backbone, world.rest, size.race, watch)
-    clock, valid = np.cumsum([x["seconds"] for x in records]), [x["valid"] for x in records]
-    own = int(np.argmin(valid[1:])) + 1
-    _say(f"ours: {valid[own]:.4f} after {clock[own]:.2f} s, {valid[1]:.4f} after {clock[1]:.2f} s")
+    plain_best, took = errors[best], times[best]
     out = [
         measurement("validation RMSE before adaption, plain", errors[0], "RMSE", False),
-        measurement("validation RMSE before adaption, ours", valid[0], "RMSE", False),
-        measurement("best validation RMSE, plain", errors[best], "RMSE", False),
-        measurement("best validation RMSE, ours", valid[own], "RMSE", False),
-        measurement("time to best validation RMSE, plain", times[best], "s", False),
-        measurement("time to best validation RMSE, ours", float(clock[own]), "s", False),
-        measurement("time to best, speed-up", times[best] / float(clock[own]), "x", True),
+        measurement("best validation RMSE, plain", plain_best, "RMSE", False),
+        measurement("time to best validation RMSE, plain", took, "s", False),
     ]
-    as_good = np.flatnonzero(np.array(valid[1:]) <= errors[best]) + 1
-    if len(as_good):
-        until = float(clock[as_good[0]])
-        out += [
-            measurement("time to the plain side's best RMSE, ours", until, "s", False),
-            measurement(
-                "time to the plain side's best RMSE, speed-up", times[best] / until, "x", True
-            ),
-        ]
     notes = [
         f"validation RMSE before and after each epoch, plain: {_listed(errors)}",
-        f"the same, ours: {_listed(valid)}",
+        "time to best: seconds of training, in whole epochs, until the lowest RMSE of the run",
         "our time to the plain side's best counts whole epochs, though it may be met before any",
         f"the plain side trained for {size.plain} epochs: its best may lie later",
     ]
+    for name, schedule in SCHEDULES.items():
+        records = ours(FASTEST, world.backbone, world.rest, size.race, watch, schedule)
+        clock, valid = np.cumsum([x["seconds"] for x in records]), [x["valid"] for x in records]
+        own = int(np.argmin(valid[1:])) + 1
+        _say(f"{name}: {valid[own]:.4f} after {clock[own]:.2f} s ({own} epochs)")
+        until = {"best": clock[own]}
+        if as_good := [n for n in range(1, len(valid)) if valid[n] <= plain_best]:
+            until["the plain side's best"] = clock[as_good[0]]
+        out += [
+            measurement(f"validation RMSE before adaption, {name}", valid[0], "RMSE", False),
+            measurement(f"best validation RMSE, {name}", valid[own], "RMSE", False),
+        ]
+        for what, seconds in until.items():
+            label = f"time to {what} validation RMSE, {name}"
+            out.append(measurement(label, float(seconds), "s", False))
+            out.append(measurement(f"{label}, speed-up", took / float(seconds), "x", True))
+        notes.append(f"validation RMSE before and after each epoch, {name}: {_listed(valid)}")
     return out, notes
 
 
-def _setting(flow: str) -> Setting:
+def _setting(flow: str, schedule: Mapping[str, float]) -> Setting:
     preset, rows = FLOWS[flow]
-    options = {**SAME, "train.batch_size": rows}
+    options = {**SAME, "train.batch_size": rows, **schedule}
     return setting("idcf-nn", preset=preset, dataset="ml-100k", options=options)
 
 

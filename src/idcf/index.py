@@ -17,6 +17,7 @@ from idcf.data.interactions import Floats, Ints
 from idcf.errors import ConfigError
 from idcf.models import Model, TwoTower
 from idcf.models.baselines import FoldIn, ItemItem
+from idcf.models.idcf import part
 from idcf.nn.heads import Dot
 from idcf.quick import Folded, Quick, folded, quick
 from idcf.types import Embedded, History, Users, pick
@@ -74,7 +75,7 @@ class Exact:
         model, _ = self._towers()
         users = users.to(model.device)
         if self._folded:
-            return self._folded.model.place(self._folded(users.history), users)
+            return self._folded.model.place(part(self._folded(users.history)), users)
         return model.embed_users(users)
 
     @torch.inference_mode()

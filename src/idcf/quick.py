@@ -40,18 +40,15 @@ def quick(model: Model, way: Folded | None) -> Quick | None:
 
 
 class Folded:
-    """Dot attention with the projections moved to the asking side: the key users are then the
-    same for every head and are read once, as one fused attention of B·H queries.
-
-    ⟨W_q d, W_k p⟩ = ⟨W_kᵀ W_q d, p⟩ and Σ_h (Σ c p) W_v W_o = (Σ c p) (W_v W_o).
-    """
+    """Dot attention, folded, where the key users are the same for every head: they are read once,
+    as one fused attention of B·H queries."""
 
     def __init__(self, model: IDCF) -> None:
         self.model, relation = model, model.relation
         heads, _, size = relation.query.shape
-        ask = (relation.query @ relation.key.mT) * (relation.scale * model.key_scale)
-        self.ask = (ask / model.spread[:, None]).transpose(0, 1).flatten(1).contiguous()  # [Q, HD]
-        self.give = (relation.value @ relation.out.view(heads, size, size)).flatten(0, 1)  # [HD, D]
+        ask, give = relation.fold()
+        ask = ask * (relation.scale * model.key_scale) / model.spread[:, None]
+        self.ask, self.give = ask.transpose(0, 1).flatten(1).contiguous(), give.flatten(0, 1)
         self.heads, self.size = heads, size
 
     def __call__(self, history: History) -> Tensor:

@@ -7,10 +7,12 @@ N stored entries of all histories together, U users, I items, L rating levels.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Self
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 
@@ -41,6 +43,15 @@ class History(NamedTuple):
         return History(*(x.to(device, non_blocking=True) for x in self))
 
 
+class Read(NamedTuple):
+    """What a model takes from B histories that no weight in training can change."""
+
+    query: Tensor  # [B, Q]
+    owner: Tensor  # int64 [N]: History.owner
+    share: Tensor  # [B]: what a sum of residuals is multiplied by to be a bias
+    silent: Tensor | None  # bool [B, 1], where anybody has no history
+
+
 @dataclass(frozen=True, slots=True)
 class Users:
     """What is known of B users when they are scored."""
@@ -48,17 +59,19 @@ class Users:
     ids: Tensor  # int64 [B]; -1 for a user never seen in training
     history: History
     features: Tensor | None = None  # float32 [B, F]
+    read: Read | None = None  # where a model has read the histories before
 
     def __len__(self) -> int:
         return len(self.ids)
 
     def anonymous(self) -> Self:
         """The same people, known only by what they did: how an inductive model must see them."""
-        return type(self)(torch.full_like(self.ids, -1), self.history, self.features)
+        return type(self)(torch.full_like(self.ids, -1), self.history, self.features, self.read)
 
     def to(self, device: torch.device) -> Users:
         features = None if self.features is None else self.features.to(device)
-        return Users(self.ids.to(device, non_blocking=True), self.history.to(device), features)
+        ids = self.ids.to(device, non_blocking=True)
+        return Users(ids, self.history.to(device), features, self.read)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,10 +86,17 @@ class Batch:
     of_users: int = 0
 
     def to(self, device: torch.device) -> Batch:
+        if self.items.device == device:
+            return self
         owner, items, labels = (
             x.to(device, non_blocking=True) for x in (self.owner, self.items, self.labels)
         )
         return Batch(self.users.to(device), owner, items, labels, self.of_rows, self.of_users)
+
+    def having(self, read: Read) -> Batch:
+        """The same, read."""
+        users = Users(self.users.ids, self.users.history, self.users.features, read)
+        return Batch(users, self.owner, self.items, self.labels, self.of_rows, self.of_users)
 
     @property
     def n_rows(self) -> int:
@@ -91,8 +111,11 @@ class Embedded(NamedTuple):
     vector: Tensor  # [..., D]
     bias: Tensor  # [...]
 
+    def view(self, shape: torch.Size) -> Embedded:
+        return Embedded(self.vector.view(*shape, -1), self.bias.view(shape))
+
     def take(self, rows: Tensor) -> Embedded:
-        return Embedded(self.vector[rows], self.bias[rows])
+        return Embedded(self.vector.index_select(0, rows), self.bias.index_select(0, rows))
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,3 +141,12 @@ def pick(history: History, rows: Tensor) -> History:
         lengths, output_size=total
     )
     return History(history.items[index], history.values[index], offsets)
+
+
+def join(histories: Sequence[History]) -> History:
+    """The histories of several batches as one."""
+    items, values, lengths = (
+        torch.cat(x)
+        for x in zip(*((h.items, h.values, h.lengths()) for h in histories), strict=True)
+    )
+    return History(items, values, F.pad(lengths.cumsum(0), (1, 0)))

@@ -129,3 +129,19 @@ def test_negatives_range_over_items_nobody_touched() -> None:
     rng = np.random.default_rng(0)
     drawn = torch.cat([b.items[:, 1:] for b in rows(data, None, size=20, rng=rng, negatives=50)])
     assert set(drawn.flatten().tolist()) == set(range(50))
+
+
+def test_lengths_of_episodes_are_even_over_the_logarithm() -> None:
+    """As many histories of 1 as of 2 and 3 together, of 4 to 7, of 8 to 15, of 16 to 31."""
+    n = 40_000
+    item = np.tile(np.arange(40), n // 40)
+    data = Interactions(
+        Vocab(range(n // 40)), Vocab(range(40)), np.repeat(np.arange(n // 40), 40), item,
+        np.ones(n, np.float32),
+    )  # fmt: skip
+    rng = np.random.default_rng(0)
+    batches = list(episodes(data, size=n, lengths=(1, 31), targets=4, rng=rng))
+    length = torch.cat([b.users.history.lengths() for b in batches]).numpy()
+    assert (length.min(), length.max()) == (1, 31)
+    found = np.bincount(np.floor(np.log2(length)).astype(int)) / len(length)
+    np.testing.assert_allclose(found, 0.2, atol=0.02)

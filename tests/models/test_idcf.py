@@ -6,13 +6,15 @@ import numpy as np
 import pytest
 import torch
 
+from idcf.data import batches
 from idcf.errors import ConfigError
 from idcf.models import IDCF, configure
 from idcf.models.gcmc import GCMC
+from idcf.models.idcf import part
 from idcf.testing import fitted, world, worlds
 from idcf.testing.worlds import keys_of, some_batches
 from idcf.train.objectives import accuracy, adapt
-from idcf.types import History, Users
+from idcf.types import Batch, History, Users
 
 torch.set_num_threads(1)
 NAMES = ("idcf-dot", "idcf-nn", "idcf-gc")
@@ -97,8 +99,8 @@ def test_a_sample_is_drawn_for_each_head():
     model = build("idcf-dot", sample=3, heads=2).train()
     torch.manual_seed(0)
     keys = model._listen()
-    assert keys.key.shape[:2] == (2, 3)
-    assert not torch.equal(keys.value[0], keys.value[1])  # both project by the identity at first
+    assert keys.shape[:2] == (2, 3)
+    assert not torch.equal(keys[0], keys[1])
 
 
 def test_an_induced_latent_starts_as_a_weighted_mean_of_the_key_users():
@@ -215,3 +217,34 @@ def test_a_strength_of_zero_still_answers_somebody_without_history():
 def test_options_are_checked():
     with pytest.raises(ConfigError, match="attention"):
         configure("idcf-nn", {"attention": "cosine"})
+
+
+@pytest.mark.parametrize("options", [{}, {"query": "ratings"}, {"pooling": "sum"}], ids=str)
+def test_reading_ahead_reads_the_same(options):
+    """More batches than are read at once, and somebody without a history among them."""
+    model = build("idcf-nn", **options)
+    rng = np.random.default_rng(0)
+    plain = list(batches.episodes(TABLE, size=30, lengths=(0, 9), rng=rng))
+    plain.append(Batch(Users(torch.tensor([0]), History.empty(1)), *(plain[0].owner[:0],) * 3))
+    assert len(plain) > 64
+    for one, other in zip(plain, model.ahead(plain), strict=True):
+        assert other.users.ids is one.users.ids
+        read, expected = other.users.read, model.take_in(one.users.history)
+        torch.testing.assert_close(read[:3], expected[:3])
+        silent = one.users.history.lengths() == 0
+        assert bool(silent.any()) <= (read.silent is not None)
+        assert read.silent is None or torch.equal(read.silent[:, 0], silent)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("options", [{}, {"bias": "zero"}], ids=str)
+@pytest.mark.parametrize("training", [True, False])
+def test_an_answer_is_the_score_of_the_placed(name, options, training):
+    model = build(name, sample=10_000, **options).train(training)
+    some = batch(model, 300)
+    own = part(model.induce(some.users.history))
+    expected = model.score(model.place(own, some.users), some.users, some.items, some.owner)
+    torch.testing.assert_close(model.answer(own, some.users, some.items, some.owner), expected)
+    twice = some.items.repeat(1, 2)
+    got = model.answer(own, some.users, twice, some.owner)
+    torch.testing.assert_close(got, expected.repeat(1, 2))

@@ -32,7 +32,7 @@ def score(relation, h, d, p):
 @pytest.mark.parametrize("attention", ["dot", "additive", "literal"])
 def test_weights_against_loops(attention):
     relation, query, keys = made(attention)
-    got = relation.weights(query, relation.project(keys))
+    got = relation.weights(query, keys)
     assert got.shape == (HEADS, USERS, KEYS)
     for h in range(HEADS):
         for b in range(USERS):
@@ -44,7 +44,7 @@ def test_weights_against_loops(attention):
 @pytest.mark.parametrize("attention", ["dot", "additive", "literal"])
 def test_rows_sum_to_one(attention):
     relation, query, keys = made(attention)
-    weights = relation.weights(query, relation.project(keys))
+    weights = relation.weights(query, keys)
     torch.testing.assert_close(weights.sum(-1), torch.ones(HEADS, USERS).double())
 
 
@@ -52,8 +52,8 @@ def test_rows_sum_to_one(attention):
 def test_forward_against_loops(attention):
     """p̃ = W_o [head_1 ‖ ... ‖ head_H], head_h = Σ c W_v p."""
     relation, query, keys = made(attention)
-    weights = relation.weights(query, relation.project(keys))
-    got = relation(query, relation.project(keys))
+    weights = relation.weights(query, keys)
+    got = relation(query, keys)
     for b in range(USERS):
         heads = [
             sum(weights[h, b, s] * (keys[s] @ relation.value[h]) for s in range(KEYS))
@@ -64,31 +64,33 @@ def test_forward_against_loops(attention):
 
 def test_dot_against_torch_s_own_attention():
     relation, query, keys = made("dot")
-    seen = relation.project(keys)
-    expected = F.scaled_dot_product_attention(query @ relation.query, seen.key, seen.value)
+    asked, key, value = query @ relation.query, keys @ relation.key, keys @ relation.value
+    expected = F.scaled_dot_product_attention(asked, key, value)
     expected = expected.transpose(0, 1).reshape(USERS, -1) @ relation.out
-    torch.testing.assert_close(relation(query, seen), expected)
+    torch.testing.assert_close(relation(query, keys), expected)
 
 
 def test_unscaled():
     relation, query, keys = made("dot", scaled=False)
-    seen = relation.project(keys)
-    expected = ((query @ relation.query) @ seen.key.mT).softmax(-1)
-    torch.testing.assert_close(relation.weights(query, seen), expected)
+    expected = ((query @ relation.query) @ (keys @ relation.key).mT).softmax(-1)
+    torch.testing.assert_close(relation.weights(query, keys), expected)
 
 
 def test_keys_of_each_head_s_own():
     """A sample per head [H, S, D] is as the shared keys [S, D], repeated."""
     relation, query, keys = made("dot")
-    shared = relation(query, relation.project(keys))
-    torch.testing.assert_close(relation(query, relation.project(keys.repeat(HEADS, 1, 1))), shared)
+    shared = relation(query, keys)
+    torch.testing.assert_close(relation(query, keys.repeat(HEADS, 1, 1)), shared)
 
 
-def test_the_scale_of_the_keys_is_for_the_scores_alone():
-    relation, _, keys = made("dot")
-    plain, scaled = relation.project(keys), relation.project(keys, 3.0)
-    torch.testing.assert_close(scaled.key, 3 * plain.key)
-    torch.testing.assert_close(scaled.value, plain.value)
+@pytest.mark.parametrize("attention", ["dot", "additive", "literal"])
+def test_the_scale_of_the_keys_is_for_the_scores_alone(attention):
+    relation, query, keys = made(attention)
+    weights = relation.weights(query, keys, 3.0)
+    torch.testing.assert_close(weights, relation.weights(query, 3.0 * keys))
+    heads = weights @ (keys @ relation.value)
+    expected = heads.transpose(0, 1).reshape(USERS, -1) @ relation.out
+    torch.testing.assert_close(relation(query, keys, 3.0), expected)
 
 
 def test_literal_scores_differ_between_users_by_one_number_only():
@@ -110,7 +112,7 @@ def test_softmax_of_the_literal_score_forgets_the_user():
 @pytest.mark.parametrize("attention", ["dot", "additive"])
 def test_large_scores_do_not_overflow(attention):
     relation, query, keys = made(attention)
-    assert torch.isfinite(relation(query * 1e4, relation.project(keys))).all()
+    assert torch.isfinite(relation(query * 1e4, keys)).all()
 
 
 @pytest.mark.parametrize(
@@ -123,5 +125,5 @@ def test_large_scores_do_not_overflow(attention):
 )
 def test_no_parameter_is_idle(attention):
     relation, query, keys = made(attention)
-    relation(query, relation.project(keys)).square().sum().backward()
+    relation(query, keys).square().sum().backward()
     assert not [k for k, p in relation.named_parameters() if p.grad is None]

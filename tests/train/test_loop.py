@@ -23,8 +23,10 @@ from idcf.errors import ArtifactError
 from idcf.testing import world
 from idcf.testing.worlds import blank, keys_of, objective_of, some_batches
 from idcf.train import loop
+from idcf.train.descent import Descent
 from idcf.train.loop import TrainConfig, fit
 from idcf.train.objectives import Ridge, factorise, norms
+from idcf.train.runtime import LOCAL
 from idcf.train.stopping import Log, read_checkpoint
 
 torch.set_num_threads(1)
@@ -161,16 +163,40 @@ def test_weight_decay_is_for_networks_and_coupled_decay_for_all():
         return {k for k, v in model.state_dict().items() if not torch.allclose(v, state[k])}
 
     assert "head.net.0.weight" in moved(weight_decay=0.5)
-    optimiser = loop._optimiser(made("nnmf"), replace(CONFIG, weight_decay=0.5))
-    decay = {id(p): g["weight_decay"] for g in optimiser.param_groups for p in g["params"]}
-    assert sorted(set(decay.values())) == [0.0, 0.5]
     model = made("nnmf")
-    groups = loop._optimiser(model, replace(CONFIG, weight_decay=0.5)).param_groups
-    spared = {id(p) for g in groups if not g["weight_decay"] for p in g["params"]}
-    assert spared == {id(p) for t in (model.users, model.items) for p in t.parameters()}
-    (whole,) = loop._optimiser(model, replace(CONFIG, coupled_decay=0.5)).param_groups
-    assert whole["weight_decay"] == 0.5
-    assert len(whole["params"]) == len(list(model.parameters()))
+    tables = [p for t in (model.users, model.items) for p in t.parameters()]
+    (networks, much), (spared, none) = Descent(model, replace(CONFIG, weight_decay=0.5)).groups
+    assert (much, none) == (0.5, 0.0)
+    assert {id(p) for p in spared} == {id(p) for p in tables}
+    assert sum(p.numel() for p in networks) == sum(p.numel() for p in model.head.parameters())
+    assert [d for _, d in Descent(model, replace(CONFIG, coupled_decay=0.5)).groups] == [0.5, 0.5]
+
+
+@pytest.mark.parametrize("options", [{"weight_decay": 0.5}, {"coupled_decay": 0.5}], ids=str)
+def test_a_descent_is_torch_s_own_on_every_weight(options):
+    """One vector for all networks moves as the tensors that lie in it would have."""
+    ours, theirs = made("nnmf").double(), made("nnmf").double()
+    descent = Descent(ours, replace(CONFIG, **options))
+    tables = {id(p) for t in (theirs.users, theirs.items) for p in t.parameters()}
+    coupled = "coupled_decay" in options
+    kind = torch.optim.Adam if coupled else torch.optim.AdamW
+    decays = [0.5 if coupled or id(p) not in tables else 0.0 for p in theirs.parameters()]
+    groups = [
+        {"params": [p], "weight_decay": d} for p, d in zip(theirs.parameters(), decays, strict=True)
+    ]
+    expected = kind(groups, CONFIG.learning_rate)
+    batch = next(iter(some_batches(ours, TABLE, 100)))
+    for _ in range(3):
+        for model in (ours, theirs):
+            scores = model(batch.users, batch.items, batch.owner)
+            (scores - batch.labels).square().sum().backward()
+        descent.step(LOCAL)
+        expected.step()
+        expected.zero_grad()
+    for one, other in zip(ours.parameters(), theirs.parameters(), strict=True):
+        torch.testing.assert_close(one, other)
+    descent.close()
+    assert len({p.untyped_storage().data_ptr() for p in ours.parameters()}) == len(decays)
 
 
 def test_the_published_penalty():

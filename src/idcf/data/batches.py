@@ -52,18 +52,17 @@ def episodes(
     """Batches of about `size` rows: each row of the table is asked for once an epoch.
 
     A user's rows are shuffled on a ring and cut into groups of `targets`; the history of a
-    group is the stretch of the ring that follows it.
+    group is the stretch of the ring that follows it, of a random length within `lengths`.
     """
     order, start = table.by_user
-    ring = order[np.lexsort((rng.random(len(order)), table.user[order]))]
+    drawn = rng.integers(1 << 40, size=len(order))
+    ring = order[np.argsort((table.user[order] << 40) | drawn)]  # shuffled, user by user
     count = np.diff(start)
     groups = -(-count // targets)  # rounded up
     user = np.repeat(np.arange(len(count)), groups)
     first = (np.arange(len(user)) - np.repeat(np.cumsum(groups) - groups, groups)) * targets
     asked = np.minimum(targets, count[user] - first)
-    low, high = lengths
-    drawn = low + np.floor(rng.random(len(user)) * (high - low + 1)).astype(np.int64)
-    read = np.minimum(drawn, count[user] - asked)
+    read = np.minimum(_lengths(lengths, len(user), rng), count[user] - asked)
     shuffled = np.argsort(rng.random(len(user)), kind="stable")
     ends = np.cumsum(asked[shuffled]) // size
     cuts = np.concatenate([[0], np.flatnonzero(np.diff(ends)) + 1, [len(shuffled)]])
@@ -90,6 +89,15 @@ def episodes(
             yield _batch(
                 who[low:high], history, owner[mine] - low, table, pick[mine], rng, negatives
             )
+
+
+def _lengths(bounds: tuple[int, int], n: int, rng: np.random.Generator) -> Ints:
+    """Evenly over the logarithm: the first ratings of a newcomer tell most, so a model must have
+    met short histories as often as long ones."""
+    low, high = bounds
+    least = max(low, 1)
+    drawn = np.floor(least * ((high + 1) / least) ** rng.random(n)).astype(np.int64)
+    return np.clip(drawn, low, high)
 
 
 def _batch(

@@ -61,26 +61,29 @@ class TwoTower(Model):
 
     mean: float
     head: Head
+    hides: bool = False  # does it hide a row's own rating from its item's tower in training?
 
     @abstractmethod
     def embed_users(self, users: Users) -> Embedded: ...
 
     @abstractmethod
     def embed_items(self, items: Tensor, without: Tensor | None = None) -> Embedded:
-        """items [M, K] or [I]. `without` [M]: the user whose own rating row m must not see."""
+        """items [M, K] or [M]. `without` [M]: the user whose own rating row m must not see."""
 
     def forward(self, users: Users, items: Tensor, owner: Tensor) -> Tensor:
         return self.score(self.embed_users(users), users, items, owner)
 
     def score(self, user: Embedded, users: Users, items: Tensor, owner: Tensor) -> Tensor:
-        """`forward` for users who are embedded already."""
-        without = users.ids[owner] if self.training else None
+        """`forward` for users who are embedded already; items are [M, K], or [M]."""
+        hide = self.training and self.hides
+        without = users.ids.index_select(0, owner) if hide else None
         return self.match(user.take(owner), self.embed_items(items, without))
 
     def match(self, user: Embedded, item: Embedded) -> Tensor:
-        """user [M, D] against item [M, K, D]."""
+        """user [M, D] against item [M, K, D], or [M, D]."""
         score: Tensor = self.head(user.vector, item.vector)
-        return score + user.bias[:, None] + item.bias + self.mean
+        bias = user.bias if item.bias.ndim == 1 else user.bias[:, None]
+        return score + (bias + (item.bias + self.mean))
 
     def catalogue(self) -> Embedded:
         """All items, embedded."""

@@ -47,6 +47,8 @@ class Belief(NamedTuple):
 
 
 class Bayes(Posterior):
+    """Items known up to means and second moments, and the prior of people never met."""
+
     inductive: ClassVar[bool] = True
     means: Tensor  # [I, T, D]: of (q_i, b_i)
     seconds: Tensor  # [I, T, P]: of the products of any two of these
@@ -111,7 +113,7 @@ class Bayes(Posterior):
         left = second[..., self.triangle]
         # Σ E(r - μ - b_i) q_i; the last coordinate of the evidence is 1, not b_i
         right = pool(means, history, own).view(-1, blocks, size) - left[..., -1]
-        right[..., -1] = segment_sum(own, history)[:, None] - first[..., -1]
+        right[..., -1] = segment_sum(own, history.owner(), len(n))[:, None] - first[..., -1]
         left[..., -1], left[..., -1, :] = first, first
         left[..., -1, -1] = n[:, None]
         prior = self.link[:, 0] + torch.einsum(

@@ -46,7 +46,7 @@ class GCMC(Backbone):
         self.mean = domain.mean if config.center else 0.0
         self.n_items, self.n_users = domain.n_items, domain.n_users
         self.rates = not domain.implicit
-        self.hide_target, self.edge_dropout = config.hide_target, config.edge_dropout
+        self.hides, self.edge_dropout = config.hide_target, config.edge_dropout
         self.users = Table(domain.n_users, size, config.scale)
         self.items = Table(domain.n_items, size, config.scale)
         options = {"shared": config.shared_weights, "mean": config.mean}
@@ -76,7 +76,7 @@ class GCMC(Backbone):
         own: Embedded = self.items(items)
         sums, counts = self._heard()
         sums, counts = sums[items], counts[items]
-        if without is not None and self.hide_target:
+        if without is not None:
             sums, counts = self._hide(sums, counts, items, without)
         heard = self.from_users(sums, counts)
         return Embedded(torch.cat([own.vector, heard], -1), own.bias)
@@ -110,10 +110,11 @@ class GCMC(Backbone):
         self, sums: Tensor, counts: Tensor, items: Tensor, without: Tensor
     ) -> tuple[Tensor, Tensor]:
         """Take the edge (without[m], items[m, k]) out of the sums, where the graph has it."""
-        wanted = items * self.n_users + without[:, None]
+        own = without if items.ndim == 1 else without[:, None]
+        wanted = items * self.n_users + own
         at = torch.searchsorted(self.edges, wanted).clamp(max=len(self.edges) - 1)
-        there = (self.edges[at] == wanted) & (without[:, None] >= 0)
+        there = (self.edges[at] == wanted) & (own >= 0)
         level = torch.arange(len(self.levels), device=items.device)
-        mine = there[..., None] & (self.edge_level[at][..., None] == level)  # [M, K, L]
-        latent = self.users.vector[without.clamp(min=0)][:, None, None]  # [M, 1, 1, D]
+        mine = there[..., None] & (self.edge_level[at][..., None] == level)  # [M, K, L] or [M, L]
+        latent = self.users.vector[own.clamp(min=0)][..., None, :]
         return sums - mine[..., None] * latent, counts - mine.to(counts.dtype)

@@ -5,18 +5,23 @@ p̃_u' = h_w(d_u'), r̂ = f_θ(p̃_u', q_i): Wu et al., "Towards Open-World Reco
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from copy import deepcopy
 from dataclasses import dataclass
+from itertools import accumulate, islice, repeat
 from typing import ClassVar, Literal
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from idcf.models.base import Backbone, TwoTower
 from idcf.nn.heads import Head
-from idcf.nn.pooling import pool, shrunk_mean
-from idcf.nn.relation import Attention, Keys, Relation
-from idcf.types import Embedded, History, Users
+from idcf.nn.pooling import pool, segment_sum
+from idcf.nn.relation import Attention, Relation
+from idcf.types import Batch, Embedded, History, Read, Users, join
+
+_AHEAD = 32  # steps whose queries are read at once: enough to share the cost, bounded memory
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +50,8 @@ class IDCF(TwoTower):
     def __init__(self, config: IDCFConfig, backbone: Backbone, keys: Users) -> None:
         super().__init__()
         self.config = config
-        self.n_items, self.mean, self.rates = backbone.n_items, backbone.mean, backbone.rates
+        self.n_items, self.mean = backbone.n_items, backbone.mean
+        self.rates, self.hides = backbone.rates, backbone.hides
         self.backbone = deepcopy(backbone)
         self.head: Head = self.backbone.head  # f_θ moves here: it is tuned with the relation
         del self.backbone.head
@@ -67,54 +73,91 @@ class IDCF(TwoTower):
         self.relation = Relation(
             query.shape[-1], size, config.heads, config.attention, config.scaled
         )
-        self._projected: tuple[tuple[int, int, int], Keys] | None = None
 
     def embed_users(self, users: Users) -> Embedded:
-        return self.place(self.induce(users.history), users)
+        read = users.read or self.take_in(users.history)
+        return self.place(part(self.induce(users.history, read)), users, read)
 
-    def induce(self, history: History) -> Tensor:
+    def induce(self, history: History, read: Read | None = None) -> Tensor:
         """p̃_u' of anybody, from what they did, and the bias to expect of them: [B, D + 1]."""
-        query = (self.read(history) - self.shift) / self.spread
-        latent = self.relation(query, self._listen())
-        silent = history.lengths() == 0  # nothing known: the mean of the key users
-        return torch.where(silent[:, None], self.average, latent)
+        query, _, _, silent = read or self.take_in(history)
+        latent: Tensor = self.relation(query, self._listen(), self.key_scale)
+        return latent if silent is None else torch.where(silent, self.average, latent)
 
-    def place(self, latent: Tensor, users: Users) -> Embedded:
+    def place(self, own: Embedded, users: Users, read: Read | None = None) -> Embedded:
         """The user tower of induced latents. The bias of somebody who has no row of their own is
         what the latent leaves unexplained of the history, shrunk towards the induced one."""
-        vector, usual = latent[:, :-1], latent[:, -1]
-        history = users.history
         if self.config.bias == "zero":
-            return self.backbone.compose(Embedded(vector, usual * 0), users)
-        user = self.backbone.compose(Embedded(vector, usual), users)
+            return self.backbone.compose(Embedded(own.vector, own.bias * 0), users)
+        user = self.backbone.compose(own, users)
         if not self.rates:
             return user
-        owner = history.owner()
-        item = self.embed_items(history.items[:, None], users.ids[owner] if self.training else None)
-        left = history.values - self.match(user.take(owner), item)[:, 0]
-        return user._replace(bias=usual + shrunk_mean(left, history, self.config.bias_strength))
+        read = read or self.take_in(users.history)
+        heard = self.score(user, users, users.history.items, read.owner)
+        return user._replace(bias=user.bias + self._unexplained(heard, users.history, read))
+
+    def answer(self, own: Embedded, users: Users, items: Tensor, owner: Tensor) -> Tensor:
+        """`score` of users placed at these latents. What they did and what is asked go through
+        the head together: the bias is added to the answers afterwards."""
+        read = users.read or self.take_in(users.history)
+        if self.config.bias == "zero" or not self.rates or items.shape[1] > 1:
+            return self.score(self.place(own, users, read), users, items, owner)
+        user, history = self.backbone.compose(own, users), users.history
+        who, what = torch.cat([read.owner, owner]), torch.cat([history.items, items[:, 0]])
+        guess: Tensor = self.score(user, users, what, who)
+        heard, score = guess.split_with_sizes([read.owner.shape[0], owner.shape[0]])
+        more = self._unexplained(heard, history, read)
+        return (score + more.index_select(0, owner))[:, None]
+
+    def _unexplained(self, heard: Tensor, history: History, read: Read) -> Tensor:
+        """The residuals of the histories, shrunk to a bias each."""
+        return segment_sum(history.values - heard, read.owner, read.share.shape[0]) * read.share
 
     def embed_items(self, items: Tensor, without: Tensor | None = None) -> Embedded:
         return self.backbone.embed_items(items, without)
 
     def attention(self, users: Users) -> Tensor:
         """The weight each head gives each key user: [H, B, key users]."""
-        query = (self.read(users.history) - self.shift) / self.spread
-        return self.relation.weights(query, self.relation.project(self.keys, self.key_scale))
+        return self.relation.weights(self.take_in(users.history).query, self.keys, self.key_scale)
 
-    def _listen(self) -> Keys:
+    def _listen(self) -> Tensor:
         """A sample of the key users for each head in training, all of them otherwise."""
-        if self.training and len(self.keys) > self.config.sample:
-            shape = (self.config.heads, self.config.sample)
-            drawn = torch.randint(len(self.keys), shape, device=self.keys.device)
-            return self.relation.project(self.keys[drawn], self.key_scale)
-        if not self.frozen:
-            return self.relation.project(self.keys, self.key_scale)
-        k, v = self.relation.key, self.relation.value
-        state = (k.data_ptr(), k._version, v._version)
-        if self._projected is None or self._projected[0] != state:
-            self._projected = state, self.relation.project(self.keys, self.key_scale)
-        return self._projected[1]
+        if not self.training or self.keys.shape[0] <= self.config.sample:
+            return self.keys
+        shape = (self.config.heads, self.config.sample)
+        drawn = torch.randint(self.keys.shape[0], shape, device=self.keys.device)
+        return F.embedding(drawn, self.keys)
+
+    def ahead(self, batches: Iterable[Batch]) -> Iterator[Batch]:
+        """The same batches, read, many steps at once: Q is frozen in training."""
+        steps = iter(batches)
+        while some := list(islice(steps, _AHEAD)):
+            histories = [b.users.history for b in some]
+            users, entries = [len(b.users) for b in some], [len(h.items) for h in histories]
+            with torch.no_grad():
+                query, owner, share, silent = self.take_in(join(histories).to(self.device))
+                first = torch.tensor([0, *accumulate(users[:-1])])
+                shift = first.repeat_interleave(torch.tensor(entries)).to(self.device)
+            parts = zip(
+                query.split_with_sizes(users),
+                (owner - shift).split_with_sizes(entries),
+                share.split_with_sizes(users),
+                repeat(None, len(some)) if silent is None else silent.split_with_sizes(users),
+                strict=True,
+            )
+            for batch, mine in zip(some, parts, strict=True):
+                yield batch.having(Read(*mine))
+
+    def take_in(self, history: History) -> Read:
+        """All that is read of histories: d_u' to unit variance, and what infers a bias."""
+        n, strength = history.lengths(), self.config.bias_strength
+        silent = n[:, None] == 0
+        return Read(
+            (self.read(history) - self.shift) / self.spread,
+            history.owner(),
+            1 / (n + strength).clamp(min=1e-9),
+            silent if bool(silent.any()) else None,
+        )
 
     def read(self, history: History) -> Tensor:
         """d_u', from the items of the history, their number and, where asked, their ratings."""
@@ -129,3 +172,9 @@ class IDCF(TwoTower):
 
     def _residual(self, history: History) -> Tensor:
         return history.values - self.mean - self.backbone.items.bias[history.items]
+
+
+def part(latent: Tensor) -> Embedded:
+    """[B, D + 1] as vector and bias."""
+    vector, bias = latent.split_with_sizes([latent.shape[1] - 1, 1], 1)
+    return Embedded(vector, bias.squeeze(1))

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 class Head(nn.Module, ABC):
     @abstractmethod
     def forward(self, user: Tensor, item: Tensor) -> Tensor:
-        """user [M, D], item [M, K, D] -> [M, K]."""
+        """user [M, D], item [M, K, D] -> [M, K], or one item each: [M, D] -> [M]."""
 
     @abstractmethod
     def all(self, user: Tensor, item: Tensor) -> Tensor:
@@ -25,10 +25,17 @@ class Head(nn.Module, ABC):
 
 class Dot(Head):
     def forward(self, user: Tensor, item: Tensor) -> Tensor:
+        if item.ndim == user.ndim:
+            return (user * item).sum(-1)
         return torch.einsum("md,mkd->mk", user, item)
 
     def all(self, user: Tensor, item: Tensor) -> Tensor:
         return user @ item.T
+
+
+def _facing(user: Tensor, item: Tensor) -> Tensor:
+    """The user beside each of its items."""
+    return user if item.ndim == user.ndim else user[:, None]
 
 
 def mlp(sizes: tuple[int, ...], activation: Callable[[], nn.Module]) -> nn.Sequential:
@@ -50,10 +57,10 @@ class Perceptron(Head):
         nn.init.zeros_(last.bias)
 
     def forward(self, user: Tensor, item: Tensor) -> Tensor:
-        both = user[:, None] * item
-        read = torch.cat([user[:, None].expand_as(both), item, both], -1)
-        out: Tensor = (both.sum(-1) + self.net(read).squeeze(-1)) / 2
-        return out
+        p = _facing(user, item)
+        both = p * item
+        deep: Tensor = self.net(torch.cat([p.expand_as(both), item, both], -1)).squeeze(-1)
+        return (both.sum(-1) + deep) / 2
 
     def all(self, user: Tensor, item: Tensor) -> Tensor:
         """The first layer is linear in q once p is fixed: W[p ‖ q ‖ p⊙q] = W₁p + (W₂ + W₃p) q."""
@@ -74,7 +81,7 @@ class Products(Head):
         self.net = mlp((4 * size, *hidden, 1), nn.ReLU)
 
     def forward(self, user: Tensor, item: Tensor) -> Tensor:
-        p, m = user[:, None].chunk(2, -1)
+        p, m = _facing(user, item).chunk(2, -1)
         q, n = item.chunk(2, -1)
         out: Tensor = self.net(torch.cat([p * q, p * m.expand_as(q), n * q, n * m], -1)).squeeze(-1)
         return out

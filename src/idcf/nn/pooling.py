@@ -26,15 +26,15 @@ def pool(table: Tensor, history: History, weights: Tensor | None = None) -> Tens
     )
 
 
-def segment_sum(values: Tensor, history: History) -> Tensor:
-    """Σ over each history of one number per entry: [N] -> [B]."""
-    total = values.new_zeros(len(history.offsets) - 1)
-    return total.index_add_(0, history.owner(), values)
+def segment_sum(values: Tensor, owner: Tensor, users: int) -> Tensor:
+    """Σ over each history of one number per entry: [N] -> [B], where `owner` is the history's."""
+    return values.new_zeros(users).index_add(0, owner, values)
 
 
 def shrunk_mean(values: Tensor, history: History, strength: Tensor | float) -> Tensor:
     """Σ values / (n + strength): the ridge estimate of a user's bias from residuals."""
-    return segment_sum(values, history) / (history.lengths() + strength).clamp(min=1e-9)
+    n = history.lengths()
+    return segment_sum(values, history.owner(), len(n)) / (n + strength).clamp(min=1e-9)
 
 
 def per_level(history: History, levels: Tensor) -> History:

@@ -11,11 +11,14 @@ from torch import Tensor, nn
 Attention = Literal["dot", "additive", "literal"]
 
 
-class Keys(NamedTuple):
-    """The key users as each head sees them, projected once however many ask."""
+class Folded(NamedTuple):
+    """Dot attention with W_k and W_v moved to the asking side: key users are heard as they are.
 
-    key: Tensor  # [H, S, D]
-    value: Tensor  # [H, S, D]
+    ⟨W_q d, W_k p⟩ = ⟨W_kᵀ W_q d, p⟩ and Σ_h (Σ c p) W_v W_o = (Σ c p) (W_v W_o).
+    """
+
+    ask: Tensor  # [H, Q, D]
+    give: Tensor  # [H, D, D]
 
 
 class Relation(nn.Module):
@@ -42,27 +45,40 @@ class Relation(nn.Module):
         if attention != "dot":
             self.e_key = nn.Parameter(_glorot(heads, size, 1))
 
-    def project(self, keys: Tensor, scale: Tensor | float = 1.0) -> Keys:
-        """keys [S, D], the same for every head, or [H, S, D]; `scale` is for the scores alone."""
-        return Keys((keys * scale) @ self.key, keys @ self.value)
+    def fold(self) -> Folded:
+        """A product of weights alone: it costs the same however many ask, or are asked."""
+        ask = torch.bmm(self.query, self.key.mT)
+        return Folded(ask, torch.bmm(self.value, self.out.view_as(self.value)))
 
-    def weights(self, query: Tensor, keys: Keys) -> Tensor:
-        """How much each query user listens to each key user: [H, B, S]."""
-        asked = query @ self.query  # [H, B, D]
+    def weights(self, query: Tensor, keys: Tensor, scale: Tensor | float = 1.0) -> Tensor:
+        """How much each query user listens to each key user: [H, B, S]. Keys are [S, D], the same
+        for every head, or [H, S, D]; `scale` is theirs, for the scores alone."""
         if self.attention == "dot":
-            return torch.softmax((asked * self.scale) @ keys.key.mT, -1)
+            return self._dot(query, keys, scale, self.fold().ask)
+        asked, key = query @ self.query, (keys * scale) @ self.key
         if self.attention == "additive":
-            both = F.leaky_relu(asked[:, :, None] + keys.key[:, None], 0.2)
+            both = F.leaky_relu(asked[:, :, None] + key[:, None], 0.2)
             e: Tensor = self.e_key[:, None]
             return torch.softmax((both @ e).squeeze(-1), -1)
-        score = asked @ self.e_query + (keys.key @ self.e_key).mT
+        score = asked @ self.e_query + (key @ self.e_key).mT
         out: Tensor = score / score.sum(-1, keepdim=True)
         return out
 
-    def forward(self, query: Tensor, keys: Keys) -> Tensor:
-        mixed = self.weights(query, keys) @ keys.value  # [H, B, D]
-        out: Tensor = mixed.transpose(0, 1).flatten(1) @ self.out
-        return out
+    def forward(self, query: Tensor, keys: Tensor, scale: Tensor | float = 1.0) -> Tensor:
+        """Σ_h Σ_s c p_s W_v W_o: [B, D]."""
+        ask, give = self.fold()
+        if self.attention == "dot":
+            weights = self._dot(query, keys, scale, ask)
+        else:
+            weights = self.weights(query, keys, scale)
+        mixed = torch.bmm(weights, keys.expand(give.shape[0], -1, -1))
+        return torch.bmm(mixed, give).sum(0)
+
+    def _dot(self, query: Tensor, keys: Tensor, scale: Tensor | float, ask: Tensor) -> Tensor:
+        # bmm and not @, which wraps it in views that are recorded and replayed
+        heads = ask.shape[0]
+        asked = torch.bmm((query * (self.scale * scale)).expand(heads, -1, -1), ask)
+        return torch.softmax(torch.bmm(asked, keys.expand(heads, -1, -1).mT), -1)
 
 
 def _glorot(heads: int, a: int, b: int) -> Tensor:

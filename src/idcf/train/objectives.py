@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from idcf.models import IDCF, Backbone, Model
+from idcf.models.idcf import part
 from idcf.train.runtime import LOCAL, Runtime
 from idcf.types import Batch
 
@@ -96,20 +97,21 @@ def adapt(contrast: float, runtime: Runtime = LOCAL) -> Objective:
 
     def objective(model: Model, batch: Batch) -> Terms:
         assert isinstance(model, IDCF)
-        own = model.induce(batch.users.history)
-        user = model.place(own, batch.users)
-        scores = model.score(user, batch.users, batch.items, batch.owner)
-        terms = fit_to_labels(scores, batch, model.rates)
+        users = batch.users
+        own = part(model.induce(users.history, users.read))
+        terms = fit_to_labels(
+            model.answer(own, users, batch.items, batch.owner), batch, model.rates
+        )
         if not contrast:
             return terms
-        ids, induced = batch.users.ids, runtime.gather(own[:, :-1])
-        everyone = runtime.gather(ids)
-        logits = model.backbone.users.vector[ids] @ induced.T
-        place = torch.arange(len(ids), device=ids.device) + _start(ids, runtime)
-        again = ids[:, None] == everyone  # the same person is no counter-example
-        again[torch.arange(len(ids), device=ids.device), place] = False
-        pull = F.cross_entropy(logits.masked_fill(again, -torch.inf), place, reduction="sum")
-        return {**terms, "contrast": contrast * pull / batch.n_users}
+        ids, induced = users.ids, runtime.gather(own.vector)
+        logits = model.backbone.users.vector.index_select(0, ids) @ induced.T
+        start = _start(ids, runtime)
+        place = torch.arange(start, start + ids.shape[0], device=ids.device)
+        again = ids[:, None] == runtime.gather(ids)  # the same person is no counter-example
+        again.scatter_(1, place[:, None], False)
+        pull = F.cross_entropy(logits.masked_fill_(again, -torch.inf), place, reduction="sum")
+        return {**terms, "contrast": pull * (contrast / batch.n_users)}
 
     return objective
 

@@ -22,11 +22,13 @@ OWN = "own"  # the row for data that has no name here
 
 @dataclass(frozen=True)
 class Setting:
-    """How one model is built and trained. `lengths` are the histories of a training episode."""
+    """How one model is built and trained. `lengths` are the histories of a training episode,
+    `newcomers` those that held-out people come with."""
 
     options: Mapping[str, Any] = field(default_factory=dict)
     train: TrainConfig = field(default_factory=TrainConfig)
-    lengths: tuple[int, int] = (4, 29)
+    lengths: tuple[int, int] = (1, 29)
+    newcomers: tuple[int, int] = (4, 29)
     targets: int = 8  # rows asked of a user per episode
     episodes: bool = True  # False: random rows with the whole history, the target in it
     validation: float = 0.1  # share of the key users, or of the rows, that is held out

@@ -20,7 +20,7 @@ from idcf.data.interactions import Interactions, Ints
 from idcf.data.split import Split, Task, hold_out, hold_out_users, sample_users
 from idcf.errors import ConfigError
 from idcf.evaluate import loss_on, rmse_on
-from idcf.models import Backbone, Model, configure, entry
+from idcf.models import IDCF, Backbone, Model, configure, entry
 from idcf.models.baselines import BiasConfig
 from idcf.rng import derive, stream
 from idcf.train.loop import TrainConfig, fit
@@ -195,9 +195,12 @@ def _adapt(
     model = entry(name).build(configure(name, chosen.options), backbone, who)
     contrast = chosen.train.contrast if job.users == "new" else 0.0
     watch = None if task is None else _watch(task, job.seed)
+    assert isinstance(model, IDCF)
     epoch = _epochs(name, job, chosen, rows, True)
+    # several processes divide a batch first, and each reads its own
+    ahead = epoch if job.runtime.world > 1 else lambda n: model.ahead(epoch(n))
     objective = adapt(contrast, job.runtime)
-    return model, _fit(name, model, epoch, objective, chosen.train, watch, job, epochs)
+    return model, _fit(name, model, ahead, objective, chosen.train, watch, job, epochs)
 
 
 def _epochs(
@@ -269,7 +272,7 @@ def _held_out(
     """Validation users: gone from the table, with histories as short as a newcomer's."""
     away = sample_users(users, chosen.validation or 0.1, stream(job.seed, "validation users"))
     rng = stream(job.seed, "validation histories")
-    return hold_out_users(table, away, chosen.lengths, rng)
+    return hold_out_users(table, away, chosen.newcomers, rng)
 
 
 def _watch(task: Task, seed: int) -> Callable[[Model], float]:

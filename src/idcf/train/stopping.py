@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 import math
 import os
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
 
-import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
@@ -53,14 +52,14 @@ def write_checkpoint(
     path: Path,
     model: dict[str, Tensor],
     best: dict[str, Tensor],
-    optimiser: dict[str, Any],
+    optimiser: Sequence[dict[str, Tensor]],
     log: Log,
 ) -> None:
     """One file, replaced in one step: whoever is killed leaves the old one or the new one."""
     tensors = {f"model.{k}": v for k, v in model.items()}
     tensors |= {f"best.{k}": v for k, v in best.items()}
-    for number, state in optimiser["state"].items():
-        tensors |= {f"optimiser.{number}.{k}": torch.as_tensor(v) for k, v in state.items()}
+    for number, state in enumerate(optimiser):
+        tensors |= {f"optimiser.{number}.{k}": v for k, v in state.items()}
     meta = {"log": json.dumps(asdict(log))}
     path.parent.mkdir(parents=True, exist_ok=True)
     fresh = path.with_name(path.name + ".part")

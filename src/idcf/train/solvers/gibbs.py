@@ -124,9 +124,11 @@ class Chain:
         """α, and how much more or less than that a user's ratings are worth: w ~ Gamma(ν/2, ν/2),
         scaled so that the mean rating has weight 1."""
         history, users, items = self.users.history, self.users.latent, self.items.latent
-        p, q = users[history.owner()], items[history.items]
+        owner = history.owner()
+        p, q = users[owner], items[history.items]
         fitted = (p[:, :-1] * q[:, :-1]).sum(1) + p[:, -1] + q[:, -1]
-        squares = segment_sum((history.values - fitted).square(), history).double().cpu().numpy()
+        left = segment_sum((history.values - fitted).square(), owner, len(users))
+        squares = left.double().cpu().numpy()
         n, weight = history.lengths().cpu().numpy(), np.ones(len(squares))
         if self.freedom < np.inf:
             rate = self.freedom + self.alpha * squares
