@@ -124,6 +124,10 @@ class Reader:
             self._refuse_unknown(asked, what)
         return np.array(sorted(found), np.int64)
 
+    def knows(self, item: Any) -> bool:
+        """Is this an id of the vocabulary? Costs nothing, unlike the hint of an error."""
+        return isinstance(item, Hashable) and item in self._row
+
     def row(self, item: Any) -> int:
         found = self._row.get(item, -1) if isinstance(item, Hashable) else -1
         if found < 0:
@@ -183,6 +187,8 @@ class Reader:
         for x, value in pairs:
             if not isinstance(x, Hashable):
                 raise DataError(f"item id {x!r:.80} is of type {type(x).__name__}; {_FORMS}")
+            if value is None:
+                raise DataError(f"item {x!r:.80} has no rating; the model was trained on ratings")
             try:
                 number = float(value)
             except (TypeError, ValueError, OverflowError):
@@ -218,6 +224,14 @@ def report(reads: Sequence[Read]) -> None:
         warn(
             f"{len(strange)} items of the history are unknown to the model, such as {strange[0]!r}"
         )
+
+
+def ragged(lists: Sequence[Ints]) -> History:
+    """Rows of items of some people, without ratings."""
+    offsets = np.zeros(len(lists) + 1, np.int64)
+    np.cumsum([len(x) for x in lists], out=offsets[1:])
+    items = torch.from_numpy(np.concatenate(lists) if lists else np.empty(0, np.int64))
+    return History(items, torch.ones(len(items)), torch.from_numpy(offsets))
 
 
 def as_users(reads: Sequence[Read]) -> Users:
