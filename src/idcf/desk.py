@@ -13,7 +13,7 @@ import torch
 
 from idcf.artifact import Artifact
 from idcf.data.histories import Read, Reader, as_users, ragged
-from idcf.data.interactions import Ints
+from idcf.data.interactions import Floats, Ints
 from idcf.index import Exact, best_of
 from idcf.types import Users
 
@@ -104,6 +104,11 @@ class Desk:
         self.reader = Reader(
             found.items, implicit=world.implicit, levels=world.levels, titles=found.titles
         )
+
+    def embed(self, reads: Sequence[Read]) -> Floats:
+        """Vectors of newcomers: [B, D]."""
+        vectors: Floats = self.index.embed(as_users(reads)).vector.float().cpu().numpy()
+        return vectors
 
     def filters(
         self, candidates: Iterable[Any] | None, exclude: Iterable[Any] | None, seen: bool = True

@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from idcf import artifact
-from idcf.artifact import Artifact
+from idcf.artifact import Artifact, Manifest
 from idcf.data.histories import as_users, is_many, lookup, named, report
 from idcf.data.interactions import Interactions
 from idcf.data.parsers import read_interactions
@@ -119,7 +119,7 @@ class Recommender:
         desk, many = self._desk(), is_many(history)
         reads = desk.reader.many(history)[1] if many else [desk.reader.one(history)]
         report(reads)
-        vectors: Array = desk.index.embed(as_users(reads)).vector.float().cpu().numpy()
+        vectors = desk.embed(reads)
         return vectors if many else vectors[0]
 
     @overload
@@ -204,6 +204,11 @@ class Recommender:
     def desk(self) -> Desk:
         """The fitted model with its ids and titles: what a server reads and answers with."""
         return self._desk()
+
+    @property
+    def about(self) -> Manifest:
+        """What the model is, and what it was trained on."""
+        return self._fitted().manifest
 
     def _known(self, users: Any, n: int, filters: Filters) -> Any:
         """Lists for people who were in the training table, which only `fit` leaves in memory."""

@@ -92,12 +92,12 @@ class Reader:
         if history is None:
             return _NOTHING
         if isinstance(history, Mapping):
-            return self._read(history.items())
+            return self.pairs(history.items())
         if isinstance(history, np.ndarray):
             history = history.tolist()
         if isinstance(history, list | tuple | set | frozenset | range):
-            return self._read(self._listed(list(history)))
-        return self._read(self._columns(history))
+            return self.pairs(self._listed(list(history)))
+        return self.pairs(self._columns(history))
 
     def many(self, histories: Any) -> tuple[list[Hashable], list[Read]]:
         """The histories of a list, or of a table with a column user_id, in order of appearance."""
@@ -109,7 +109,7 @@ class Reader:
         each: dict[Hashable, list[tuple[Any, Any]]] = {}
         for user, pair in zip(frame["user_id"].to_list(), self._columns(frame), strict=True):
             each.setdefault(user, []).append(pair)
-        return list(each), [self._read(pairs) for pairs in each.values()]
+        return list(each), [self.pairs(pairs) for pairs in each.values()]
 
     def rows(self, ids: Iterable[Any], what: str, *, strict: bool = True) -> Ints:
         """Rows of the known among the ids; with `strict`, an error where none of them is."""
@@ -134,7 +134,8 @@ class Reader:
             self._refuse_unknown([item], "item")
         return found
 
-    def _read(self, pairs: Pairs) -> Read:
+    def pairs(self, pairs: Pairs) -> Read:
+        """The history of one newcomer as (item id, rating), without further ado."""
         get, strange = self._row.get, ()
         try:
             told = {get(x, -1): float(v) for x, v in pairs}

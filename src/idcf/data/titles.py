@@ -12,10 +12,9 @@ from unicodedata import combining, normalize
 
 import numpy as np
 
-from idcf.data.interactions import Ints
-
 _WORD = re.compile(r"\w+")
 _CLOSE = 0.3  # share of letter triples in common from which a name counts as a slip of another
+_NONE = np.empty(0, np.int32)
 _COMPARED = 12  # letter by letter, of the names nearest by their triples
 
 
@@ -58,12 +57,16 @@ class Titles:
         first = [] if exact is None else [exact]
         return list(dict.fromkeys([*first, *found]))[:n] or self.nearest(text, n)
 
+    def holds(self, row: int, text: str) -> bool:
+        """Has this name every word typed, or its beginning?"""
+        return all(f" {word}" in self._spaced[row] for word in _WORD.findall(fold(text)))
+
     def nearest(self, text: str, n: int = 3) -> list[int]:
         """Rows of the names that look like this one, for a slip of the finger."""
         asked = _triples(fold(text))
         common = np.zeros(len(self.names), np.int64)
         for triple in asked:
-            common[self._rows(triple)] += 1
+            common[self._triples.get(triple, _NONE)] += 1
         likeness = 2 * common / np.maximum(self._sizes + len(asked), 1)
         # a few words of a long title: what was typed is all in it
         likeness = np.maximum(likeness, 0.8 * common / max(len(asked), 1))
@@ -77,16 +80,13 @@ class Titles:
 
         return sorted(near.tolist(), key=alike, reverse=True)[:n]
 
-    def _rows(self, triple: str) -> Ints | list[int]:
-        return self._triples.get(triple, [])  # type: ignore[return-value]
-
 
 def _triples(text: str) -> set[str]:
     padded = f"  {text} "
     return {padded[k : k + 3] for k in range(len(padded) - 2)}
 
 
-def named(names: Iterable[str]) -> str:
+def either(names: Iterable[str]) -> str:
     """For an error message: 'a', 'b' or 'c'."""
     said = [f"{x!r:.100}" for x in names]
     return " or ".join([", ".join(said[:-1]), said[-1]] if len(said) > 1 else said)
