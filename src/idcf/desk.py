@@ -18,6 +18,7 @@ from idcf.index import Exact, best_of
 from idcf.types import Users
 
 NEVER = float("-inf")
+_FEW = 6  # up to so many are answered sooner one by one: a pass has a price of its own
 POPULAR = "popular"  # where nothing is known of a person, whatever the model
 
 
@@ -135,7 +136,7 @@ class Desk:
 
     def answer(self, asked: Sequence[Asked]) -> list[Recommendations]:
         """Many newcomers in one pass, each with an n and filters of their own."""
-        if len(asked) < 2 or any(x.filters.only is not None for x in asked):
+        if len(asked) < _FEW or any(x.filters.only is not None for x in asked):
             return [self.one(x) for x in asked]  # a choice of candidates is rare
         people = as_users([x.read for x in asked])
         skip = people.history

@@ -13,9 +13,9 @@ from unicodedata import combining, normalize
 import numpy as np
 
 _WORD = re.compile(r"\w+")
-_CLOSE = 0.3  # share of letter triples in common from which a name counts as a slip of another
+_CLOSE = 0.3  # share of pairs of letters in common from which a name counts as a slip of another
 _NONE = np.empty(0, np.int32)
-_COMPARED = 12  # letter by letter, of the names nearest by their triples
+_COMPARED = 12  # letter by letter, of the names nearest by their pairs
 
 
 def fold(text: str) -> str:
@@ -32,13 +32,13 @@ class Titles:
         self._folded = [fold(x) for x in self.names]
         self._spaced = [" " + " ".join(_WORD.findall(x)) for x in self._folded]
         self._whole: dict[str, int] = {}
-        triples: dict[str, list[int]] = {}
-        for n, text in enumerate(self._folded):
+        rows: dict[str, list[int]] = {}
+        for n, (text, spaced) in enumerate(zip(self._folded, self._spaced, strict=True)):
             self._whole.setdefault(text, n)
-            for triple in _triples(text):
-                triples.setdefault(triple, []).append(n)
-        self._sizes = np.array([len(_triples(x)) for x in self._folded], np.int64)
-        self._triples = {k: np.array(v, np.int32) for k, v in triples.items()}
+            for pair in _pairs(spaced):
+                rows.setdefault(pair, []).append(n)
+        self._sizes = np.array([len(_pairs(x)) for x in self._spaced], np.int64)
+        self._rows = {k: np.array(v, np.int32) for k, v in rows.items()}
 
     def find(self, text: str) -> int | None:
         """The row of exactly this title or id."""
@@ -63,10 +63,10 @@ class Titles:
 
     def nearest(self, text: str, n: int = 3) -> list[int]:
         """Rows of the names that look like this one, for a slip of the finger."""
-        asked = _triples(fold(text))
+        asked = _pairs(" " + " ".join(_WORD.findall(fold(text))))
         common = np.zeros(len(self.names), np.int64)
-        for triple in asked:
-            common[self._triples.get(triple, _NONE)] += 1
+        for pair in asked:
+            common[self._rows.get(pair, _NONE)] += 1
         likeness = 2 * common / np.maximum(self._sizes + len(asked), 1)
         # a few words of a long title: what was typed is all in it
         likeness = np.maximum(likeness, 0.8 * common / max(len(asked), 1))
@@ -81,9 +81,9 @@ class Titles:
         return sorted(near.tolist(), key=alike, reverse=True)[:n]
 
 
-def _triples(text: str) -> set[str]:
-    padded = f"  {text} "
-    return {padded[k : k + 3] for k in range(len(padded) - 2)}
+def _pairs(spaced: str) -> set[str]:
+    """Pairs of neighbours; the space before a word is one of them."""
+    return {spaced[k : k + 2] for k in range(len(spaced) - 1)}
 
 
 def either(names: Iterable[str]) -> str:

@@ -29,6 +29,7 @@ from idcf.serve.metrics import TYPE, Metrics
 from idcf.serve.openapi import describe, reads
 
 Handler = Callable[[Any], Awaitable[Any]]
+Best = Annotated[int, Query(ge=1, le=100, description="How many, at most.")]
 _ASSETS = {
     "/": ("index.html", "text/html; charset=utf-8"),
     "/static/page.css": ("page.css", "text/css; charset=utf-8"),
@@ -150,14 +151,12 @@ def _posts(engine: Engine) -> list[Post]:
 
 
 def _gets(app: FastAPI, engine: Engine, metrics: Metrics) -> None:
-    best = Annotated[int, Query(ge=1, le=100, description="How many, at most.")]
-
     @app.get("/v1/items", summary="Items by title", responses=reads(s.Found))
     async def items(
         query: Annotated[
             str, Query(max_length=200, description="As typed.", examples=["toy"])
         ] = "",
-        n: best = 20,
+        n: Best = 20,
     ) -> Response:
         return _json(engine.now.items(query, n))
 
@@ -166,7 +165,7 @@ def _gets(app: FastAPI, engine: Engine, metrics: Metrics) -> None:
         summary="Items like this one",
         responses=reads(s.Answer, 404, 501),
     )
-    async def similar(item_id: str, n: best = 10) -> Response:
+    async def similar(item_id: str, n: Best = 10) -> Response:
         if not engine.now.knows(item_id):
             raise HTTPException(
                 404, f"item {item_id[:80]!r} is unknown; /v1/items?query= finds ids"

@@ -23,6 +23,7 @@ from idcf.serve.schemas import BODY, Problem, encode
 
 LOG = logging.getLogger("idcf.serve")
 _JSON = (b"content-type", b"application/json")
+_LONGEST = 4000  # characters of a trace: its end says what happened
 _SLOWEST = 10.0  # seconds that a body may take to come in
 
 
@@ -44,12 +45,14 @@ class Gate:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        began, status = time.perf_counter(), 0
+        began, status, whole = time.perf_counter(), 0, False
 
         async def sending(message: Message) -> None:
-            nonlocal status
+            nonlocal status, whole
             if message["type"] == "http.response.start":
                 status = message["status"]
+            else:
+                whole = not message.get("more_body")
             await send(message)
 
         metrics = self.metrics
@@ -59,10 +62,10 @@ class Gate:
                 raise Overloaded(f"{self.most} requests are open already; try again in a second")
             await self.app(scope, receive, sending)
         except Exception as error:
-            if status:  # too late for another answer; the server cuts the connection
-                note("cut", error)
-            else:
+            if not status:
                 await respond(sending, refusal(error))
+            elif not whole:  # too late for another answer; the server cuts the connection
+                note("cut", error)
         finally:
             metrics.open -= 1
             metrics.saw(_route(scope), status, time.perf_counter() - began)
@@ -145,7 +148,7 @@ def _too_large() -> Refused:
 
 def note(event: str, error: Exception) -> None:
     """One line of JSON: what a client sent may stand in an error's text, and is escaped here."""
-    trace = "".join(traceback.format_exception(error))
+    trace = "".join(traceback.format_exception(error))[-_LONGEST:]
     LOG.error(_line(event=event, error=type(error).__name__, trace=trace))
 
 

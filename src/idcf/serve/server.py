@@ -53,6 +53,7 @@ def bind(host: str, port: int) -> socket.socket:
     door.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         door.bind((host, port))
+        door.listen(2048)  # from here on nobody is turned away, only made to wait
     except (OSError, OverflowError) as error:
         door.close()
         raise ConfigError(f"cannot listen on {host}:{port}: {error}; try another --port") from None

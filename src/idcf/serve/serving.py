@@ -35,7 +35,7 @@ class Serving:
         desk = recommender.desk
         first = desk.one(Asked(desk.reader.one(None), 2))  # refuses a model of known users too
         told = {first[0].item_id: desk.world.levels[-1]} if first else {}
-        desk.answer([Asked(desk.reader.one(told), 1)] * 2)  # the first pass is slow; not a guest's
+        desk.answer([Asked(desk.reader.one(told), 1)] * 8)  # the first pass is slow; not a guest's
         return cls(
             recommender,
             desk,
