@@ -51,18 +51,16 @@ function parts(item) {
 }
 function heading(item, tag = "p") {
   const [name, year] = parts(item);
-  return h(tag, { class: "title" }, name, year ? h("span", { class: "year" }, year) : null);
+  return h(tag, { class: "title" }, name, ...(year ? [" ", h("span", { class: "year" }, year)] : []));
 }
 const spoken = (item) => parts(item)[0];
 
-// ---- the scale: at most five or ten steps, whatever the data had ---------------------------------
+// ---- the scale: at most ten steps, whatever the data had -----------------------------------------
 function steps() {
-  const { levels } = model;
-  const whole = levels.filter(Number.isInteger);
-  if (levels.length <= 5) return levels;
-  if (whole.length >= 3 && whole.length <= 10) return whole;
-  const low = levels[0], high = levels.at(-1);
-  return [0, 1, 2, 3, 4].map((k) => low + ((high - low) * k) / 4);
+  const { levels } = model, low = Math.ceil(levels[0]), high = levels.at(-1);
+  const whole = Array.from({ length: Math.max(0, Math.floor(high) - low + 1) }, (_, k) => low + k);
+  if (whole.length >= 2 && whole.length <= 10) return whole; // one that nobody gave is a rating too
+  return [0, 1, 2, 3, 4].map((k) => levels[0] + ((high - levels[0]) * k) / 4);
 }
 
 let groups = 0;
@@ -132,11 +130,17 @@ async function explain(items, told, signal, mine) {
   }
 }
 
+// "because you liked Alien and Jaws, but not Scream; liked by people who like Heat"
 function reasons(found) {
-  const ours = found.reasons.filter((x) => x.effect > 0).slice(0, 2).map((x) => h("em", {}, spoken(x)));
-  const out = ours.length ? ["because of ", ours[0], ...(ours[1] ? [" and ", ours[1]] : [])] : [];
+  const middle = (model.levels[0] + model.levels.at(-1)) / 2;
+  const pushed = found.reasons.filter((x) => x.effect > 0).slice(0, 2);
+  const names = (all) => all.flatMap((x, k) => [k ? " and " : "", h("em", {}, spoken(x))]);
+  const liked = pushed.filter((x) => model.implicit || x.rating >= middle), not = pushed.filter((x) => !liked.includes(x));
+  const out = [];
+  if (liked.length) out.push("because you liked ", ...names(liked));
+  if (not.length) out.push(liked.length ? ", but not " : "because you did not like ", ...names(not));
   const cohort = found.cohorts.find((x) => x.likes.length);
-  if (cohort) out.push(ours.length ? "; liked by people who like " : "liked by people who like ", cohort.likes.slice(0, 2).map((t) => spoken({ title: t })).join(" and "));
+  if (cohort) out.push(out.length ? "; " : "", "chosen by people who like ", cohort.likes.slice(0, 2).map((title) => spoken({ title })).join(" and "));
   return out;
 }
 
@@ -156,10 +160,16 @@ function drawMine() {
 function guess({ score, std }) {
   if (model.implicit || model.levels.length < 2) return null;
   const low = model.levels[0], high = model.levels.at(-1);
-  const at = (x) => `${(100 * Math.min(1, Math.max(0, (x - low) / (high - low)))).toFixed(1)}%`;
-  const scale = h("span", { class: "scale", "aria-hidden": "true" }, h("i"), std == null ? null : h("b"));
-  scale.children[0].style.width = at(score);
-  if (std != null) { scale.children[1].style.left = at(score - std); scale.children[1].style.width = `calc(${at(score + std)} - ${at(score - std)})`; }
+  const at = (x) => 100 * Math.min(1, Math.max(0, (x - low) / (high - low)));
+  const bar = h("i"), scale = h("span", { class: std == null ? "scale" : "scale range", "aria-hidden": "true" }, bar);
+  if (std == null) bar.style.width = `${at(score)}%`;
+  else { // the band is where the rating lies two times out of three, the dot is the best guess
+    const dot = h("b");
+    bar.style.left = `${at(score - std)}%`;
+    bar.style.width = `${at(score + std) - at(score - std)}%`;
+    dot.style.left = `${at(score)}%`;
+    scale.append(dot);
+  }
   const sure = std == null ? "" : ` ± ${number(std)}`;
   return h("p", { class: "guess" }, scale,
     h("span", { "aria-hidden": "true" }, `${number(score)}${sure}`),
