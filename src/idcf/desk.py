@@ -136,8 +136,13 @@ class Desk:
 
     def answer(self, asked: Sequence[Asked]) -> list[Recommendations]:
         """Many newcomers in one pass, each with an n and filters of their own."""
-        if len(asked) < _FEW or any(x.filters.only is not None for x in asked):
-            return [self.one(x) for x in asked]  # a choice of candidates is rare
+        alike = [x for x in asked if x.filters.only is None]
+        if len(alike) < _FEW:
+            return [self.one(x) for x in asked]
+        together = iter(self._pass(alike))  # a choice of candidates is rare, and answered alone
+        return [next(together) if x.filters.only is None else self.one(x) for x in asked]
+
+    def _pass(self, asked: Sequence[Asked]) -> list[Recommendations]:
         people = as_users([x.read for x in asked])
         skip = people.history
         if any(x.filters.never is not None or not x.filters.seen for x in asked):

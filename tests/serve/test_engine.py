@@ -163,7 +163,8 @@ def test_the_desk_answers_many_as_it_answers_one() -> None:
     for k in range(30):
         told = {f"i{x}": float(rng.integers(1, 6)) for x in rng.choice(40, k % 7, replace=False)}
         never = rng.choice(40, 4, replace=False) if k % 2 else None
-        filters = Filters(never=never, seen=k % 5 != 0)
+        only = np.arange(0, 40, 3) if k % 8 == 0 else None
+        filters = Filters(only, never, seen=k % 5 != 0)
         asked.append(Asked(desk.reader.one(told), 1 + k % 9, filters))
     for one, many in zip([desk.one(x) for x in asked], desk.answer(asked), strict=True):
         assert [(x.item_id, x.rank, x.source) for x in one] == [

@@ -8,6 +8,7 @@ between two passes, so nobody's question falls between them.
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -57,7 +58,7 @@ class Engine:
         self._company = 1  # how many came together last time
         self._timer: asyncio.TimerHandle | None = None
         self._due = False  # a pass is the next thing that happens
-        self._open = 0
+        self._open, self._swapping = 0, asyncio.Lock()
 
     @property
     def waiting(self) -> int:
@@ -90,11 +91,14 @@ class Engine:
 
     async def swap(self, folder: str | Path) -> None:
         """Put the model of a folder to work, the same folder's new one or another's."""
-        fresh = await asyncio.to_thread(lambda: Serving.of(Recommender.load(folder)))
-        while self._waiting:  # rows of the old catalogue mean nothing to the new one
-            self._pass()
-        self.now = fresh
-        self.counts.swaps += 1
+        async with self._swapping:
+            fresh = await asyncio.to_thread(lambda: Serving.of(Recommender.load(folder)))
+            while self._waiting:  # rows of the old catalogue mean nothing to the new one
+                self._pass()
+            self.now = fresh
+            self.counts.swaps += 1
+            gc.unfreeze()
+            settle()
 
     def _refuse(self, why: str) -> None:
         self.counts.refused += 1
@@ -125,3 +129,10 @@ class Engine:
                 x.answer.set_result(said)
         if self._waiting:
             self._soon(asyncio.get_running_loop())
+
+
+def settle() -> None:
+    """What is here now stays: the collector need not walk through a model at every turn, which
+    costs more than answering."""
+    gc.collect()
+    gc.freeze()

@@ -114,29 +114,27 @@ async def body_of(scope: Scope, receive: Receive) -> bytes:
         if name == b"content-length" and int(value or b"0") > BODY:
             raise _too_large()
     message = await receive()
-    body: bytes = message.get("body", b"")
-    if not message.get("more_body"):
-        return _whole(message, body)
-    parts, size = [body], len(body)
-    try:
-        async with asyncio.timeout(_SLOWEST):
-            while message.get("more_body"):
-                if size > BODY:
-                    raise _too_large()
-                message = await receive()
-                parts.append(_whole(message, message.get("body", b"")))
-                size += len(parts[-1])
-    except TimeoutError:
-        raise Refused(408, f"the body took longer than {_SLOWEST:g} s", _CLOSE) from None
+    parts = [_part(message)]
+    if message.get("more_body"):
+        try:
+            async with asyncio.timeout(_SLOWEST):
+                while message.get("more_body"):
+                    message = await receive()
+                    parts.append(_part(message))
+                    if sum(map(len, parts)) > BODY:
+                        raise _too_large()
+        except TimeoutError:
+            raise Refused(408, f"the body took longer than {_SLOWEST:g} s", _CLOSE) from None
     return b"".join(parts)
 
 
 _CLOSE = {"connection": "close"}
 
 
-def _whole(message: Message, body: bytes) -> bytes:
+def _part(message: Message) -> bytes:
     if message["type"] == "http.disconnect":
         raise Refused(400, "the client hung up")
+    body: bytes = message.get("body", b"")
     if len(body) > BODY:
         raise _too_large()
     return body

@@ -1,6 +1,7 @@
 """What comes in and goes out over HTTP, and how much of it. Plain data; msgspec checks it once.
 
 An id may come as text or as a number; it always goes out as text. An unknown key is refused.
+What is made by the thousand is made with gc=False: it cannot hold cycles, so nobody need look.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ Text = Annotated[str, Meta(min_length=1, max_length=256, description="An item's 
 Id = Text | int | float
 
 
-class Said(Struct, forbid_unknown_fields=True, frozen=True):
+class Said(Struct, forbid_unknown_fields=True, frozen=True, gc=False):
     """One item of a history. `rating` may be absent where the model knows no ratings."""
 
     item_id: Id
@@ -31,7 +32,7 @@ Best = Annotated[int, Meta(ge=1, le=BEST, description="How many, at most.")]
 _EXAMPLE = {"item_id": "50", "rating": 5}
 
 
-class Ask(Struct, forbid_unknown_fields=True, frozen=True):
+class Ask(Struct, forbid_unknown_fields=True, frozen=True, gc=False):
     """A newcomer, and what they may be shown."""
 
     history: History = []
@@ -41,7 +42,7 @@ class Ask(Struct, forbid_unknown_fields=True, frozen=True):
     features: Annotated[dict[str, Any], Meta(max_length=100)] = {}
 
 
-class Item(Struct, frozen=True):
+class Item(Struct, frozen=True, gc=False):
     """`std` is null where the model has no posterior."""
 
     item_id: str
@@ -52,12 +53,12 @@ class Item(Struct, frozen=True):
     source: str
 
 
-class Answer(Struct, frozen=True):
+class Answer(Struct, frozen=True, gc=False):
     items: list[Item]
     unknown_items: list[str]
 
 
-class Person(Struct, forbid_unknown_fields=True, frozen=True):
+class Person(Struct, forbid_unknown_fields=True, frozen=True, gc=False):
     """A newcomer and nothing else."""
 
     history: History = []
@@ -68,7 +69,7 @@ class Vector(Struct, frozen=True):
     unknown_items: list[str]
 
 
-class Pairs(Struct, forbid_unknown_fields=True, frozen=True):
+class Pairs(Struct, forbid_unknown_fields=True, frozen=True, gc=False):
     """A newcomer, and items to be scored for them."""
 
     items: Annotated[list[Id], Meta(min_length=1, max_length=ITEMS)]
@@ -86,7 +87,7 @@ class Scores(Struct, frozen=True):
     unknown_items: list[str]
 
 
-class Why(Struct, forbid_unknown_fields=True, frozen=True):
+class Why(Struct, forbid_unknown_fields=True, frozen=True, gc=False):
     """A newcomer, and the item that wants explaining."""
 
     item_id: Id
@@ -120,7 +121,7 @@ class Because(Struct, frozen=True):
     unknown_items: list[str]
 
 
-class Next(Struct, forbid_unknown_fields=True, frozen=True):
+class Next(Struct, forbid_unknown_fields=True, frozen=True, gc=False):
     """A newcomer who may be asked something, but not about the items to skip."""
 
     history: History = []

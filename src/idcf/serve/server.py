@@ -11,7 +11,7 @@ import uvicorn
 from idcf.errors import ConfigError
 from idcf.recommender import Recommender
 from idcf.serve.app import create
-from idcf.serve.engine import Engine, Limits
+from idcf.serve.engine import Engine, Limits, settle
 
 _SHORTEST = 16  # characters of a token
 
@@ -28,6 +28,7 @@ def serve(
     """Load a model and answer until told to stop. Port 0 takes a free one; `ready` learns it."""
     engine = Engine(Recommender.load(folder), limits)
     app = create(engine, folder=folder, token=token)
+    settle()
     door = bind(host, port)
     name = f"[{host}]" if ":" in host else host
     server = uvicorn.Server(
