@@ -2,9 +2,10 @@
 
 ML-1M's catalogue (a world of its size where the data is not at hand), histories of 20 items, ten
 best. The server and the engine each have one core to themselves, the client another one. The
-client is `wrk`; weights are random, because speed does not depend on them.
+client is `wrk`; weights are random, because speed does not depend on them. Of some slices of time
+the best one counts, on both sides: others may be using the machine.
 
-    python benchmarks/load.py [--seconds 10] [--endurance 200000]     prints JSON
+    python benchmarks/load.py [--slices 5] [--endurance 200000]     prints JSON
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from serving import LENGTH, ONE_THREAD, THRESHOLD, _table, untrained
 
 CONNECTIONS = (1, 16, 64)
 BATCHES = (1, 4, 16, 64, 256)
-PEOPLE = 2000
+PEOPLE, SECONDS = 2000, 2
 Measurement = dict[str, Any]
 _SCRIPT = """
 local bodies, n = {}, 0
@@ -47,7 +48,7 @@ end
 """
 
 
-def measure(model: str, seconds: float, endurance: int) -> list[Measurement]:
+def measure(model: str, slices: int, endurance: int) -> list[Measurement]:
     """The engine alone, the server under load, and its memory over many requests."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -59,7 +60,8 @@ def measure(model: str, seconds: float, endurance: int) -> list[Measurement]:
         with server(folder / "model") as (address, pid):
             for connections in CONNECTIONS:
                 load(address, connections, 1, folder)  # warm
-                rows += _row(model, connections, load(address, connections, seconds, folder), best)
+                found = [load(address, connections, SECONDS, folder) for _ in range(slices)]
+                rows += _row(model, connections, max(found, key=_pace), best)
             if endurance:
                 rows += _endure(model, address, pid, endurance, folder)
         return rows
@@ -105,12 +107,14 @@ def in_process(folder: Path) -> list[Measurement]:
     out = []
     for size in BATCHES:
         pace = []
-        for _ in range(5):
+        for _ in range(10):
             begin = time.perf_counter()
             for k in range(0, len(asks), size):
                 serving.answer([serving.read(x) for x in asks[k : k + size]])
             pace.append(len(asks) / (time.perf_counter() - begin))
-        out.append({"name": f"in process, {size} a pass", "value": max(pace), "unit": "users/s"})
+        out.append(
+            {"name": f"in process, {size} a pass", "value": round(max(pace)), "unit": "users/s"}
+        )
     return out
 
 
@@ -151,7 +155,7 @@ def load(address: str, connections: int, seconds: float, folder: Path) -> Measur
 
 
 def _row(model: str, connections: int, found: Measurement, best: Measurement) -> list[Measurement]:
-    pace = found["requests"] / found["seconds"]
+    pace = _pace(found)
     name = f"{model} over HTTP, {connections} connections"
     return [
         {"name": name, "value": round(pace), "unit": "requests/s"},
@@ -160,6 +164,10 @@ def _row(model: str, connections: int, found: Measurement, best: Measurement) ->
         {"name": f"{name}, errors", "value": found["errors"], "unit": ""},
         {"name": f"{name}, of in process", "value": round(pace / best["value"], 3), "unit": ""},
     ]
+
+
+def _pace(found: Measurement) -> float:
+    return float(found["requests"] / found["seconds"])
 
 
 def _endure(model: str, address: str, pid: int, total: int, folder: Path) -> list[Measurement]:
@@ -193,7 +201,7 @@ def _pinned(words: list[str], core: int, **more: Any) -> subprocess.CompletedPro
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", default="idcf-dot")
-    parser.add_argument("--seconds", type=float, default=10)
+    parser.add_argument("--slices", type=int, default=5)
     parser.add_argument("--endurance", type=int, default=0)
     parser.add_argument("--worker")
     asked = parser.parse_args()
@@ -202,4 +210,4 @@ if __name__ == "__main__":
     elif shutil.which("wrk") is None:
         sys.exit("wrk is needed: apt-get install wrk")
     else:
-        print(json.dumps(measure(asked.model, asked.seconds, asked.endurance), indent=2))
+        print(json.dumps(measure(asked.model, asked.slices, asked.endurance), indent=2))

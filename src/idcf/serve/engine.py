@@ -57,7 +57,7 @@ class Engine:
         self._waiting: list[Waiting] = []
         self._company = 1  # how many came together last time
         self._timer: asyncio.TimerHandle | None = None
-        self._due = False  # a pass is the next thing that happens
+        self._due, self._until = False, 0.0  # somebody waits, and when it ends
         self._open, self._swapping = 0, asyncio.Lock()
 
     @property
@@ -72,11 +72,12 @@ class Engine:
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[Answer] = loop.create_future()
         self._waiting.append(Waiting(asked, answer))
-        # nobody to wait for: as many as came last time are here, or the hour is a lonely one
-        if len(self._waiting) >= min(self._company, self.limits.batch):
-            self._soon(loop)
-        elif self._timer is None:
-            self._timer = loop.call_later(self.limits.wait, self._pass)
+        if not self._due:
+            self._due, self._until = True, loop.time() + self.limits.wait
+            loop.call_soon(self._turn, 0)
+        elif self._timer is not None and self._complete():
+            self._timer.cancel()
+            self._timer = loop.call_later(0, self._turn, 0)
         return await answer
 
     async def aside(self, work: Callable[[], T]) -> T:
@@ -104,31 +105,48 @@ class Engine:
         self.counts.refused += 1
         raise Overloaded(f"{why}; try again in a second")
 
-    def _soon(self, loop: asyncio.AbstractEventLoop) -> None:
-        """In the loop's next turn: whoever comes in this one still gets in."""
-        if not self._due:
-            self._due = True
-            loop.call_soon(self._pass)
+    def _complete(self) -> bool:
+        """Are as many here as came together last time? At a lonely hour that is one."""
+        return len(self._waiting) >= min(self._company, self.limits.batch)
+
+    def _turn(self, before: int) -> None:
+        """Reading what comes in is work that must be done anyway, so as long as each turn of the
+        loop brings somebody it goes on; then the missing have until the time that was set."""
+        loop, here = asyncio.get_running_loop(), len(self._waiting)
+        self._timer = None
+        if not here or self._complete():
+            self._pass()
+        elif here > before:
+            loop.call_soon(self._turn, here)
+        elif loop.time() < self._until:
+            self._timer = loop.call_at(self._until, self._turn, here)
+        else:
+            self._pass()
 
     def _pass(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
         self._timer, self._due = None, False
-        self._company, size = len(self._waiting), self.limits.batch
+        self._company, size = max(1, len(self._waiting)), self.limits.batch
         here, self._waiting = self._waiting[:size], self._waiting[size:]
-        here = [x for x in here if not x.answer.done()]  # whoever hung up is not answered
+        self._answer([x for x in here if not x.answer.done()])  # not those who hung up
+        if self._waiting:
+            self._due = True
+            asyncio.get_running_loop().call_soon(self._pass)
+
+    def _answer(self, here: list[Waiting]) -> None:
+        if not here:
+            return
         try:
             found = self.now.answer([x.asked for x in here])
         except Exception as error:
             for x in here:
                 x.answer.set_exception(error)
-        else:
-            self.counts.passes += 1
-            self.counts.answered += len(here)
-            for x, said in zip(here, found, strict=True):
-                x.answer.set_result(said)
-        if self._waiting:
-            self._soon(asyncio.get_running_loop())
+            return
+        self.counts.passes += 1
+        self.counts.answered += len(here)
+        for x, said in zip(here, found, strict=True):
+            x.answer.set_result(said)
 
 
 def settle() -> None:
