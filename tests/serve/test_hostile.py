@@ -182,7 +182,7 @@ def test_schemathesis_finds_no_5xx(address: str) -> None:
     schema = schemathesis.openapi.from_url(f"{address}/openapi.json")
     seen = set()
     quick = settings(
-        max_examples=25, deadline=None, database=None, suppress_health_check=list(HealthCheck)
+        max_examples=15, deadline=None, database=None, suppress_health_check=list(HealthCheck)
     )
     for found in schema.get_all_operations():
         operation = found.ok()

@@ -37,6 +37,7 @@ def serve(
             log_level="warning",
             access_log=False,  # paths are a client's words; /metrics counts requests
             server_header=False,
+            proxy_headers=False,  # nobody's word is taken for where a request comes from
             ws="none",
             lifespan="off",
             timeout_graceful_shutdown=10,
