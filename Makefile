@@ -1,4 +1,4 @@
-# Two commands are enough: `make demo` and `make test`. Each does all the set-up it needs, once.
+# Three commands are enough: `make demo`, `make serve` and `make test`. Each does all the set-up it needs, once.
 #   make demo PYTHON=python3.12           another Python
 #   make demo TORCH_INDEX=ADDRESS         an extra package index, such as PyTorch's CPU one
 
@@ -7,16 +7,24 @@ TORCH_INDEX ?=
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+MODEL := runs/ml-100k
+PORT ?= 8000
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test bench clean
+.PHONY: help demo serve test bench clean
 
 help: ## What can be made
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST)
 
 demo: $(READY) ## MovieLens-100K, trained and met by new users: a table, ten films, a report
 	$(BIN)/idcf demo
+
+serve: $(READY) $(MODEL)/config.json ## A page in the browser and an HTTP API, on MovieLens-100K
+	$(BIN)/idcf serve $(MODEL) --port $(PORT)
+
+$(MODEL)/config.json: | $(READY)
+	$(BIN)/idcf train ml-100k --out $(MODEL)
 
 test: $(READY) ## Format, lint, types, import contract, tests
 	$(BIN)/ruff format --check .

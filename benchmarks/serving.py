@@ -98,6 +98,7 @@ def untrained(name: str, table: Any, keys: np.ndarray[Any, Any]) -> Any:
     import torch
 
     from idcf.artifact import Artifact, Manifest, Origin, World
+    from idcf.config import plain
     from idcf.data.split import Split
     from idcf.models import configure, entry
     from idcf.recommender import Recommender
@@ -113,7 +114,14 @@ def untrained(name: str, table: Any, keys: np.ndarray[Any, Any]) -> Any:
     split = Split(table, table.where(slice(0)), keys, keys[:0])
     world, data = World.of(table, model), Origin.of(split, THRESHOLD)
     out = Recommender(name)
-    manifest = Manifest(model=name, options={}, domain=world, data=data)
+    manifest = Manifest(
+        model=name,
+        options=plain(configure(name, setting(name).options)),
+        backbone=found.backbone,
+        backbone_options=plain(base),
+        domain=world,
+        data=data,
+    )
     out._use(Artifact(manifest, model, table.items, (None,) * len(table.items)))
     return out
 

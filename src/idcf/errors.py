@@ -5,6 +5,7 @@
   · ConfigError    a name or an option does not exist, or has the wrong type
   · ColdUserError  the model cannot score a user it was not trained on
   · ArtifactError  a saved model is missing, damaged, or of another format
+  · Overloaded     more was asked at once than can be answered soon
 """
 
 from __future__ import annotations
@@ -31,6 +32,10 @@ class ColdUserError(IdcfError, LookupError):
 
 class ArtifactError(IdcfError, ValueError):
     """A saved model is missing, damaged, or of another format."""
+
+
+class Overloaded(IdcfError, RuntimeError):
+    """More was asked at once than can be answered soon; try again in a moment."""
 
 
 def unknown(kind: str, name: str, known: Iterable[str]) -> str:

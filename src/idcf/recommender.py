@@ -4,113 +4,38 @@ Training code is imported by `fit` alone.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, Self, overload
+from typing import Any, Self, overload
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from idcf import artifact
-from idcf.artifact import Artifact
-from idcf.data.histories import Reader, as_users, is_many, lookup, named, report
-from idcf.data.interactions import Interactions, Ints
+from idcf.artifact import Artifact, Manifest
+from idcf.data.histories import as_users, is_many, lookup, named, report
+from idcf.data.interactions import Interactions
 from idcf.data.parsers import read_interactions
+from idcf.desk import (
+    NEVER,
+    Asked,
+    Desk,
+    Explanation,
+    Filters,
+    Question,
+    Recommendation,
+    Recommendations,
+)
 from idcf.errors import ColdUserError, ConfigError
-from idcf.index import Exact, best_of
+from idcf.index import best_of
 from idcf.models import entry
 from idcf.types import Users
 
+__all__ = ["Explanation", "Question", "Recommendation", "Recommendations", "Recommender"]
+
 Array = NDArray[np.float32]
-_NEVER = float("-inf")
-
-
-class Recommendation(NamedTuple):
-    item_id: Any
-    score: float  # the expected rating, or the larger the better where there are no ratings
-    rank: int  # 1 is the best
-    title: str | None = None
-
-
-class Recommendations(list[Recommendation]):
-    """A plain list, best first. `unknown_items`: what in the history the model has never seen."""
-
-    def __init__(
-        self,
-        rows: Iterable[Recommendation] = (),
-        unknown_items: Sequence[Hashable] = (),
-        user_id: Hashable = None,
-    ) -> None:
-        super().__init__(rows)
-        self.unknown_items, self.user_id = tuple(unknown_items), user_id
-
-
-class _Filters(NamedTuple):
-    """Rows that may be recommended (None: all of them), and rows that may not."""
-
-    only: Ints | None
-    never: Ints | None
-    seen: bool
-
-
-class _Desk:
-    """A model ready to answer: ids in, ids out."""
-
-    def __init__(self, found: Artifact) -> None:
-        world = found.manifest.domain
-        self.index = Exact(found.model)
-        self.ids, self.titles = found.items.ids, found.titles
-        self.reader = Reader(
-            found.items, implicit=world.implicit, levels=world.levels, titles=found.titles
-        )
-
-    def filters(
-        self, candidates: Iterable[Any] | None, exclude: Iterable[Any] | None, seen: bool
-    ) -> _Filters:
-        only = None if candidates is None else self.reader.rows(candidates, "candidates")
-        never = None if exclude is None else self.reader.rows(exclude, "exclude", strict=False)
-        return _Filters(only, never, seen)
-
-    def one(self, history: Any, n: int, filters: _Filters) -> Recommendations:
-        """The quick way, for one newcomer."""
-        read = self.reader.one(history)
-        scores = self.index.one(read.rows, read.values)
-        if filters.only is not None:
-            kept = np.full_like(scores, _NEVER)
-            kept[filters.only] = scores[filters.only]
-            scores = kept
-        if filters.seen:
-            scores[read.rows] = _NEVER
-        if filters.never is not None:
-            scores[filters.never] = _NEVER
-        rows = best_of(scores, n)
-        return self.listed(rows.tolist(), scores[rows].tolist(), read.unknown)
-
-    def many(
-        self, users: Users, n: int, filters: _Filters, who: Sequence[Hashable]
-    ) -> list[Recommendations]:
-        """All of them in one pass."""
-        skip = users.history if filters.seen else None
-        only, never = (None if x is None else torch.from_numpy(x) for x in filters[:2])
-        found = self.index.top(users, n, skip, only, never)
-        lists = zip(found.rows.tolist(), found.scores.tolist(), who, strict=True)
-        return [self.listed(rows, scores, (), user) for rows, scores, user in lists]
-
-    def listed(
-        self,
-        rows: list[int],
-        scores: list[float],
-        unknown: Sequence[Hashable] = (),
-        user: Hashable = None,
-    ) -> Recommendations:
-        ids, titles, pairs = self.ids, self.titles, zip(rows, scores, strict=True)
-        found = [
-            Recommendation(ids[row], score, rank, titles[row])
-            for rank, (row, score) in enumerate(pairs, 1)
-            if score > _NEVER
-        ]
-        return Recommendations(found, unknown, user)
+_NO_POSTERIOR = "{} needs a posterior model such as idcf-bayes; this one is {!r}"
 
 
 class Recommender:
@@ -194,7 +119,7 @@ class Recommender:
         desk, many = self._desk(), is_many(history)
         reads = desk.reader.many(history)[1] if many else [desk.reader.one(history)]
         report(reads)
-        vectors: Array = desk.index.embed(as_users(reads)).vector.float().cpu().numpy()
+        vectors = desk.embed(reads)
         return vectors if many else vectors[0]
 
     @overload
@@ -243,7 +168,7 @@ class Recommender:
         if users is not None:
             return self._known(users, n, filters)
         if not is_many(history):
-            return desk.one(history, n, filters)
+            return desk.one(Asked(desk.reader.one(history), n, filters))
         who, reads = desk.reader.many(history)
         found = desk.many(as_users(reads), n, filters, who)
         for answer, read in zip(found, reads, strict=True):
@@ -263,11 +188,29 @@ class Recommender:
         desk = self._desk()
         row = desk.reader.row(item)
         scores = desk.index.similar(row)
-        scores[row] = _NEVER
+        scores[row] = NEVER
         rows = best_of(scores, n)
         return desk.listed(rows.tolist(), scores[rows].tolist())
 
-    def _known(self, users: Any, n: int, filters: _Filters) -> Any:
+    def explain(self, history: Any, item: Any) -> Explanation:
+        """Why this item is recommended: which of their own items, which cohorts of key users."""
+        raise ConfigError(_NO_POSTERIOR.format("explain", self.model_name))
+
+    def next_question(self, history: Any = None, n: int = 5) -> list[Question]:
+        """The items whose answer would tell most about a newcomer, the best first."""
+        raise ConfigError(_NO_POSTERIOR.format("next_question", self.model_name))
+
+    @property
+    def desk(self) -> Desk:
+        """The fitted model with its ids and titles: what a server reads and answers with."""
+        return self._desk()
+
+    @property
+    def about(self) -> Manifest:
+        """What the model is, and what it was trained on."""
+        return self._fitted().manifest
+
+    def _known(self, users: Any, n: int, filters: Filters) -> Any:
         """Lists for people who were in the training table, which only `fit` leaves in memory."""
         desk, table, model = self._desk(), self._trained_on, self._fitted().model
         if table is None:
@@ -283,14 +226,14 @@ class Recommender:
         return found[0] if one else found
 
     def _use(self, found: Artifact) -> None:
-        self._artifact, self._at_work = found, _Desk(found)
+        self._artifact, self._at_work = found, Desk(found)
 
     def _fitted(self) -> Artifact:
         if self._artifact is None:
             raise ConfigError("this recommender is not fitted; call fit, or use Recommender.load")
         return self._artifact
 
-    def _desk(self) -> _Desk:
+    def _desk(self) -> Desk:
         self._fitted()
         return self._at_work
 

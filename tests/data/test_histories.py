@@ -80,7 +80,7 @@ def test_unknown_items_are_kept_apart() -> None:
         ({10: 500}, "rating 500 of item 10 is far outside"),
         ({10: -1e30}, "far outside"),
         ({10: "good"}, "rating 'good' of item 10 is not a number"),
-        ({10: None}, "rating None of item 10 is not a number"),
+        ({10: None}, "item 10 has no rating"),
         ({10: 10**400}, "is not a number"),
         ([10, 20], "ratings are needed"),
         ([(10, 5), 20], "mixes ids and pairs"),

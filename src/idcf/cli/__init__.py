@@ -8,8 +8,8 @@ from typing import Annotated, TextIO
 
 import typer
 
-from idcf.cli import demo, evaluate
-from idcf.errors import IdcfError
+from idcf.cli import demo, doctor, embed, evaluate, recommend, serve, train
+from idcf.errors import ArtifactError, IdcfError
 
 app = typer.Typer(
     name="idcf",
@@ -17,8 +17,13 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+app.command("train")(train.train)
+app.command("recommend")(recommend.recommend)
+app.command("embed")(embed.embed)
+app.command("serve")(serve.serve)
 app.command("evaluate")(evaluate.evaluate)
 app.command("demo")(demo.demo)
+app.command("doctor")(doctor.doctor)
 
 
 @app.command(
@@ -55,13 +60,14 @@ def options(
 
 
 def main() -> None:
-    """Run the command line. A deliberate error is one line and exit code 2, never a traceback."""
+    """Run the command line. A deliberate error is one line and an exit code, never a traceback:
+    2 for what was asked or given, 3 for a saved model that is missing or damaged."""
     warnings.showwarning = _note
     try:
         app()
     except IdcfError as error:
         typer.echo(f"error: {error}", err=True)
-        sys.exit(2)
+        sys.exit(3 if isinstance(error, ArtifactError) else 2)
 
 
 def _note(

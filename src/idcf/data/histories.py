@@ -92,12 +92,12 @@ class Reader:
         if history is None:
             return _NOTHING
         if isinstance(history, Mapping):
-            return self._read(history.items())
+            return self.pairs(history.items())
         if isinstance(history, np.ndarray):
             history = history.tolist()
         if isinstance(history, list | tuple | set | frozenset | range):
-            return self._read(self._listed(list(history)))
-        return self._read(self._columns(history))
+            return self.pairs(self._listed(list(history)))
+        return self.pairs(self._columns(history))
 
     def many(self, histories: Any) -> tuple[list[Hashable], list[Read]]:
         """The histories of a list, or of a table with a column user_id, in order of appearance."""
@@ -109,7 +109,7 @@ class Reader:
         each: dict[Hashable, list[tuple[Any, Any]]] = {}
         for user, pair in zip(frame["user_id"].to_list(), self._columns(frame), strict=True):
             each.setdefault(user, []).append(pair)
-        return list(each), [self._read(pairs) for pairs in each.values()]
+        return list(each), [self.pairs(pairs) for pairs in each.values()]
 
     def rows(self, ids: Iterable[Any], what: str, *, strict: bool = True) -> Ints:
         """Rows of the known among the ids; with `strict`, an error where none of them is."""
@@ -124,13 +124,18 @@ class Reader:
             self._refuse_unknown(asked, what)
         return np.array(sorted(found), np.int64)
 
+    def knows(self, item: Any) -> bool:
+        """Is this an id of the vocabulary? Costs nothing, unlike the hint of an error."""
+        return isinstance(item, Hashable) and item in self._row
+
     def row(self, item: Any) -> int:
         found = self._row.get(item, -1) if isinstance(item, Hashable) else -1
         if found < 0:
             self._refuse_unknown([item], "item")
         return found
 
-    def _read(self, pairs: Pairs) -> Read:
+    def pairs(self, pairs: Pairs) -> Read:
+        """The history of one newcomer as (item id, rating), without further ado."""
         get, strange = self._row.get, ()
         try:
             told = {get(x, -1): float(v) for x, v in pairs}
@@ -183,6 +188,8 @@ class Reader:
         for x, value in pairs:
             if not isinstance(x, Hashable):
                 raise DataError(f"item id {x!r:.80} is of type {type(x).__name__}; {_FORMS}")
+            if value is None:
+                raise DataError(f"item {x!r:.80} has no rating; the model was trained on ratings")
             try:
                 number = float(value)
             except (TypeError, ValueError, OverflowError):
@@ -218,6 +225,14 @@ def report(reads: Sequence[Read]) -> None:
         warn(
             f"{len(strange)} items of the history are unknown to the model, such as {strange[0]!r}"
         )
+
+
+def ragged(lists: Sequence[Ints]) -> History:
+    """Rows of items of some people, without ratings."""
+    offsets = np.zeros(len(lists) + 1, np.int64)
+    np.cumsum([len(x) for x in lists], out=offsets[1:])
+    items = torch.from_numpy(np.concatenate(lists) if lists else np.empty(0, np.int64))
+    return History(items, torch.ones(len(items)), torch.from_numpy(offsets))
 
 
 def as_users(reads: Sequence[Read]) -> Users:

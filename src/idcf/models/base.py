@@ -24,6 +24,7 @@ class Model(nn.Module, ABC):
 
     inductive: ClassVar[bool]  # can it score users with id -1?
     reads_history: ClassVar[bool] = True
+    source: ClassVar[str] = "relation"  # of its answers: posterior, relation, features, popular
     n_items: int
     rates: bool = True  # are the scores on the scale of the ratings?
     frozen: bool = False  # weights will not change any more: what depends on them may be kept

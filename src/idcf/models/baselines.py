@@ -27,6 +27,7 @@ class Popularity(Model):
 
     inductive: ClassVar[bool] = True
     reads_history: ClassVar[bool] = False
+    source: ClassVar[str] = "popular"
     counts: Tensor
 
     def __init__(self, config: PopularityConfig, domain: Domain) -> None:
@@ -54,6 +55,7 @@ class Bias(Model):
     """
 
     inductive: ClassVar[bool] = True
+    source: ClassVar[str] = "popular"  # the same order for everybody
     item_bias: Tensor
 
     def __init__(self, config: BiasConfig, domain: Domain) -> None:

@@ -1,0 +1,101 @@
+"""`idcf recommend`: somebody rates a few things by name, and sees what else they may like."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from idcf.cli.evaluate import Threads, limit_threads
+from idcf.cli.serve import Folder, Json
+from idcf.errors import ConfigError, DataError
+
+if TYPE_CHECKING:
+    from idcf.data.titles import Titles
+    from idcf.desk import Desk, Explanation, Recommendations
+
+_REASONS = 3
+
+
+def recommend(
+    folder: Folder,
+    rate: Annotated[
+        list[str] | None,
+        typer.Option(help='What they think of something: "Toy Story (1995)=5". By title or id.'),
+    ] = None,
+    n: Annotated[int, typer.Option("-n", min=1, help="How many.")] = 10,
+    exclude: Annotated[
+        list[str] | None, typer.Option(help="Never this title or id; may be repeated.")
+    ] = None,
+    explain: Annotated[
+        bool, typer.Option("--explain", help="Say why, where the model can.")
+    ] = False,
+    threads: Threads = 1,
+    as_json: Json = False,
+) -> None:
+    """The best items for somebody the model has never met."""
+    limit_threads(threads)
+    from idcf.data.titles import Titles
+    from idcf.recommender import Recommender
+
+    recommender = Recommender.load(folder)
+    desk = recommender.desk
+    names = Titles(desk.ids, desk.titles)
+    history = dict(_rated(x, names, desk) for x in rate or [])
+    never = [desk.ids[_row(x, names)] for x in exclude or []]
+    found = recommender.recommend(history, n=n, exclude=never)
+    why: list[Explanation] = []
+    if explain:
+        why = [recommender.explain(history, x.item_id) for x in found]
+    if as_json:
+        typer.echo(json.dumps(_plain(found, why), indent=2, ensure_ascii=False))
+    else:
+        typer.echo(_text(found, why))
+
+
+def _rated(text: str, names: Titles, desk: Desk) -> tuple[Any, float]:
+    """The id and the rating in "title=rating"; a bare title is enough for implicit feedback."""
+    title, sign, rating = text.rpartition("=")
+    if not sign:
+        if not desk.world.implicit:
+            raise ConfigError(f"--rate {text!r}: write the rating too, as in {text + '=5'!r}")
+        title, rating = text, "1"
+    try:
+        value = float(rating)
+    except ValueError:
+        raise ConfigError(f"--rate {text!r}: {rating!r} is not a number") from None
+    return desk.ids[_row(title, names)], value
+
+
+def _row(text: str, names: Titles) -> int:
+    """The item meant, which is said where it was not written in full."""
+    from idcf.data.titles import either
+
+    row = names.find(text)
+    if row is not None:
+        return row
+    near = names.search(text, 4)
+    if len(near) == 1 and names.holds(near[0], text):
+        typer.echo(f"note: {text!r} is taken for {names.names[near[0]]!r}", err=True)
+        return near[0]
+    hint = f"; did you mean {either(names.names[x] for x in near)}?" if near else ""
+    raise DataError(f"no item named {text!r}{hint}")
+
+
+def _plain(found: Recommendations, why: list[Explanation]) -> dict[str, Any]:
+    items: list[dict[str, Any]] = [x._asdict() for x in found]
+    for item, said in zip(items, why, strict=False):
+        item["reasons"] = [x._asdict() for x in said.reasons]
+        item["cohorts"] = [x._asdict() for x in said.cohorts]
+    return {"items": items, "unknown_items": list(found.unknown_items)}
+
+
+def _text(found: Recommendations, why: list[Explanation]) -> str:
+    lines = []
+    for k, x in enumerate(found):
+        sure = "" if x.std is None else f" ±{x.std:.2f}"
+        lines.append(f"{x.rank:>3}  {x.score:.2f}{sure}  {x.title or x.item_id}")
+        for reason in why[k].reasons[:_REASONS] if why else ():
+            lines.append(f"{'':12}{reason.effect:+.2f}  {reason.title or reason.item_id}")
+    return "\n".join(lines) or "nothing is left to recommend"

@@ -1,0 +1,105 @@
+"""`idcf train`: a table of yours, or a dataset by its name, becomes a saved model."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from idcf.cli.evaluate import Device, Threads, limit_threads
+from idcf.cli.serve import Json
+
+if TYPE_CHECKING:
+    from idcf.recommender import Recommender
+
+
+def train(
+    source: Annotated[
+        str, typer.Argument(help="A file (CSV, Parquet), or a name that `idcf data list` prints.")
+    ],
+    out: Annotated[Path, typer.Option(help="The folder to write.")],
+    model: Annotated[str, typer.Option(help="Which model.")] = "idcf-nn",
+    titles: Annotated[
+        Path | None, typer.Option(help="A table with columns item_id and title.")
+    ] = None,
+    key_threshold: Annotated[
+        int | None, typer.Option(min=1, help="Key users have at least that many rows.")
+    ] = None,
+    preset: Annotated[str, typer.Option(help="clean or published.")] = "clean",
+    seed: Annotated[int, typer.Option(help="Of everything random.")] = 0,
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", help="An option, as in heads=2 or epochs=5.")
+    ] = None,
+    column: Annotated[
+        list[str] | None, typer.Option(help="A column of your file, as in user_id=uid.")
+    ] = None,
+    implicit: Annotated[
+        bool | None, typer.Option(help="Feedback without ratings, whatever the columns.")
+    ] = None,
+    device: Device = "auto",
+    threads: Threads = 1,
+    as_json: Json = False,
+) -> None:
+    """Train a model on all of a table and save it, for `recommend`, `embed` and `serve`."""
+    limit_threads(threads)
+    from idcf.config import parse_overrides
+    from idcf.experiment.protocol import open_dataset
+    from idcf.recommender import Recommender
+
+    began = time.perf_counter()
+    columns = {role: str(name) for role, name in parse_overrides(column or []).items()}
+    options = parse_overrides(set_ or [])
+    made = Recommender(
+        model, key_threshold=key_threshold, preset=preset, seed=seed, device=device, **options
+    )
+    data = open_dataset(source, columns=columns, implicit=implicit, progress=not as_json)
+    named = data.titles if titles is None else _titles(titles)
+    made.fit(data.interactions, titles=named, progress=not as_json)
+    made.save(out)
+    found = _summary(made, out, time.perf_counter() - began)
+    typer.echo(json.dumps(found, indent=2) if as_json else _text(found))
+
+
+def _titles(path: Path) -> dict[Any, str]:
+    """Item ids and titles of a CSV or Parquet file."""
+    import pyarrow as pa
+    from pyarrow import csv, parquet
+
+    from idcf.errors import DataError, unknown
+
+    try:
+        table = parquet.read_table(path) if path.suffix == ".parquet" else csv.read_csv(path)
+    except (OSError, pa.ArrowException) as error:
+        raise DataError(f"{path}: the titles cannot be read: {error}") from None
+    for name in ("item_id", "title"):
+        if name not in table.column_names:
+            raise DataError(f"{path}: {unknown('column', name, table.column_names)}")
+    pairs = zip(table["item_id"].to_pylist(), table["title"].to_pylist(), strict=True)
+    return {x: str(title) for x, title in pairs if title is not None}
+
+
+def _summary(made: Recommender, out: Path, seconds: float) -> dict[str, Any]:
+    about = made.about
+    return {
+        "folder": str(out),
+        "model": about.model,
+        "items": about.domain.n_items,
+        "rows": about.data.rows,
+        "users": about.data.users,
+        "key_users": about.data.key_users,
+        "key_threshold": about.data.key_threshold,
+        "seed": about.seed,
+        "seconds": round(seconds, 1),
+    }
+
+
+def _text(found: dict[str, Any]) -> str:
+    return (
+        f"{found['model']}: {found['rows']:,} rows of {found['users']:,} users "
+        f"({found['key_users']:,} of them key users, with {found['key_threshold']} rows or more), "
+        f"{found['items']:,} items; {found['seconds']:.0f} s\n"
+        f"saved in {found['folder']}"
+    )

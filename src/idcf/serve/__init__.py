@@ -1,0 +1,1 @@
+"""Recommendations over HTTP: engine (no HTTP), schemas, app (routes), gate, and a page."""

@@ -1,0 +1,256 @@
+"""train, recommend, embed, serve, doctor: from a file of ratings to an answer over HTTP."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import tracemalloc
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+from typer.testing import CliRunner
+
+from idcf import DataError, Recommender
+from idcf.cli import app, main
+from idcf.cli.embed import people, write
+from idcf.data.synthetic import checkerboard
+
+OPTIONS = ("--model", "als", "--key-threshold", "15", "--device", "cpu")
+
+
+def call(*words: str, code: int = 0) -> str:
+    done = CliRunner().invoke(app, list(words), catch_exceptions=False)
+    assert done.exit_code == code, done.output
+    return done.stdout
+
+
+def refused(monkeypatch: pytest.MonkeyPatch, capsys: Any, *words: str) -> tuple[int, str]:
+    monkeypatch.setattr(sys, "argv", ["idcf", *words])
+    with pytest.raises(SystemExit) as stop:
+        main()
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert "Traceback" not in said.err
+    return int(str(stop.value.code)), said.err
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What `idcf train` makes of a file and a table of titles."""
+    home = tmp_path_factory.mktemp("verbs")
+    table = checkerboard(60, 80, np.random.default_rng(0), few=9, many=24)
+    columns = zip(table.user, table.item, table.rating, strict=True)
+    rows = "\n".join(f"u{u},i{i},{r:g}" for u, i, r in columns)
+    (home / "ratings.csv").write_text(f"user_id,item_id,rating\n{rows}\n")
+    names = "\n".join(f'i{n},"Film {n}, The (19{n + 10})"' for n in range(80))
+    (home / "titles.csv").write_text(f"item_id,title\n{names}\n")
+    told = call(
+        *("train", str(home / "ratings.csv"), "--out", str(home / "model"), *OPTIONS),
+        *("--titles", str(home / "titles.csv"), "--set", "embedding_size=4", "--json"),
+    )
+    found = json.loads(told)
+    assert (found["model"], found["items"], found["key_threshold"]) == ("als", 80, 15)
+    assert Recommender.load(home / "model").about.options["embedding_size"] == 4
+    return home / "model"
+
+
+def test_train_says_what_it_did(ratings_file: Callable[..., Path], tmp_path: Path) -> None:
+    said = call("train", str(ratings_file()), "--out", str(tmp_path / "m"), *OPTIONS)
+    assert re.search(r"als: [\d,]+ rows of 60 users \(\d+ of them key users", said)
+    assert f"saved in {tmp_path / 'm'}" in said
+
+
+def test_recommend_by_title(model: Path) -> None:
+    rated = ("--rate", "Film 2, The (1912)=5", "--rate", "i4=5", "--rate", "film 7, the (1917)=1")
+    found = json.loads(call("recommend", str(model), *rated, "-n", "4", "--json"))
+    told = {"i2": 5, "i4": 5, "i7": 1}
+    want = Recommender.load(model).recommend(told, n=4)
+    assert [x["item_id"] for x in found["items"]] == [x.item_id for x in want]
+    assert set(found["items"][0]) == {"item_id", "score", "rank", "title", "std", "source"}
+    lines = call("recommend", str(model), *rated, "-n", "4").splitlines()
+    assert [x.split("  ")[-1] for x in lines] == [x.title for x in want]
+    fewer = json.loads(
+        call("recommend", str(model), *rated, "--exclude", want[0].title or "", "--json")
+    )
+    assert want[0].item_id not in [x["item_id"] for x in fewer["items"]]
+    assert len(call("recommend", str(model)).splitlines()) == 10  # what is popular
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "says"),
+    [
+        (["--rate", "Flim 2, The (1912)=5"], 2, "did you mean 'Film 2, The (1912)'"),
+        (["--rate", "Film 2, The (1912)"], 2, "write the rating too"),
+        (["--rate", "i2=good"], 2, "'good' is not a number"),
+        (["--rate", "i2=77"], 2, "far outside the scale"),
+        (["--rate", "qqqqqq=3"], 2, "no item named 'qqqqqq'"),
+        (["--rate", "i2=5", "--explain"], 2, "explain needs a posterior model"),
+        (["-n", "0"], 2, "-n"),
+    ],
+)
+def test_recommend_refuses_with_a_reason(
+    model: Path, monkeypatch: Any, capsys: Any, words: list[str], code: int, says: str
+) -> None:
+    got, said = refused(monkeypatch, capsys, "recommend", str(model), *words)
+    assert got == code
+    assert says in said
+
+
+def test_words_that_mean_one_title_are_enough_and_said(model: Path, capfd: Any) -> None:
+    call("recommend", str(model), "--rate", "1925=4")
+    done = CliRunner().invoke(app, ["recommend", str(model), "--rate", "1925=4"])
+    assert "note: '1925' is taken for 'Film 15, The (1925)'" in done.stderr
+
+
+def test_a_model_that_is_missing_or_damaged_is_exit_code_3(
+    model: Path, tmp_path: Path, monkeypatch: Any, capsys: Any
+) -> None:
+    for verb in (["recommend"], ["serve"], ["embed", "x.parquet", "--out", "y.parquet"]):
+        words = [verb[0], str(tmp_path), *verb[1:]]
+        assert refused(monkeypatch, capsys, *words)[0] == 3
+
+
+def histories(path: Path, users: int, strange: bool = True) -> Path:
+    rng = np.random.default_rng(3)
+    rows = [(f"n{u:06}", f"i{i}", float(rng.integers(1, 6))) for u in range(users) for i in
+            rng.choice(80, 5, replace=False)]  # fmt: skip
+    if strange:
+        rows += [("x1", "nowhere", 3.0), ("x2", "nowhere", 3.0), ("x2", "i3", 4.0)]
+    names = ("user_id", "item_id", "rating")
+    columns = dict(zip(names, map(list, zip(*rows, strict=True)), strict=True))
+    parquet.write_table(pa.table(columns), path)
+    return path
+
+
+def test_embed(model: Path, tmp_path: Path) -> None:
+    path, out = histories(tmp_path / "h.parquet", 300), tmp_path / "new" / "v.parquet"
+    found = json.loads(call("embed", str(model), str(path), "--out", str(out), "--json"))
+    assert (found["people"], found["nothing_known"], found["unknown_items"]) == (302, 1, 2)
+    table = parquet.read_table(out)
+    assert table.column_names == ["user_id", "vector", "known", "unknown"]
+    rows = {x["user_id"]: x for x in table.to_pylist()}
+    assert rows["x1"]["vector"] is None
+    assert (rows["x2"]["known"], rows["x2"]["unknown"]) == (1, 1)
+    recommender = Recommender.load(model)
+    np.testing.assert_allclose(rows["x2"]["vector"], recommender.embed({"i3": 4.0}), rtol=1e-4)
+    own = parquet.read_table(path).filter(pa.compute.field("user_id") == "n000007").to_pylist()
+    told = {x["item_id"]: x["rating"] for x in own}
+    np.testing.assert_allclose(rows["n000007"]["vector"], recommender.embed(told), rtol=1e-4)
+    assert not list(out.parent.glob(".*"))
+
+
+def test_embed_refuses_what_is_not_sorted_and_leaves_nothing(model: Path, tmp_path: Path) -> None:
+    for rows in ("b,i1,3\na,i2,3\n", "a,i1,3\nb,i2,3\na,i3,3\n"):
+        path, out = tmp_path / "h.csv", tmp_path / "v.parquet"
+        path.write_text(f"user_id,item_id,rating\n{rows}")
+        with pytest.raises(DataError, match=r"comes after .*; sort it by user_id"):
+            call("embed", str(model), str(path), "--out", str(out))
+        assert sorted(x.name for x in tmp_path.iterdir()) == ["h.csv"]
+    path.write_text("user_id,item,rating\na,i1,3\n")
+    with pytest.raises(DataError, match="no column named 'item_id'"):
+        call("embed", str(model), str(path), "--out", str(out))
+
+
+def test_embed_streams(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Five times the people, the same memory."""
+    monkeypatch.setattr("idcf.cli.embed.ROWS", 1000)
+    monkeypatch.setattr("idcf.cli.embed.PEOPLE", 200)
+    desk = Recommender.load(model).desk
+    peaks = []
+    for users in (1000, 1000, 5000):  # the first is for what is made once
+        path = histories(tmp_path / f"{users}.parquet", users, strange=False)
+        tracemalloc.start()
+        assert write(desk, people(path, implicit=False), tmp_path / "v.parquet")["people"] == users
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert peaks[2] < 1.3 * peaks[1]
+
+
+def test_doctor(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = json.loads(call("doctor", str(model), "--json"))
+    assert found["fine"]
+    said = {x["what"]: x for x in found["findings"]}
+    assert said["model"]["text"].startswith("<Recommender als, 80 items> answers")
+    assert said["[serve]"]["state"] == "fine"
+    assert "everything is in place" in call("doctor")
+    (tmp_path / "config.json").write_text("{}")
+    assert "!! model" in call("doctor", str(tmp_path), code=1)
+    monkeypatch.setenv("IDCF_DATA", str(tmp_path / "none"))
+    assert "is no folder" in call("doctor", code=1)
+
+
+@pytest.fixture
+def process(model: Path, tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    token = tmp_path / "token"
+    token.write_text("0123456789abcdef\n")
+    words = [sys.executable, "-m", "idcf", "serve", str(model), "--port", "0", "--json"]
+    env = {**os.environ, "OMP_NUM_THREADS": "1"}
+    found = subprocess.Popen(
+        [*words, "--reload-token-file", str(token)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=env,
+    )
+    assert found.stdout
+    told = json.loads(found.stdout.readline())
+    assert told["pid"] == found.pid
+    yield found, told["address"]
+    found.kill()
+    found.communicate()
+
+
+def test_serve_is_a_process_that_answers_and_stops(
+    process: tuple[subprocess.Popen[str], str],
+) -> None:
+    running, address = process
+    assert address.startswith("http://127.0.0.1:")
+    body = json.dumps({"history": [{"item_id": "i2", "rating": 5}], "n": 3}).encode()
+    with urllib.request.urlopen(f"{address}/v1/recommend", body, timeout=10) as answer:
+        assert len(json.load(answer)["items"]) == 3
+    asked = urllib.request.Request(f"{address}/admin/reload", b"", method="POST")
+    asked.add_header("Authorization", "Bearer 0123456789abcdef")
+    with urllib.request.urlopen(asked) as answer:
+        assert json.load(answer)["model"] == "als"
+    running.send_signal(signal.SIGINT)
+    _, said = running.communicate(timeout=20)
+    assert running.returncode == 0
+    assert said == ""
+
+
+def test_serve_refuses(model: Path, tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
+    short = tmp_path / "token"
+    short.write_text("short")
+    for words, says in (
+        (["--reload-token-file", str(short)], "at least 16 characters"),
+        (["--reload-token-file", str(tmp_path / "none")], "cannot be read"),
+        (["--host", "203.0.113.1"], "cannot listen on 203.0.113.1:8000"),
+    ):
+        code, said = refused(monkeypatch, capsys, "serve", str(model), *words)
+        assert code == 2
+        assert says in said
+
+
+def test_serving_never_imports_training(model: Path) -> None:
+    program = f"""
+import sys
+from idcf.recommender import Recommender
+from idcf.serve.app import create
+from idcf.serve.engine import Engine
+create(Engine(Recommender.load({str(model)!r})))
+loaded = [x for x in sys.modules if x.startswith(("idcf.train", "idcf.experiment"))]
+assert not loaded, loaded
+assert "idcf.data.sources" not in sys.modules
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
