@@ -14,10 +14,15 @@ import torch
 from idcf.artifact import Artifact
 from idcf.data.histories import Read, Reader, as_users, ragged
 from idcf.data.interactions import Floats, Ints
+from idcf.errors import ConfigError
 from idcf.index import Exact, best_of
+from idcf.models import Posterior
+from idcf.models.bayes import Bayes
+from idcf.reasons import cohorts, gains, leave_one_out
 from idcf.types import Users
 
 NEVER = float("-inf")
+_COHORTS = 3  # that are named in an explanation
 _FEW = 6  # up to so many are answered sooner one by one: a pass has a price of its own
 POPULAR = "popular"  # where nothing is known of a person, whatever the model
 
@@ -92,6 +97,7 @@ class Asked(NamedTuple):
     read: Read
     n: int
     filters: Filters = Filters()
+    std: bool = False  # say how sure each answer is, where the model knows
 
 
 class Desk:
@@ -102,6 +108,10 @@ class Desk:
         self.index = Exact(found.model)
         self.ids, self.titles, self.world = found.items.ids, found.titles, world
         self.source = found.model.source
+        self.posterior = found.model if isinstance(found.model, Posterior) else None
+        self.raters = None  # what to show somebody of whom nothing is known: what most people had
+        if isinstance(found.model, Bayes):
+            self.raters = found.model.raters.cpu().numpy()
         self.reader = Reader(
             found.items, implicit=world.implicit, levels=world.levels, titles=found.titles
         )
@@ -120,27 +130,33 @@ class Desk:
 
     def one(self, asked: Asked) -> Recommendations:
         """The quick way, for one newcomer."""
-        read, n, filters = asked
+        read, n, filters, std = asked
         scores = self.index.one(read.rows, read.values)
+        order = scores if len(read.rows) or self.raters is None else self.raters.copy()
         if filters.only is not None:
-            kept = np.full_like(scores, NEVER)
-            kept[filters.only] = scores[filters.only]
-            scores = kept
+            kept = np.full_like(order, NEVER)
+            kept[filters.only] = order[filters.only]
+            order = kept
         if filters.seen:
-            scores[read.rows] = NEVER
+            order[read.rows] = NEVER
         if filters.never is not None:
-            scores[filters.never] = NEVER
-        rows = best_of(scores, n)
-        source = self.source if len(read.rows) else POPULAR
-        return self.listed(rows.tolist(), scores[rows].tolist(), read.unknown, source=source)
+            order[filters.never] = NEVER
+        rows = best_of(order, n)
+        found = self.listed(rows.tolist(), scores[rows].tolist(), read.unknown)
+        return self._told([found], as_users([read]), rows[None] if std else None)[0]
 
     def answer(self, asked: Sequence[Asked]) -> list[Recommendations]:
         """Many newcomers in one pass, each with an n and filters of their own."""
-        alike = [x for x in asked if x.filters.only is None]
-        if len(alike) < _FEW:
+        together = [x for x in asked if not self._alone(x)]
+        if len(together) < _FEW:
             return [self.one(x) for x in asked]
-        together = iter(self._pass(alike))  # a choice of candidates is rare, and answered alone
-        return [next(together) if x.filters.only is None else self.one(x) for x in asked]
+        found = iter(self._pass(together))
+        return [self.one(x) if self._alone(x) else next(found) for x in asked]
+
+    def _alone(self, asked: Asked) -> bool:
+        """A choice of candidates is rare, and all of whom nothing is known see the same."""
+        silent = not len(asked.read.rows) and self.raters is not None
+        return silent or asked.filters.only is not None
 
     def _pass(self, asked: Sequence[Asked]) -> list[Recommendations]:
         people = as_users([x.read for x in asked])
@@ -149,29 +165,50 @@ class Desk:
             skip = ragged([_barred(x) for x in asked])
         found = self.index.top(people, max(x.n for x in asked), skip)
         lists = zip(asked, found.rows.tolist(), found.scores.tolist(), strict=True)
-        return [
-            self.listed(
-                rows[: x.n],
-                scores[: x.n],
-                x.read.unknown,
-                source=self.source if len(x.read.rows) else POPULAR,
-            )
-            for x, rows, scores in lists
-        ]
+        listed = [self.listed(r[: x.n], s[: x.n], x.read.unknown) for x, r, s in lists]
+        sure = any(x.std for x in asked)
+        return self._told(listed, people, found.rows.numpy() if sure else None)
 
     def many(
-        self, users: Users, n: int, filters: Filters, who: Sequence[Hashable]
+        self, users: Users, n: int, filters: Filters, who: Sequence[Hashable], std: bool = False
     ) -> list[Recommendations]:
         """All of them in one pass, with the same filters."""
         skip = users.history if filters.seen else None
         only, never = (None if x is None else torch.from_numpy(x) for x in filters[:2])
         found = self.index.top(users, n, skip, only, never)
-        told = users.history.lengths().tolist()
-        lists = zip(found.rows.tolist(), found.scores.tolist(), who, told, strict=True)
-        return [
-            self.listed(rows, scores, (), user, self.source if length else POPULAR)
-            for rows, scores, user, length in lists
-        ]
+        lists = zip(found.rows.tolist(), found.scores.tolist(), who, strict=True)
+        listed = [self.listed(rows, scores, (), user) for rows, scores, user in lists]
+        listed = self._told(listed, users, found.rows.numpy() if std else None)
+        for place in np.flatnonzero(users.history.lengths().numpy() == 0).tolist():
+            shown = self.one(Asked(self.reader.one(None), n, filters, std))
+            listed[place] = Recommendations(shown, (), who[place])
+        return listed
+
+    def _told(
+        self, found: list[Recommendations], users: Users, rows: Ints | None
+    ) -> list[Recommendations]:
+        """The same with how each answer came about and, where it is asked for, how sure it is."""
+        told, sure = users.history.lengths().tolist(), None
+        if self.posterior is not None and rows is not None and rows.size:
+            sure = self.deviations(users, rows)
+        for place, (answer, length) in enumerate(zip(found, told, strict=True)):
+            source = self.source if length else POPULAR
+            std = [None] * len(answer) if sure is None else sure[place].tolist()
+            answer[:] = [
+                x._replace(std=y, source=source) for x, y in zip(answer, std, strict=False)
+            ]
+        return found
+
+    @torch.inference_mode()
+    def deviations(self, users: Users, rows: Ints) -> Floats:
+        """How sure a posterior model is of these items [B, K] of these people."""
+        if self.posterior is None:
+            raise ConfigError(no_posterior("a standard deviation", self.source))
+        model = self.posterior
+        owner = torch.arange(len(rows), device=model.device)
+        asked = torch.from_numpy(rows).to(model.device)
+        found: Floats = model.deviation(users.to(model.device), asked, owner).cpu().numpy()
+        return found
 
     def listed(
         self,
@@ -179,15 +216,54 @@ class Desk:
         scores: list[float],
         unknown: Sequence[Hashable] = (),
         user: Hashable = None,
-        source: str = "relation",
     ) -> Recommendations:
         ids, titles, pairs = self.ids, self.titles, zip(rows, scores, strict=True)
         found = [
-            Recommendation(ids[row], score, rank, titles[row], None, source)
+            Recommendation(ids[row], score, rank, titles[row])
             for rank, (row, score) in enumerate(pairs, 1)
             if score > NEVER
         ]
         return Recommendations(found, unknown, user)
+
+    def explain(self, read: Read, row: int) -> Explanation:
+        """Which of their own items, and which key users, a score comes from."""
+        score, effects = leave_one_out(self.index.model, read.rows, read.values, row)
+        own = zip(read.rows.tolist(), read.values.tolist(), effects, strict=True)
+        reasons = [Reason(self.ids[r], self.titles[r], v, e) for r, v, e in own]
+        users, std = as_users([read]), None
+        groups: tuple[Cohort, ...] = ()
+        if self.posterior is not None:
+            std = float(self.deviations(users, np.array([[row]]))[0, 0])
+        if isinstance(self.index.model, Bayes):
+            groups = self._cohorts(self.index.model, users)
+        reasons.sort(key=lambda x: -abs(x.effect))
+        return Explanation(self.ids[row], self.titles[row], score, std, tuple(reasons), groups)
+
+    def _cohorts(self, model: Bayes, users: Users) -> tuple[Cohort, ...]:
+        weight = cohorts(model, users.to(model.device))[0]
+        best = weight.argsort(descending=True)[:_COHORTS].tolist()
+        return tuple(
+            Cohort(int(model.sizes[c]), float(weight[c]), self._named(model.likes[c].tolist()))
+            for c in best
+            if model.sizes[c] > 0
+        )
+
+    def _named(self, rows: list[int]) -> tuple[str, ...]:
+        return tuple(self.titles[r] or str(self.ids[r]) for r in rows)
+
+    def questions(self, read: Read, n: int) -> list[Question]:
+        """The items whose answer would tell most, without those that they have told of already."""
+        model = self.index.model
+        if not isinstance(model, Bayes):
+            raise ConfigError(no_posterior("next_question", self.source))
+        gain = gains(model, as_users([read]).to(model.device))[0].cpu().numpy()
+        gain[read.rows] = NEVER
+        rows = best_of(gain, n).tolist()
+        return [Question(self.ids[r], self.titles[r], float(gain[r])) for r in rows]
+
+
+def no_posterior(what: str, source: str) -> str:
+    return f"{what} needs a posterior model such as idcf-bayes; this one's answers are {source!r}"
 
 
 def _barred(asked: Asked) -> Ints:

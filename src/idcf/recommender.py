@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Self, overload
+from typing import Any, NamedTuple, Self, overload
 
 import numpy as np
 import torch
@@ -29,13 +29,29 @@ from idcf.desk import (
 )
 from idcf.errors import ColdUserError, ConfigError
 from idcf.index import best_of
+from idcf.metrics.calibration import half_width
 from idcf.models import entry
 from idcf.types import Users
 
-__all__ = ["Explanation", "Question", "Recommendation", "Recommendations", "Recommender"]
+__all__ = [
+    "Explanation",
+    "Predicted",
+    "Question",
+    "Recommendation",
+    "Recommendations",
+    "Recommender",
+]
 
 Array = NDArray[np.float32]
-_NO_POSTERIOR = "{} needs a posterior model such as idcf-bayes; this one is {!r}"
+
+
+class Predicted(NamedTuple):
+    """What is expected of each item, and the interval that the rating should lie in."""
+
+    score: Array
+    std: Array
+    low: Array
+    high: Array
 
 
 class Recommender:
@@ -48,7 +64,7 @@ class Recommender:
 
     def __init__(
         self,
-        model: str = "idcf-nn",
+        model: str = "idcf-bayes",
         *,
         key_threshold: int | None = None,
         preset: str = "clean",
@@ -131,6 +147,7 @@ class Recommender:
         filter_seen: bool = True,
         candidates: Iterable[Any] | None = None,
         exclude: Iterable[Any] | None = None,
+        std: bool = False,
     ) -> Recommendations: ...
 
     @overload
@@ -143,6 +160,7 @@ class Recommender:
         filter_seen: bool = True,
         candidates: Iterable[Any] | None = None,
         exclude: Iterable[Any] | None = None,
+        std: bool = False,
     ) -> Any: ...
 
     def recommend(
@@ -154,11 +172,13 @@ class Recommender:
         filter_seen: bool = True,
         candidates: Iterable[Any] | None = None,
         exclude: Iterable[Any] | None = None,
+        std: bool = False,
     ) -> Any:
         """The n best items for a newcomer; an empty history gets what is popular.
 
         A list of histories, a table with a column `user_id`, or a list of known `users` gets a
-        list of such lists. Items of the history are left out unless `filter_seen` is off.
+        list of such lists. Items of the history are left out unless `filter_seen` is off. `std`
+        asks a posterior model how sure it is of each: the standard deviation of the rating.
         """
         desk = self._desk()
         _require_count(n)
@@ -166,21 +186,33 @@ class Recommender:
             raise ConfigError("give either a history or users, not both")
         filters = desk.filters(candidates, exclude, filter_seen)
         if users is not None:
-            return self._known(users, n, filters)
+            return self._known(users, n, filters, std)
         if not is_many(history):
-            return desk.one(Asked(desk.reader.one(history), n, filters))
+            return desk.one(Asked(desk.reader.one(history), n, filters, std))
         who, reads = desk.reader.many(history)
-        found = desk.many(as_users(reads), n, filters, who)
+        found = desk.many(as_users(reads), n, filters, who, std)
         for answer, read in zip(found, reads, strict=True):
             answer.unknown_items = read.unknown
         return found
 
     def predict(self, history: Any, items: Iterable[Any]) -> Array:
         """The score of each of the items for one newcomer."""
+        return self._predict(history, items)[0]
+
+    def predict_interval(self, history: Any, items: Iterable[Any], level: float = 0.9) -> Predicted:
+        """As `predict`, with the interval that the rating lies in with this probability."""
+        scores, std = self._predict(history, items, sure=True)
+        half = half_width(level) * std
+        return Predicted(scores, std, scores - half, scores + half)
+
+    def _predict(
+        self, history: Any, items: Iterable[Any], sure: bool = False
+    ) -> tuple[Array, Array]:
         desk = self._desk()
         read, rows = desk.reader.one(history), [desk.reader.row(x) for x in items]
         report([read])
-        return desk.index.one(read.rows, read.values)[rows]
+        std = desk.deviations(as_users([read]), np.array([rows])) if sure else np.empty((1, 0))
+        return desk.index.one(read.rows, read.values)[rows], std[0].astype(np.float32)
 
     def similar_items(self, item: Any, n: int = 10) -> Recommendations:
         """The items most like this one; the score is their likeness."""
@@ -194,11 +226,18 @@ class Recommender:
 
     def explain(self, history: Any, item: Any) -> Explanation:
         """Why this item is recommended: which of their own items, which cohorts of key users."""
-        raise ConfigError(_NO_POSTERIOR.format("explain", self.model_name))
+        desk = self._desk()
+        if not self._fitted().model.inductive:
+            raise ConfigError(
+                f"{self.model_name!r} knows no newcomers, so it cannot explain itself"
+            )
+        return desk.explain(desk.reader.one(history), desk.reader.row(item))
 
     def next_question(self, history: Any = None, n: int = 5) -> list[Question]:
         """The items whose answer would tell most about a newcomer, the best first."""
-        raise ConfigError(_NO_POSTERIOR.format("next_question", self.model_name))
+        _require_count(n)
+        desk = self._desk()
+        return desk.questions(desk.reader.one(history), n)
 
     @property
     def desk(self) -> Desk:
@@ -210,7 +249,7 @@ class Recommender:
         """What the model is, and what it was trained on."""
         return self._fitted().manifest
 
-    def _known(self, users: Any, n: int, filters: Filters) -> Any:
+    def _known(self, users: Any, n: int, filters: Filters, std: bool) -> Any:
         """Lists for people who were in the training table, which only `fit` leaves in memory."""
         desk, table, model = self._desk(), self._trained_on, self._fitted().model
         if table is None:
@@ -222,7 +261,7 @@ class Recommender:
         least = 1 if model.inductive else self._fitted().manifest.data.key_threshold
         for x in np.flatnonzero(known.history.lengths().numpy() < least):
             raise ColdUserError(f"user {who[x]!r} was not trained on; pass their history= instead")
-        found = desk.many(known.anonymous() if model.inductive else known, n, filters, who)
+        found = desk.many(known.anonymous() if model.inductive else known, n, filters, who, std)
         return found[0] if one else found
 
     def _use(self, found: Artifact) -> None:
