@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-MODELS = ("idcf-dot", "idcf-nn")
+MODELS = ("idcf-dot", "idcf-nn", "idcf-bayes")
 LENGTH, BEST, NEWCOMERS, THRESHOLD = 20, 10, 931, 30
 LIBRARIES = ("OMP", "OPENBLAS", "MKL", "NUMBA")
 ONE_THREAD = dict.fromkeys((f"{name}_NUM_THREADS" for name in LIBRARIES), "1")
@@ -105,25 +105,44 @@ def untrained(name: str, table: Any, keys: np.ndarray[Any, Any]) -> Any:
     from idcf.train.presets import setting
     from idcf.types import Users
 
-    found = entry(name)
-    assert found.backbone
-    base = configure(found.backbone, setting(found.backbone).options)
-    backbone = entry(found.backbone).build(base, table.of(keys).domain())
-    who = Users(torch.from_numpy(keys), table.history(keys))
-    model = found.build(configure(name, setting(name).options), backbone, who)
+    found, base = entry(name), None
+    config = configure(name, setting(name).options)
+    if found.backbone:
+        base = configure(found.backbone, setting(found.backbone).options)
+        backbone = entry(found.backbone).build(base, table.of(keys).domain())
+        who = Users(torch.from_numpy(keys), table.history(keys))
+        model = found.build(config, backbone, who)
+    else:  # the posterior, of ML-1M's size
+        config = configure(name, setting(name, dataset="ml-1m").options)
+        model = drawn(found.build(config, table.of(keys).domain()))
     split = Split(table, table.where(slice(0)), keys, keys[:0])
     world, data = World.of(table, model), Origin.of(split, THRESHOLD)
     out = Recommender(name)
     manifest = Manifest(
         model=name,
-        options=plain(configure(name, setting(name).options)),
+        options=plain(config),
         backbone=found.backbone,
-        backbone_options=plain(base),
+        backbone_options=plain(base) if base else {},
         domain=world,
         data=data,
     )
     out._use(Artifact(manifest, model, table.items, (None,) * len(table.items)))
     return out
+
+
+def drawn(model: Any) -> Any:
+    """A posterior of random items, each known up to the same variance."""
+    import torch
+
+    draw = torch.Generator().manual_seed(0)
+    for tensor in (model.means, model.link, model.basis):
+        tensor.copy_(torch.randn(tensor.shape, generator=draw) * 0.3)
+    size = model.means.shape[2]
+    second = model.means[..., :, None] * model.means[..., None, :] + 0.05 * torch.eye(size)
+    low = torch.tril_indices(size, size)
+    model.seconds.copy_(second[..., low[0], low[1]])
+    model.raters += 1
+    return model
 
 
 def _time_model(

@@ -70,7 +70,5 @@ def _worth(model: Bayes, table: Interactions, told: Interactions) -> Worth:
         found = gains(model, told.people(some).to(model.device)).cpu()
         rows = np.concatenate([order[start[u] : start[u + 1]] for u in some])
         place = torch.from_numpy(np.searchsorted(some, table.user[rows]))
-        # they know what they rated: the chance of that is no part of the worth
-        knows = model.raters.cpu()[table.item[rows]].clamp(min=1)
-        out[rows] = (found[place, torch.from_numpy(table.item[rows])] / knows).numpy()
+        out[rows] = found[place, torch.from_numpy(table.item[rows])].numpy()
     return out
