@@ -129,8 +129,8 @@ class Exact:
     def similar(self, row: int) -> Floats:
         """How alike each item is to this one: [I]. Cosine, or the model's own weights."""
         if isinstance(self.model, ItemItem):
-            said: Floats = self.model.weight[row].float().cpu().numpy()
-            return said.copy()
+            said: Floats = self.model.weight.row(row).cpu().numpy()
+            return said
         if self.items is None:
             raise ConfigError(
                 f"{type(self.model).__name__} knows no likeness between items; use an idcf-* "

@@ -44,6 +44,8 @@ class Belief(NamedTuple):
 
 
 class Bayes(Posterior):
+    """The relation model as a prior, the ratings as evidence."""
+
     inductive: ClassVar[bool] = True
     means: Tensor  # [I, T, D]: of (q_i, b_i)
     seconds: Tensor  # [I, T, P]: of the products of any two of these
