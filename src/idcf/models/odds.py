@@ -7,16 +7,13 @@ logit joins them, fitted on key users who were hidden (`train.solvers.odds`):
 
 u  1, the share of H that no key user had, the mean log count of H, log(1 + n); the middle two
    shrunk to what is usual, so that an empty history gets the prior.
-v  is i unknown to the key users?, and, v', log(1 + n_i) and three relations of i to H:
-   walk    log((w_i + k) / (e_i + k)), w = Σ_j∈H n_j^-b W_ji with W = Xᵀ diag(L_v^-a) X: from the
-           history to the key users who share it, and on to what else they had; e_i is what i
-           would get if it were as well connected as it is popular, k one typical contact
+v  is i unknown to the key users?, and, v', log(1 + n_i) and two relations of i to H:
    spectral  the log of how often i goes with H more than by chance, in the first directions
-   linear  Σ_j∈H B_ji of EASE, on a scale of logs
+   linear    Σ_j∈H B_ji of EASE, on a scale of logs
 An item that no key user had has no relations: its chance depends on the kind of history alone.
 
-W and B are sums over people, pruned to the nearest items: nobody's row is stored. Scores are
-probabilities, comparable between people; of two items the likelier has the higher one.
+Both relations are sums over people, so nobody's row is stored. Scores are probabilities,
+comparable between people; of two items the likelier has the higher one.
 """
 
 from __future__ import annotations
@@ -33,7 +30,7 @@ from idcf.nn.sparse import Sparse
 from idcf.types import Domain, History, Users
 
 SIDE = 4  # features of a history
-RELATIONS = 4  # of an item with readers: v'
+RELATIONS = 3  # of an item with readers: v'
 _PAIRS = SIDE * (SIDE + 1) // 2
 
 
@@ -41,10 +38,8 @@ _PAIRS = SIDE * (SIDE + 1) // 2
 class OddsConfig:
     rank: int = 32  # directions of the spectral relation
     damp: float = 1.0  # added to degrees there: isolated people make no directions
-    user_power: float = 0.5  # a: how far the voice of a key user with much is turned down
-    item_power: float = 0.4  # b: the same for an item of the history that everybody has
     reg: float = 100.0  # ridge of the linear relation
-    neighbours: int = 200  # kept of each item, in the walk and in the linear relation
+    neighbours: int = 200  # that may speak for an item, in the linear relation
     floor: float = 0.1  # least lift of the spectral relation
     scale: float = 0.1  # linear weight that counts as one step of its log
     prior: float = 2.0  # items that what is usual is worth, in the description of a history
@@ -61,23 +56,18 @@ class Evidence(NamedTuple):
     """What a history says, before any item is looked at."""
 
     user: Tensor  # [B, SIDE]
-    walk: Tensor  # [B, I]
-    mass: Tensor  # [B]: of the walk, over all items
     linear: Tensor  # [B, I]
     direction: Tensor  # [B, D]
     known: Tensor  # [B]: items that key users had
 
 
 class Odds(Model):
-    """A calibrated logit of counts, walk, spectral and linear relation."""
+    """A calibrated logit of counts, spectral and linear relation."""
 
     inductive: ClassVar[bool] = True
     readers: Tensor  # [I]: n_i
-    mass: Tensor  # [I]: of the walk from each item, with what was pruned
-    heard: Tensor  # [I]: the share of all walks that an item gets
     into: Tensor  # [I, D]
     out: Tensor  # [I, D]
-    unit: Tensor  # []: k
     usual: Tensor  # [2]: of the description
     own: Tensor  # []: 1 where the people who ask have a row in the table, which must not vouch
     coefficients: Tensor  # [10 + SIDE * (1 + RELATIONS) + 10]
@@ -85,22 +75,18 @@ class Odds(Model):
     def __init__(self, config: OddsConfig, domain: Domain) -> None:
         super().__init__()
         self.n_items, self.rates, self.config = domain.n_items, False, config
-        self.walk, self.linear = Sparse(domain.n_items), Sparse(domain.n_items)
+        self.linear = Sparse(domain.n_items)
         products = RELATIONS * (RELATIONS + 1) // 2
         shapes = {
             "readers": (self.n_items,),
-            "mass": (self.n_items,),
-            "heard": (self.n_items,),
             "into": (self.n_items, config.rank),
             "out": (self.n_items, config.rank),
-            "unit": (),
             "usual": (2,),
             "own": (),
             "coefficients": (_PAIRS + SIDE * (1 + RELATIONS) + products,),
         }
         for name, shape in shapes.items():
             self.register_buffer(name, torch.zeros(shape))
-        self.unit += 1
 
     def rank(self, users: Users) -> Tensor:
         return self.logits(users.history).sigmoid()
@@ -133,14 +119,8 @@ class Odds(Model):
             ],
             1,
         )
-        weight = known * readers.clamp(min=1) ** -self.config.item_power
-        # their own row adds its voice to each of its items: L · L^-a from each
-        lone = n.clamp(min=1) ** (1 - self.config.user_power) * self.own
-        mass = segment_sum(weight * self.mass[items], history) - lone * segment_sum(weight, history)
         return Evidence(
             user,
-            self.walk.pool(history, weight),
-            mass.clamp(min=0),
             self.linear.pool(history),
             pool(self.into, history, known),
             segment_sum(known, history),
@@ -150,23 +130,18 @@ class Odds(Model):
         self, told: Evidence, items: Tensor | None = None, owner: Tensor | None = None
     ) -> tuple[Tensor, list[Tensor]]:
         """Which items are unknown, and v' of each."""
-        walk, linear = told.walk, told.linear
-        mass, known = told.mass[:, None], told.known[:, None]
-        readers, heard = self.readers, self.heard
+        linear, known, readers = told.linear, told.known[:, None], self.readers
         if items is None or owner is None:
             met = told.direction @ self.out.T
         else:
-            walk, linear = walk[owner[:, None], items], linear[owner[:, None], items]
-            mass, known = mass[owner], known[owner]
-            readers, heard = readers[items], heard[items]
+            linear, known, readers = linear[owner[:, None], items], known[owner], readers[items]
             met = torch.einsum("md,mkd->mk", told.direction[owner], self.out[items])
-        lift = ((walk + self.unit) / (mass * heard + self.unit)).log()
         chance = known * readers / self.readers.sum().clamp(min=1)
         there = chance > 0
         spectral = torch.where(there, met / torch.where(there, chance, 1.0), 1.0)
         spectral = spectral.clamp(min=self.config.floor).log()
         linear = (linear.clamp(min=0) / self.config.scale).log1p()
-        return (readers == 0).to(lift.dtype), [readers.log1p(), lift, spectral, linear]
+        return (readers == 0).to(linear.dtype), [readers.log1p(), spectral, linear]
 
     def join(self, user: Tensor, unknown: Tensor, relations: list[Tensor]) -> Tensor:
         """The quadratic form, the user's side first: one number per user and feature."""

@@ -22,7 +22,7 @@ from torch import Tensor
 from idcf.data.interactions import Interactions, Ints, ragged
 from idcf.models.odds import Odds, OddsConfig, design
 from idcf.rng import stream
-from idcf.train.solvers.item_item import co_occurring, linear, nearest
+from idcf.train.solvers.item_item import linear
 from idcf.train.solvers.work import Work
 from idcf.types import Domain, History, pick
 
@@ -62,34 +62,20 @@ def relations(config: OddsConfig, domain: Domain, x: csr_array, known: bool) -> 
     """A model with all but its coefficients."""
     model = Odds(config, domain)
     readers, length = x.sum(0).astype(np.float64), x.sum(1).astype(np.float64)
-    voice, others = length**-config.user_power, np.maximum(readers - 1, 0)[x.indices]
-    heard, total = x.T @ voice, max(readers.sum(), 1.0)
-    weight = np.maximum(readers, 1) ** -config.item_power
-    contact = (voice * length).sum() / total * (weight * readers).sum() / total
+    others = np.maximum(readers - 1, 0)[x.indices]
     into, out = spectrum(x, readers, length, config)
     found = {
         "readers": readers,
-        "mass": x.T @ (voice * length),
-        "heard": heard / max(heard.sum(), 1e-9),
         "into": into,
         "out": out,
-        "unit": np.array(max(contact, 1e-9)),
         # of an item that somebody had, as it looked without them
         "usual": np.array([(others == 0).mean(), np.log1p(others).mean()]),
         "own": np.array(float(known)),
     }
     for name, value in found.items():
         setattr(model, name, torch.from_numpy(np.ascontiguousarray(value)).float())
-    model.walk.fill(walk(x, voice, config.neighbours))
     model.linear.fill(linear(x, config.reg, config.neighbours))
     return model
-
-
-def walk(x: csr_array, voice: Array, neighbours: int) -> csr_array:
-    """W = Xᵀ diag(voice) X, of each row the largest."""
-    turned = csr_array(csr_array(x.T) @ diags_array(voice.astype(np.float32)))
-    blocks = [nearest(csr_array(turned[low:high] @ x), neighbours) for low, high in co_occurring(x)]
-    return csr_array(vstack(blocks))
 
 
 def spectrum(
@@ -183,7 +169,7 @@ def _ask(
     free[history.owner(), history.items] = False
     positive = np.zeros_like(free)
     positive[wanted.owner(), wanted.items] = True
-    near = _first(told.linear) | _first(told.walk)
+    near = _first(told.linear) | _first(told.direction @ model.out.T)
     near &= free & ~positive
     share = np.minimum(1, negatives / np.maximum(near.sum(1), 1))
     close = np.argwhere(near)
