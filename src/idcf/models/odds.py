@@ -76,6 +76,7 @@ class Odds(Model):
         super().__init__()
         self.n_items, self.rates, self.config = domain.n_items, False, config
         self.linear = Sparse(domain.n_items)
+        self.crowd = 1.0  # people that each reader stands for: some are hidden during the fit
         products = RELATIONS * (RELATIONS + 1) // 2
         shapes = {
             "readers": (self.n_items,),
@@ -114,7 +115,7 @@ class Odds(Model):
             [
                 torch.ones_like(n),
                 (segment_sum(1 - known, history) + usual[0]) / (n + strength),
-                (segment_sum(readers.log1p(), history) + usual[1]) / (n + strength),
+                (segment_sum(self.fame(readers), history) + usual[1]) / (n + strength),
                 n.log1p(),
             ],
             1,
@@ -125,6 +126,9 @@ class Odds(Model):
             pool(self.into, history, known),
             segment_sum(known, history),
         )
+
+    def fame(self, readers: Tensor) -> Tensor:
+        return (readers * self.crowd).log1p()
 
     def relate(
         self, told: Evidence, items: Tensor | None = None, owner: Tensor | None = None
@@ -141,7 +145,7 @@ class Odds(Model):
         spectral = torch.where(there, met / torch.where(there, chance, 1.0), 1.0)
         spectral = spectral.clamp(min=self.config.floor).log()
         linear = (linear.clamp(min=0) / self.config.scale).log1p()
-        return (readers == 0).to(linear.dtype), [readers.log1p(), spectral, linear]
+        return (readers == 0).to(linear.dtype), [self.fame(readers), spectral, linear]
 
     def join(self, user: Tensor, unknown: Tensor, relations: list[Tensor]) -> Tensor:
         """The quadratic form, the user's side first: one number per user and feature."""

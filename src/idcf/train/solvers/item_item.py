@@ -110,7 +110,7 @@ def _dual(x: csr_array, reg: float) -> Iterator[Array]:
     if len(kernel) > _DOUBLE:
         kernel = kernel.float()
     kernel.diagonal().add_(reg)
-    inverse = torch.cholesky_inverse(torch.linalg.cholesky(kernel)).float().numpy()
+    inverse = torch.cholesky_inverse(torch.linalg.cholesky(kernel)).float().contiguous().numpy()
     del kernel
     turned, step = csr_array(x.T).astype(np.float32), max(1, _CELLS // x.shape[1])
     for low in range(0, x.shape[1], step):

@@ -37,11 +37,11 @@ def odds(config: OddsConfig, table: Interactions, work: Work) -> Odds:
     domain, x = table.domain(), matrix(table)
     rng = stream(work.seed, "odds")
     rows = [
-        ask(relations(config, domain, rest, work.known), *cut, rng, config.negatives)
+        ask(relations(config, domain, rest, work.known, x), *cut, rng, config.negatives)
         for rest, cut in newcomers(config, x, work.known, rng)
     ]
     columns, label, weight = (np.concatenate(each) for each in zip(*rows, strict=True))
-    model = relations(config, domain, x, work.known)
+    model = relations(config, domain, x, work.known, x)
     found = logistic(columns, label, weight, config.ridge)
     model.coefficients = torch.from_numpy(found).float()
     return model
@@ -58,9 +58,13 @@ def matrix(table: Interactions) -> csr_array:
     return csr_array(x[np.flatnonzero(np.diff(start))])
 
 
-def relations(config: OddsConfig, domain: Domain, x: csr_array, known: bool) -> Odds:
-    """A model with all but its coefficients."""
+def relations(
+    config: OddsConfig, domain: Domain, x: csr_array, known: bool, whole: csr_array
+) -> Odds:
+    """A model with all but its coefficients. Where some of the `whole` table is hidden, those who
+    are left stand for all: what is fitted must hold for the counts of all."""
     model = Odds(config, domain)
+    model.crowd = float(whole.sum() / max(x.sum(), 1))
     readers, length = x.sum(0).astype(np.float64), x.sum(1).astype(np.float64)
     others = np.maximum(readers - 1, 0)[x.indices]
     into, out = spectrum(x, readers, length, config)
@@ -69,12 +73,12 @@ def relations(config: OddsConfig, domain: Domain, x: csr_array, known: bool) -> 
         "into": into,
         "out": out,
         # of an item that somebody had, as it looked without them
-        "usual": np.array([(others == 0).mean(), np.log1p(others).mean()]),
+        "usual": np.array([(others == 0).mean(), np.log1p(others * model.crowd).mean()]),
         "own": np.array(float(known)),
     }
     for name, value in found.items():
-        setattr(model, name, torch.from_numpy(np.ascontiguousarray(value)).float())
-    model.linear.fill(linear(x, config.reg, config.neighbours))
+        setattr(model, name, torch.from_numpy(np.array(value, np.float32, order="C")))
+    model.linear.fill(linear(x, config.reg / model.crowd, config.neighbours))
     return model
 
 
@@ -207,7 +211,7 @@ def logistic(columns: Array, label: Array, weight: Array, ridge: float) -> Array
     flat[0], mean[0], scale[0] = False, 0, 1
     z = np.where(flat, 0, (columns - mean) / np.where(flat, 1, scale))
     penalty = np.full(z.shape[1], ridge)
-    penalty[0] = 1e-9
+    penalty[0], penalty[flat] = 1e-9, 1
     b = np.zeros(z.shape[1])
     for _ in range(_ROUNDS):
         p = 1 / (1 + np.exp(-(z @ b)))
