@@ -190,7 +190,7 @@ def test_the_largest_of_long_rows(k):
     block[1, ::16] = 0
     block[2, ::16] *= 100
     block[3] = 0
-    got = item_item._largest(block, k).toarray()
+    got = item_item._largest(np.ascontiguousarray(block.T), k).toarray()
     floor = np.sort(np.abs(block), 1)[:, -k]
     np.testing.assert_array_equal(got, np.where(np.abs(block) >= floor[:, None], block, 0))
 

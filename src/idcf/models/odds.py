@@ -46,7 +46,7 @@ class OddsConfig:
     horizon: int = 10  # how many items "the next few" are
     lengths: tuple[int, int] = (0, 19)  # of the histories the logit is learnt for
     cut: Literal["random", "last"] = "random"  # which of somebody's items are "the next few"
-    folds: int = 8  # people are asked by relations that never saw them
+    folds: int = 5  # people are asked by relations that never saw them
     people: int = 1000  # asked at most, of as many folds as that takes
     negatives: int = 100  # other items each of them is asked about
     ridge: float = 1.0  # of the logit

@@ -15,7 +15,7 @@ from idcf.models.baselines import BiasConfig, ItemItem, ItemItemConfig
 from idcf.train.solvers.counts import counts, fill
 from idcf.train.solvers.work import Work
 
-_CELLS = 1 << 21  # of a dense block
+_CELLS = 1 << 22  # of a dense block
 _PAIRS = 1 << 23  # of a sparse one, about
 _STRIDE = 16  # one in so many is looked at to guess how the others lie
 _DOUBLE = 4096  # a matrix of this side is inverted in double precision
@@ -96,11 +96,11 @@ def linear(x: csr_array, reg: float, neighbours: int) -> csr_array:
 
 
 def _primal(x: csr_array, reg: float) -> Iterator[Array]:
-    """Columns of B, as rows."""
+    """Columns of B."""
     gram = (x.T @ x).toarray()
     gram[np.diag_indices_from(gram)] += reg
     inverse = np.linalg.inv(gram)
-    weight = -inverse / np.diag(inverse)[:, None]
+    weight = -inverse / np.diag(inverse)
     np.fill_diagonal(weight, 0)
     yield weight
 
@@ -120,23 +120,25 @@ def _dual(x: csr_array, reg: float) -> Iterator[Array]:
         rest = 1 - said[own]
         said[own] = 0
         said /= rest
-        yield torch.from_numpy(said).T.contiguous().numpy()
+        yield said
 
 
 def _largest(block: Array, k: int) -> csr_array:
-    """As `nearest`, of a dense block. A sample of each row guesses where its k-th largest lies,
-    and too high a guess is seen: rows of a hundred thousand are scanned, not sorted."""
-    size, n = np.abs(block), block.shape[1]
+    """As `nearest`, of the columns of a dense block, which become rows. A sample of each guesses
+    where its k-th largest lies, and too high a guess is seen: a hundred thousand numbers are
+    scanned, not sorted."""
+    size, (n, width) = np.abs(block), block.shape
     guess = 2 * k // _STRIDE + 8
-    floor = np.full(len(size), np.float32(1e-9))
+    floor = np.full(width, np.float32(1e-9))
     if guess * _STRIDE < n:
-        floor = np.maximum(floor, np.partition(size[:, ::_STRIDE], -guess, axis=1)[:, -guess])
-    keep = size >= floor[:, None]
-    short = np.flatnonzero(keep.sum(1) < k)
-    keep[short] = size[short] >= 1e-9
-    at = np.flatnonzero(keep)
-    start = np.concatenate([[0], np.cumsum(keep.sum(1))])
-    return nearest(csr_array((block.ravel()[at], at % n, start), shape=block.shape), k)
+        sample = np.ascontiguousarray(size[::_STRIDE].T)
+        floor = np.maximum(floor, np.partition(sample, -guess, axis=1)[:, -guess])
+    at = np.flatnonzero(size >= floor)
+    short = np.bincount(at % width, minlength=width) < k
+    if short.any():
+        at = np.flatnonzero(size >= np.where(short, 1e-9, floor))
+    row, column = np.divmod(at, width)
+    return nearest(csr_array((block.ravel()[at], (column, row)), shape=(width, n)), k)
 
 
 def _start(config: ItemItemConfig, table: Interactions) -> tuple[ItemItem, csr_array]:

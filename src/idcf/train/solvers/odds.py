@@ -64,7 +64,7 @@ def relations(
     """A model with all but its coefficients. Where some of the `whole` table is hidden, those who
     are left stand for all: what is fitted must hold for the counts of all."""
     model = Odds(config, domain)
-    model.crowd = float(whole.sum() / max(x.sum(), 1))
+    model.crowd = whole.nnz / max(x.nnz, 1)
     readers, length = x.sum(0).astype(np.float64), x.sum(1).astype(np.float64)
     others = np.maximum(readers - 1, 0)[x.indices]
     into, out = spectrum(x, readers, length, config)
