@@ -17,6 +17,7 @@ from idcf.data.interactions import Floats, Ints
 from idcf.errors import ConfigError
 from idcf.models import Model, TwoTower
 from idcf.models.baselines import FoldIn, ItemItem
+from idcf.models.odds import Odds
 from idcf.nn.heads import Dot
 from idcf.quick import Folded, Quick, folded, quick
 from idcf.types import Embedded, History, Users, pick
@@ -128,8 +129,9 @@ class Exact:
     @torch.inference_mode()
     def similar(self, row: int) -> Floats:
         """How alike each item is to this one: [I]. Cosine, or the model's own weights."""
-        if isinstance(self.model, ItemItem):
-            said: Floats = self.model.weight.row(row).cpu().numpy()
+        if isinstance(self.model, ItemItem | Odds):
+            weights = self.model.weight if isinstance(self.model, ItemItem) else self.model.linear
+            said: Floats = weights.row(row).cpu().numpy()
             return said
         if self.items is None:
             raise ConfigError(

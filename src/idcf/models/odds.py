@@ -70,7 +70,7 @@ class Odds(Model):
     out: Tensor  # [I, D]
     usual: Tensor  # [2]: of the description
     own: Tensor  # []: 1 where the people who ask have a row in the table, which must not vouch
-    coefficients: Tensor  # [10 + SIDE * (1 + RELATIONS) + 10]
+    coefficients: Tensor  # [C]: of M, N and O, upper halves of what is symmetric
 
     def __init__(self, config: OddsConfig, domain: Domain) -> None:
         super().__init__()
@@ -128,6 +128,7 @@ class Odds(Model):
         )
 
     def fame(self, readers: Tensor) -> Tensor:
+        """log(1 + n)."""
         return (readers * self.crowd).log1p()
 
     def relate(
@@ -150,8 +151,8 @@ class Odds(Model):
     def join(self, user: Tensor, unknown: Tensor, relations: list[Tensor]) -> Tensor:
         """The quadratic form, the user's side first: one number per user and feature."""
         j, k = torch.triu_indices(SIDE, SIDE, device=user.device)
-        split = [_PAIRS, SIDE * (1 + RELATIONS)]
-        of_user, of_both, of_item = self.coefficients.tensor_split([split[0], sum(split)])
+        ends = (_PAIRS, _PAIRS + SIDE * (1 + RELATIONS))
+        of_user, of_both, of_item = self.coefficients.tensor_split(ends)
         both = (user @ of_both.view(SIDE, 1 + RELATIONS)).T[..., None]  # [1 + RELATIONS, B, 1]
         score = ((user[:, j] * user[:, k]) @ of_user)[:, None] + both[0] * unknown
         place = 0
