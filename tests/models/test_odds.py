@@ -190,4 +190,5 @@ def test_bayes_takes_data_without_ratings(tmp_path):
     first, second = made.recommend(items), again.recommend(items)
     assert [(r.item_id, r.score) for r in first] == [(r.item_id, r.score) for r in second]
     assert 0 < first[0].score < 1
-    assert {int(r.item_id[1:]) % 4 for r in made.similar_items("i0", n=3)} == {0}  # its group
+    groups = [int(r.item_id[1:]) % 4 for r in made.similar_items("i56", n=8)]
+    assert groups.count(0) > 4  # its own
