@@ -27,7 +27,7 @@ from idcf.data.atomic import write_folder
 from idcf.data.interactions import Interactions, Vocab
 from idcf.data.split import Split
 from idcf.errors import ArtifactError, IdcfError
-from idcf.models import Backbone, Model, configure, entry
+from idcf.models import Backbone, Model, configure, entry, stand_in
 from idcf.types import Domain, History, Users
 
 FORMAT = 1
@@ -157,8 +157,9 @@ def settle(model: Model) -> Model:
 
 def build(manifest: Manifest) -> Model:
     """The model of a manifest, with room for its tensors but not their values."""
-    found, domain = entry(manifest.model), manifest.domain.domain()
-    config = configure(manifest.model, manifest.options)
+    row = stand_in(manifest.model, manifest.domain.implicit)
+    found, domain = entry(row), manifest.domain.domain()
+    config = configure(row, manifest.options)
     with torch.random.fork_rng(devices=[]):
         if not found.backbone:
             return found.build(config, domain)

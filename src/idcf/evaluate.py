@@ -10,6 +10,7 @@ from torch import Tensor
 
 from idcf.data.batches import rows as in_batches
 from idcf.data.interactions import Floats, Interactions, Ints
+from idcf.metrics import Relevant, ndcg_at
 from idcf.models import Model, Posterior
 from idcf.types import Users
 
@@ -107,3 +108,12 @@ def loss_on(
     scores = score_pairs(model, rows.user, items, seen, anonymous=model.inductive)
     above, below = scores[:, :1], scores[:, 1:]
     return float(1 - np.mean((above > below) + 0.5 * (above == below)))
+
+
+def lists_on(model: Model, rows: Interactions, seen: Interactions, k: int = 20) -> float:
+    """1 - NDCG@k over the whole catalogue: what solvers are tried by, for implicit feedback."""
+    order, start = rows.by_user
+    who = np.unique(rows.user)
+    wanted = Relevant(rows.item[order], np.concatenate([[0], start[who + 1]]))
+    found = top(model, who, seen, k, anonymous=model.inductive)
+    return float(1 - np.nanmean(ndcg_at(found, wanted, k=found.shape[1])))

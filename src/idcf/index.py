@@ -18,6 +18,7 @@ from idcf.errors import ConfigError
 from idcf.models import Model, TwoTower
 from idcf.models.baselines import FoldIn, ItemItem
 from idcf.models.idcf import part
+from idcf.models.odds import Odds
 from idcf.nn.heads import Dot
 from idcf.quick import Folded, Quick, folded, quick
 from idcf.types import Embedded, History, Users, pick
@@ -129,9 +130,10 @@ class Exact:
     @torch.inference_mode()
     def similar(self, row: int) -> Floats:
         """How alike each item is to this one: [I]. Cosine, or the model's own weights."""
-        if isinstance(self.model, ItemItem):
-            said: Floats = self.model.weight[row].float().cpu().numpy()
-            return said.copy()
+        if isinstance(self.model, ItemItem | Odds):
+            weights = self.model.weight if isinstance(self.model, ItemItem) else self.model.linear
+            said: Floats = weights.row(row).cpu().numpy()
+            return said
         if self.items is None:
             raise ConfigError(
                 f"{type(self.model).__name__} knows no likeness between items; use an idcf-* "

@@ -36,9 +36,11 @@ def test_every_row_is_covered():
         assert ("check_gradients_reach_every_parameter" in run) is (found.solver is None), name
         inductive = {c.__name__ for c in battery._INDUCTIVE} <= run
         assert inductive is ("check_says_whom_it_cannot_know" not in run), name
-        assert ("check_refuses_a_world_without_ratings" in run) is found.ratings_only, name
+        picky = found.ratings_only or found.implicit_only
+        assert ("check_refuses_what_it_cannot_read" in run) is picky, name
         both = {c.args[1] for c in CASES if c.args[0] == name and len(c.args) > 1}
-        assert both == ({False} if found.ratings_only else {False, True}), name
+        takes = {False: not found.implicit_only, True: not found.ratings_only}
+        assert both == {kind for kind, fits in takes.items() if fits}, name
 
 
 def test_every_check_is_used():

@@ -41,7 +41,18 @@ def other_way_round(table, users):
     return replace(table, rating=np.where(theirs, 6 - table.rating, table.rating))
 
 
-@pytest.mark.parametrize("name", MODELS)
+def test_new_users_are_not_trained_on_without_ratings():
+    """Whatever query users had: the same model; where they are trained on, another."""
+    split = IMPLICIT
+    keys = replace(split, train=split.train.of(split.key_users))
+    one, two = (train("idcf-bayes", Job(s)) for s in (split, keys))
+    assert same(one.model, two.model)
+    one, two = (train("idcf-bayes", Job(s, users="few-shot")) for s in (split, keys))
+    assert not same(one.model, two.model)
+    assert one.model.own == 1
+
+
+@pytest.mark.parametrize("name", [n for n, found in MODELS.items() if not found.implicit_only])
 def test_new_users_are_not_trained_on(name):
     """Were they to say the opposite, or had the test rows been others: the very same model."""
     trained = once(name)

@@ -3,12 +3,13 @@
 import numpy as np
 import pytest
 import torch
+from scipy.sparse import csr_array
 
 from idcf.data.interactions import Interactions, Vocab
 from idcf.data.synthetic import low_rank
 from idcf.models import configure
 from idcf.rng import derive
-from idcf.train.solvers import SOLVERS, Work
+from idcf.train.solvers import SOLVERS, Work, item_item
 from idcf.types import History, Users
 
 torch.set_num_threads(1)
@@ -111,7 +112,7 @@ def test_ease_without_ratings(reg):
     x, _ = dense(IMPLICIT)
     weight = constrained(x, reg)
     model = solve("ease", IMPLICIT, reg=reg)
-    np.testing.assert_allclose(model.weight, weight, atol=1e-5)
+    np.testing.assert_allclose(model.weight.dense(), weight, atol=1e-5)
     np.testing.assert_allclose(scores(model, IMPLICIT), x @ weight, atol=1e-5)
 
 
@@ -119,7 +120,7 @@ def test_ease_on_ratings():
     x, _, base = residuals(RATED, 5.0)
     weight = constrained(x, 20.0)
     model = solve("ease", RATED, reg=20.0, strength=5.0)
-    np.testing.assert_allclose(model.weight, weight, atol=1e-5)
+    np.testing.assert_allclose(model.weight.dense(), weight, atol=1e-5)
     np.testing.assert_allclose(scores(model, RATED), base + x @ weight, atol=1e-4)
 
 
@@ -142,7 +143,7 @@ def test_item_knn_on_ratings(neighbours):
     x, there, base = residuals(RATED, 5.0)
     weight = similarities(x, there, neighbours, 10.0)
     model = solve("item-knn", RATED, neighbours=neighbours, reg=10.0, strength=5.0)
-    np.testing.assert_allclose(model.weight, weight, atol=1e-5)
+    np.testing.assert_allclose(model.weight.dense(), weight, atol=1e-5)
     expected = base + (x @ weight) / (there @ np.abs(weight) + 1)
     np.testing.assert_allclose(scores(model, RATED), expected, atol=1e-4)
 
@@ -150,8 +151,48 @@ def test_item_knn_on_ratings(neighbours):
 def test_item_knn_without_ratings():
     x, there = dense(IMPLICIT)
     weight = similarities(x, there, 100, 0.0)
-    model = solve("item-knn", IMPLICIT, neighbours=100)
+    model = solve("item-knn", IMPLICIT, neighbours=100, reg=0.0)
     np.testing.assert_allclose(scores(model, IMPLICIT), x @ weight, atol=1e-4)
+
+
+def test_item_knn_without_ratings_shrinks_by_support():
+    x, there = dense(IMPLICIT)
+    weight = similarities(x, there, 4, 10.0)
+    got = solve("item-knn", IMPLICIT, neighbours=4, reg=10.0).weight.dense().numpy()
+    floor = np.sort(np.abs(similarities(x, there, 100, 10.0)), 0)[-4]
+    above = weight > floor + 1e-6
+    np.testing.assert_allclose(got * above, weight * above, atol=1e-6)
+    assert ((got == 0) | (np.abs(got) >= floor - 1e-6)).all()  # equals of the last are kept
+
+
+@pytest.mark.parametrize("users", [8, 40])
+@pytest.mark.parametrize("neighbours", [3, 14, 100])
+def test_ease_by_blocks_on_either_side(users, neighbours, monkeypatch):
+    """Fewer users than items or more, in blocks of a few items, with and without an item that
+    nobody had: the largest of each column of the plain inverse."""
+    monkeypatch.setattr(item_item, "_CELLS", 50)
+    rng = np.random.default_rng(users)
+    x = (rng.random((users, 15)) * (rng.random((users, 15)) < 0.5)).astype(np.float32)  # no ties
+    x[:, 6] = 0
+    got = item_item.linear(csr_array(x), 5.0, neighbours).toarray()
+    weight = constrained(x, 5.0)
+    if neighbours < 15:
+        floor = np.sort(np.abs(weight), 0)[-neighbours]
+        weight[np.abs(weight) < np.maximum(floor, 1e-9)] = 0
+    np.testing.assert_allclose(got, weight, atol=1e-5)
+
+
+@pytest.mark.parametrize("k", [1, 7, 300])
+def test_the_largest_of_long_rows(k):
+    """Where the sample misleads, too: one row has all that is large where nobody looks."""
+    rng = np.random.default_rng(k)
+    block = rng.normal(size=(5, 2000)).astype(np.float32)
+    block[1, ::16] = 0
+    block[2, ::16] *= 100
+    block[3] = 0
+    got = item_item._largest(np.ascontiguousarray(block.T), k).toarray()
+    floor = np.sort(np.abs(block), 1)[:, -k]
+    np.testing.assert_array_equal(got, np.where(np.abs(block) >= floor[:, None], block, 0))
 
 
 def test_fold_in_on_ratings_against_ridge():

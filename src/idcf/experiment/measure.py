@@ -5,7 +5,7 @@ test list, users with at least 2 test ratings. `ndcg@10` has the same gain, and 
 every held-out item; both rank the whole catalogue less what the user had in training.
 Implicit feedback: each positive meets NEGATIVES uniform items of the whole vocabulary, not
 filtered, as in the paper; `auc` pools all users, `auc-user` does not, `ndcg` orders each user's
-positives and negatives. Predictions are not clipped.
+positives and negatives, `ndcg@20` goes with `recall@20`. Predictions are not clipped.
 Where a model says how sure it is: `cover90` is the share of ratings inside its 90 % intervals,
 `nll` the negative log-likelihood of the ratings.
 """
@@ -94,6 +94,8 @@ def measure(exam: Exam, parts: Sequence[Part]) -> dict[str, Measured]:
     at = min(NDCG_AT, best.shape[1])
     found[f"ndcg@{NDCG_AT}"] = _each(exam, metrics.ndcg_at(best, exam.relevant, at))
     found[f"recall@{RECALL_AT}"] = _each(exam, metrics.recall_at(best, exam.relevant))
+    if exam.rows.implicit:
+        found[f"ndcg@{RECALL_AT}"] = _each(exam, metrics.ndcg_at(best, exam.relevant))
     return found
 
 
@@ -130,6 +132,9 @@ def chance(exam: Exam) -> dict[str, Measured]:
     candidates = len(asked.items) - exam.seen.counts()[exam.users]
     expected = metrics.random_ndcg_at(exam.relevant, candidates, NDCG_AT)
     found[f"ndcg@{NDCG_AT}"] = _each(exam, expected)
+    if exam.rows.implicit:
+        longer = metrics.random_ndcg_at(exam.relevant, candidates, RECALL_AT)
+        found[f"ndcg@{RECALL_AT}"] = _each(exam, longer)
     recalled = np.minimum(RECALL_AT / np.maximum(candidates, 1), 1.0)
     recalled[exam.relevant.lengths() == 0] = np.nan
     found[f"recall@{RECALL_AT}"] = _each(exam, recalled)

@@ -23,7 +23,7 @@ from idcf.experiment import pool
 from idcf.experiment.measure import Exam, Measured, Part, chance, measure
 from idcf.experiment.protocol import standard_split
 from idcf.experiment.rows import FLOORS, Row
-from idcf.models import MODELS, configure, entry
+from idcf.models import MODELS, configure, entry, stand_in
 from idcf.train.presets import setting
 from idcf.train.recipes import Job, Trained, Who, train
 from idcf.train.runtime import LOCAL, Runtime
@@ -53,9 +53,8 @@ class Plan:
             if group not in GROUPS:
                 raise ConfigError(unknown("group of users", group, GROUPS))
         for name in self.models:
-            if entry(name).ratings_only and implicit:
-                raise ConfigError(f"model {name!r} needs ratings; {self.dataset.name} has none")
             options = self.options_of(name)
+            name = stand_in(name, implicit)
             chosen = setting(name, preset=self.preset, dataset=self.dataset.name, options=options)
             configure(name, chosen.options)
 

@@ -28,6 +28,7 @@ from idcf.models.bayes import Bayes, BayesConfig
 from idcf.models.gcmc import GCMC, GCMCConfig
 from idcf.models.idcf import IDCF, IDCFConfig
 from idcf.models.mf import Factor, FactorConfig
+from idcf.models.odds import Odds, OddsConfig
 
 __all__ = [
     "IDCF",
@@ -39,6 +40,7 @@ __all__ = [
     "TwoTower",
     "configure",
     "entry",
+    "stand_in",
 ]
 
 
@@ -50,7 +52,14 @@ class Entry:
     backbone: str | None = None
     solver: str | None = None
     grid: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    implicit_grid: Mapping[str, tuple[Any, ...]] | None = None  # the same, without ratings
     ratings_only: bool = False
+    implicit_only: bool = False
+    implicit: str | None = None  # the row that stands in where there are no ratings
+
+    def tries(self, implicit: bool) -> Mapping[str, tuple[Any, ...]]:
+        """The grid for this kind of data."""
+        return self.grid if self.implicit_grid is None or not implicit else self.implicit_grid
 
 
 _STRENGTH = (2.0, 3.0, 5.0, 8.0, 12.0)
@@ -72,21 +81,27 @@ MODELS: dict[str, Entry] = {
         ItemItemConfig,
         solver="item_knn",
         grid={"neighbours": (20, 50, 100), "reg": (10.0, 100.0)},
+        implicit_grid={"neighbours": (20, 50, 200), "reg": (0.0, 3.0, 30.0)},
     ),
     "ease": Entry(
         ItemItem,
         ItemItemConfig,
-        {"normalise": False},
+        {"normalise": False, "neighbours": 4000},
         solver="ease",
         grid={"reg": (50.0, 200.0, 500.0, 1000.0, 2000.0)},
+        implicit_grid={"neighbours": (200,), "reg": (10.0, 30.0, 100.0, 300.0)},
     ),
     "als": Entry(
         FoldIn,
         FoldInConfig,
         solver="als",
         grid={"embedding_size": (8, 16), "reg": (5.0, 10.0, 20.0)},
+        implicit_grid={"embedding_size": (32, 64), "alpha": (3.0, 10.0), "reg": (1.0, 10.0)},
     ),
-    "idcf-bayes": Entry(Bayes, BayesConfig, solver="bayes", ratings_only=True),
+    "idcf-bayes": Entry(
+        Bayes, BayesConfig, solver="bayes", ratings_only=True, implicit="idcf-odds"
+    ),
+    "idcf-odds": Entry(Odds, OddsConfig, solver="odds", implicit_only=True),
     "pmf": Entry(Factor, FactorConfig, {"head": "dot"}),
     "nnmf": Entry(Factor, FactorConfig, {"head": "perceptron"}),
     "gcmc": Entry(GCMC, GCMCConfig),
@@ -100,6 +115,18 @@ def entry(name: str) -> Entry:
     if name not in MODELS:
         raise ConfigError(unknown("model", name, MODELS))
     return MODELS[name]
+
+
+def stand_in(name: str, implicit: bool) -> str:
+    """The row that answers for this name, on data of this kind; an error where none does."""
+    found = entry(name)
+    if implicit and found.implicit:
+        return found.implicit
+    if implicit and found.ratings_only:
+        raise ConfigError(f"model {name!r} needs ratings; use 'popularity' for implicit feedback")
+    if not implicit and found.implicit_only:
+        raise ConfigError(f"model {name!r} is for data without ratings; use 'idcf-bayes' for both")
+    return name
 
 
 def configure(name: str, options: Mapping[str, Any] | None = None) -> Any:

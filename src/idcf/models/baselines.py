@@ -13,7 +13,8 @@ from torch import Tensor
 
 from idcf.models.base import Model, TwoTower
 from idcf.nn.heads import Dot, Head
-from idcf.nn.pooling import normal_equations, pool, shrunk_mean
+from idcf.nn.pooling import normal_equations, shrunk_mean
+from idcf.nn.sparse import Sparse
 from idcf.types import Domain, Embedded, History, Users
 
 
@@ -80,7 +81,7 @@ class Bias(Model):
 @dataclass(frozen=True, kw_only=True)
 class ItemItemConfig:
     reg: float = 100.0  # ridge of EASE; shrinkage of a similarity by its support for kNN
-    neighbours: int = 50  # kNN only
+    neighbours: int = 50  # of each item, the nearest that may speak for it
     strength: float = 5.0
     normalise: bool = True  # kNN on ratings: a weighted mean instead of a sum
 
@@ -90,25 +91,24 @@ class ItemItem(Model):
     bias leave unexplained, and those are added; without ratings x is 1."""
 
     inductive: ClassVar[bool] = True
-    weight: Tensor  # [I, I]: row j says what having j says of the others
     popularity: Tensor  # [I], for somebody without history
 
     def __init__(self, config: ItemItemConfig, domain: Domain) -> None:
         super().__init__()
         self.base = Bias(BiasConfig(strength=config.strength), domain)
         self.rates, self.n_items, self.normalise = self.base.rates, domain.n_items, config.normalise
-        self.register_buffer("weight", torch.zeros(domain.n_items, domain.n_items))
+        self.weight = Sparse(domain.n_items)  # row j says what having j says of the others
         self.register_buffer("popularity", torch.zeros(domain.n_items))
 
     def rank(self, users: Users) -> Tensor:
         history = users.history
         if not self.rates:
             silent = (history.lengths() == 0)[:, None]
-            return torch.where(silent, self.popularity, pool(self.weight, history))
+            return torch.where(silent, self.popularity, self.weight.pool(history))
         bias, own = self.base.residual(history)
-        said = pool(self.weight, history, own)
+        said = self.weight.pool(history, own)
         if self.normalise:
-            said = said / (pool(self.weight.abs(), history) + 1.0)
+            said = said / (self.weight.magnitude().pool(history) + 1.0)
         return self.base.mean + self.base.item_bias + bias[:, None] + said
 
     def forward(self, users: Users, items: Tensor, owner: Tensor) -> Tensor:

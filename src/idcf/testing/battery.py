@@ -15,7 +15,7 @@ import torch
 
 from idcf.errors import ColdUserError, ConfigError
 from idcf.evaluate import rmse_on
-from idcf.models import IDCF, Entry, Model, entry
+from idcf.models import IDCF, Entry, Model, entry, stand_in
 from idcf.testing.probes import (
     auc,
     home,
@@ -42,7 +42,7 @@ _TIMID = {"ease": 0.95}
 def checks(name: str) -> Iterator[Check]:
     """Every check of this row, in a world with ratings and, where it takes it, in one without."""
     found = entry(name)
-    for implicit in (False,) if found.ratings_only else (False, True):
+    for implicit in kinds(found):
         for check in _ALWAYS:
             yield partial(check, name, implicit)
         for check in _INDUCTIVE if _inductive(found) else (check_says_whom_it_cannot_know,):
@@ -51,8 +51,13 @@ def checks(name: str) -> Iterator[Check]:
             yield partial(check_gradients_reach_every_parameter, name, implicit)
         if found.backbone:
             yield partial(check_nobody_is_the_mean_of_the_key_users, name, implicit)
-    if found.ratings_only:
-        yield partial(check_refuses_a_world_without_ratings, name)
+    if len(kinds(found)) == 1:
+        yield partial(check_refuses_what_it_cannot_read, name)
+
+
+def kinds(found: Entry) -> tuple[bool, ...]:
+    """The worlds a row itself is trained in: without ratings, with, or both."""
+    return tuple(x for x in (False, True) if not (found.ratings_only if x else found.implicit_only))
 
 
 def check_scores_are_finite_and_shaped(name: str, implicit: bool) -> None:
@@ -228,12 +233,18 @@ def check_says_whom_it_cannot_know(name: str, implicit: bool) -> None:
         raise AssertionError(f"{name} is not inductive, yet it answers somebody it never met")
 
 
-def check_refuses_a_world_without_ratings(name: str) -> None:
+def check_refuses_what_it_cannot_read(name: str) -> None:
+    """A world of the other kind, unless another row stands in there."""
+    other = not kinds(entry(name))[0]
+    if other and entry(name).implicit:
+        trained = train(name, Job(world(implicit=True).split))
+        assert type(trained.model) is entry(stand_in(name, True)).build
+        return
     try:
-        train(name, Job(world(implicit=True).split))
+        train(name, Job(world(implicit=other).split))
     except ConfigError:
         return
-    raise AssertionError(f"{name} takes ratings only, yet it was trained without")
+    raise AssertionError(f"{name} takes one kind of data only, yet it was trained on the other")
 
 
 _ALWAYS = (

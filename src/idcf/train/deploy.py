@@ -13,7 +13,7 @@ from idcf.config import plain
 from idcf.data.interactions import Interactions
 from idcf.data.split import Split, by_threshold
 from idcf.errors import DataError
-from idcf.models import configure, entry
+from idcf.models import configure, entry, stand_in
 from idcf.train.loop import TrainConfig
 from idcf.train.recipes import Job, train
 from idcf.train.runtime import start
@@ -37,13 +37,14 @@ def deploy(
     """The named model, trained on the key users of the table, with all that describes it."""
     split, threshold = _split(table, key_threshold)
     job = Job(split, preset=preset, seed=seed, runtime=start(device), progress=progress)
-    trained = train(name, job, options=_routed(name, options))
-    found, base = entry(name), {}
+    row = stand_in(name, table.implicit)
+    trained = train(row, job, options=_routed(row, options))
+    found, base = entry(row), {}
     if found.backbone:
         base = plain(configure(found.backbone, trained.backbone_options))
     manifest = Manifest(
         model=name,
-        options=plain(configure(name, trained.options)),
+        options=plain(configure(row, trained.options)),
         backbone=found.backbone,
         backbone_options=base,
         domain=World.of(table, trained.model),

@@ -17,10 +17,9 @@ import torch
 
 from idcf.data import batches
 from idcf.data.interactions import Interactions, Ints
-from idcf.data.split import Split, Task, hold_out, hold_out_users, sample_users
-from idcf.errors import ConfigError
-from idcf.evaluate import loss_on, rmse_on
-from idcf.models import IDCF, Backbone, Model, configure, entry
+from idcf.data.split import Split, Task, hold_out, hold_out_users, lightest_users, sample_users
+from idcf.evaluate import lists_on, loss_on, rmse_on
+from idcf.models import IDCF, Backbone, Model, configure, entry, stand_in
 from idcf.models.baselines import BiasConfig
 from idcf.rng import derive, stream
 from idcf.train.loop import TrainConfig, fit
@@ -33,6 +32,7 @@ from idcf.train.stopping import Log
 from idcf.types import Batch, Users
 
 Who = Literal["new", "few-shot"]
+_SHORT = (4, 15)  # histories that leave the lightest key users something to be asked about
 
 
 @dataclass(frozen=True)
@@ -65,9 +65,8 @@ class Job:
 
 def train(name: str, job: Job, *, options: Mapping[str, Any] | None = None) -> Trained:
     """Train the named model."""
+    name = stand_in(name, job.split.train.implicit)
     found = entry(name)
-    if found.ratings_only and job.split.train.implicit:
-        raise ConfigError(f"model {name!r} needs ratings; use 'popularity' for implicit feedback")
     if found.solver:
         chosen = setting(name, preset=job.preset, dataset=job.dataset, options=options)
         return _solve(name, job, chosen.options)
@@ -85,14 +84,15 @@ def _solve(name: str, job: Job, options: Mapping[str, Any]) -> Trained:
     found, table = entry(name), job.table()
     assert found.solver
     solver = SOLVERS[found.solver]
-    work = Work(job.seed, job.runtime.device, name if job.progress else None)
-    rest, task = _held_out(table, np.flatnonzero(table.counts()), Setting(), job)
-    grid = {k: v for k, v in found.grid.items() if k not in options}
+    known = job.users == "few-shot"
+    work = Work(job.seed, job.runtime.device, name if job.progress else None, known)
+    rest, watch = _trial(table, job)
+    grid = {k: v for k, v in found.tries(table.implicit).items() if k not in options}
     trials: list[tuple[float, int, dict[str, Any]]] = []
     for values in product(*grid.values()) if grid else []:
         tried = {**options, **dict(zip(grid, values, strict=True))}
         model = solver(configure(name, tried), rest, work)
-        trials.append((_watch(task, job.seed)(model), len(trials), tried))
+        trials.append((watch(model), len(trials), tried))
     best = min(trials)[2] if trials else dict(options)
     model = solver(configure(name, best), table, work).to(job.runtime.device).eval()
     return Trained(model, model, best)
@@ -273,6 +273,18 @@ def _held_out(
     away = sample_users(users, chosen.validation or 0.1, stream(job.seed, "validation users"))
     rng = stream(job.seed, "validation histories")
     return hold_out_users(table, away, chosen.newcomers, rng)
+
+
+def _trial(table: Interactions, job: Job) -> tuple[Interactions, Callable[[Model], float]]:
+    """What solvers are tried on. Without ratings, lists for the lightest users: pairs with random
+    items are won by whoever knows what is rare, and lists are what people see."""
+    if not table.implicit:
+        rest, task = _held_out(table, np.flatnonzero(table.counts()), Setting(), job)
+        return rest, _watch(task, job.seed)
+    rng, n = stream(job.seed, "validation histories"), np.count_nonzero(table.counts())
+    away = lightest_users(table, max(Setting().validation, 1 / n), rng)
+    rest, task = hold_out_users(table, away, _SHORT, rng)
+    return rest, lambda model: lists_on(model, task.rows, task.seen)
 
 
 def _watch(task: Task, seed: int) -> Callable[[Model], float]:

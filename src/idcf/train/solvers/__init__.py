@@ -11,6 +11,7 @@ from idcf.train.solvers.als import als
 from idcf.train.solvers.bayes import bayes
 from idcf.train.solvers.counts import bias, popularity
 from idcf.train.solvers.item_item import ease, item_knn
+from idcf.train.solvers.odds import odds
 from idcf.train.solvers.work import Work
 
 __all__ = ["SOLVERS", "Solver", "Work"]
@@ -24,4 +25,5 @@ SOLVERS: dict[str, Solver] = {
     "ease": ease,
     "als": als,
     "bayes": bayes,
+    "odds": odds,
 }

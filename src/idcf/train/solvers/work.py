@@ -14,6 +14,7 @@ class Work(NamedTuple):
     seed: int = 0
     device: torch.device = torch.device("cpu")
     progress: str | None = None  # the name on the bar; None: no bar
+    known: bool = False  # will people be asked about whose rows are in the table?
 
 
 def turn(users: History, n_items: int) -> tuple[History, Tensor]:

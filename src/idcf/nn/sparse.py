@@ -1,0 +1,80 @@
+"""A matrix between items of which each row keeps what matters."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from scipy.sparse import csr_array
+from torch import Tensor, nn
+
+from idcf.nn.pooling import pool
+from idcf.types import History, pick
+
+
+class Sparse(nn.Module):
+    """Rows of [I, I], end to end: row j says what having item j says of the others."""
+
+    offsets: Tensor  # int64 [I + 1]
+    columns: Tensor  # int32 [E], ascending in each row
+    values: Tensor  # float32 [E]
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.size = size
+        self.register_buffer("offsets", torch.zeros(size + 1, dtype=torch.int64))
+        self.register_buffer("columns", torch.zeros(0, dtype=torch.int32))
+        self.register_buffer("values", torch.zeros(0))
+        self.register_load_state_dict_pre_hook(_make_room)  # type: ignore[no-untyped-call]
+
+    def fill(self, matrix: csr_array) -> None:
+        """Take these entries; zeros that are stored stay stored."""
+        matrix = csr_array(matrix)
+        matrix.sort_indices()
+        self.offsets = torch.from_numpy(matrix.indptr.astype("int64"))
+        self.columns = torch.from_numpy(matrix.indices.astype("int32"))
+        self.values = torch.from_numpy(matrix.data.astype("float32"))
+
+    def rows(self) -> History:
+        return History(self.columns, self.values, self.offsets)
+
+    def row(self, item: int) -> Tensor:
+        """One row with its zeros: [I]."""
+        own = slice(int(self.offsets[item]), int(self.offsets[item + 1]))
+        out = self.values.new_zeros(self.size)
+        return out.index_add_(0, self.columns[own], self.values[own])
+
+    def dense(self) -> Tensor:
+        """All of it: [I, I]."""
+        every = torch.arange(self.size + 1, device=self.values.device)
+        return self.pool(History(every[:-1], self.values.new_ones(self.size), every))
+
+    def pool(self, history: History, weights: Tensor | None = None) -> Tensor:
+        """Σ over each history of weight · row: [B, I]."""
+        if len(self.values) == self.size**2:  # nothing is left out: it lies there as a matrix
+            return pool(self.values.view(self.size, self.size), history, weights)
+        said = pick(self.rows(), history.items)
+        each, users = said.lengths(), len(history.offsets) - 1
+        place = (history.owner() * self.size).repeat_interleave(each, output_size=len(said.items))
+        value = said.values
+        if weights is not None:
+            value = value * weights.repeat_interleave(each, output_size=len(value))
+        total = value.new_zeros(users * self.size)
+        return total.index_add_(0, place + said.items, value).view(users, self.size)
+
+    def magnitude(self) -> Sparse:
+        """The same with absolute values."""
+        out = Sparse(self.size)
+        out.offsets, out.columns, out.values = self.offsets, self.columns, self.values.abs()
+        return out
+
+
+def _make_room(
+    module: nn.Module, state: Mapping[str, Any], prefix: str, *args: Any, **kwargs: Any
+) -> None:
+    """How many entries there are is known only when they come."""
+    for name in ("columns", "values"):
+        if (found := state.get(prefix + name)) is not None:
+            old = getattr(module, name)
+            setattr(module, name, old.new_zeros(found.shape))
