@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
+import socket
 import subprocess
 import sys
+import time
+import urllib.request
 from pathlib import Path
 
 import numpy as np
@@ -56,16 +60,52 @@ def test_the_python_runs_and_finds_the_newcomers_kind(folder: Path) -> None:
     assert sum(int(x[1:]) % 2 == 0 for x in found) >= 4  # likes 2 and 4, not 7: even items
 
 
-@pytest.mark.parametrize("line", [c for c in commands() if c.startswith("idcf ")])
-def test_the_commands_run(line: str, folder: Path) -> None:
-    words = shlex.split(line)
-    assert run([sys.executable, "-m", "idcf", *words[1:]], folder)
+def test_the_commands_run_in_order(folder: Path) -> None:
+    """Each finds what those before it left; the server answers the request as written."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    server: subprocess.Popen[bytes] | None = None
+    asked = 0
+    try:
+        for line in commands():
+            words = shlex.split(line.replace("8000", port))
+            if words[:2] == ["idcf", "serve"]:
+                command = [sys.executable, "-m", "idcf", *words[1:]]
+                env = {**os.environ, "OMP_NUM_THREADS": "1"}
+                server = subprocess.Popen(command, cwd=folder, env=env)
+                _await(f"http://127.0.0.1:{port}/ready")
+            elif words[0] == "idcf":
+                assert run([sys.executable, "-m", "idcf", *words[1:]], folder)
+            elif words[0] == "curl":
+                body = words[words.index("-d") + 1].encode()
+                with urllib.request.urlopen(words[2], body, timeout=10) as answer:
+                    found = json.load(answer)["items"]
+                assert len(found) == 3
+                assert found[0]["source"] == "posterior"
+                asked += 1
+    finally:
+        if server:
+            server.terminate()
+            server.wait(10)
+    assert asked == 1
+    assert (folder / "rows.json").exists()
+
+
+def _await(address: str) -> None:
+    for _ in range(600):
+        try:
+            urllib.request.urlopen(address, timeout=1).close()
+            return
+        except OSError:
+            time.sleep(0.1)
+    raise AssertionError(f"{address} does not answer")
 
 
 def test_the_targets_exist() -> None:
     made = [c.split()[1] for c in commands() if c.startswith("make ")]
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
-    assert made == ["demo", "test"]
+    assert made == ["demo", "serve", "test"]
     for target in made:
         assert re.search(rf"^{target}:", makefile, re.M), target
 

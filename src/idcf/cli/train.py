@@ -21,7 +21,7 @@ def train(
         str, typer.Argument(help="A file (CSV, Parquet), or a name that `idcf data list` prints.")
     ],
     out: Annotated[Path, typer.Option(help="The folder to write.")],
-    model: Annotated[str, typer.Option(help="Which model.")] = "idcf-nn",
+    model: Annotated[str, typer.Option(help="Which model.")] = "idcf-bayes",
     titles: Annotated[
         Path | None, typer.Option(help="A table with columns item_id and title.")
     ] = None,
