@@ -214,7 +214,7 @@ def test_confidence_reasons_and_the_next_question(browser: Browser) -> None:
             page.locator("#asked label").nth(4).click()
             settled(page, 3)
             expect(page.locator("#mine .title")).to_have_text([other])
-            expect(page.locator(".why").first).to_contain_text("chosen by people who like")
+            expect(page.locator(".why").first).to_contain_text("you are near people who like")
 
 
 def test_implicit_feedback_has_a_heart(browser: Browser) -> None:

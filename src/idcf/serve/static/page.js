@@ -140,7 +140,7 @@ function reasons(found) {
   if (liked.length) out.push("because you liked ", ...names(liked));
   if (not.length) out.push(liked.length ? ", but not " : "because you did not like ", ...names(not));
   const cohort = found.cohorts.find((x) => x.likes.length);
-  if (cohort) out.push(out.length ? "; " : "", "chosen by people who like ", cohort.likes.slice(0, 2).map((title) => spoken({ title })).join(" and "));
+  if (cohort) out.push(out.length ? "; " : "", "you are near people who like ", cohort.likes.slice(0, 2).map((title) => spoken({ title })).join(" and "));
   return out;
 }
 
