@@ -244,3 +244,36 @@ assert "idcf.data.sources" not in sys.modules
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+def test_fewer_key_users_by_choice(tmp_path: Path) -> None:
+    every = fitted("als").about.data
+    made = {
+        k: Recommender("als", key_threshold=10, key_users=k, device="cpu").fit(world())
+        for k in ("random", "informative", 20)
+    }
+    assert (every.chosen, made[20].about.data.key_users) == ("threshold", 20)
+    assert made["random"].about.data.key_users == round(every.key_users / 2)
+    assert made["informative"].about.data.key_users < every.key_users
+    for chosen, one in made.items():
+        again = Recommender.load(one.save(tmp_path / str(chosen)))
+        assert again.key_users == again.about.data.chosen == chosen
+        assert f"key_users={chosen}" in (tmp_path / str(chosen) / "card.md").read_text()
+        assert again.recommend(EVEN) == one.recommend(EVEN)
+    with pytest.raises(DataError, match="chosen by key_users=2; at least 3"):
+        Recommender("als", key_threshold=10, key_users=2, device="cpu").fit(world())
+    with pytest.raises(ConfigError, match="did you mean 'informative'"):
+        Recommender("als", key_users="informativ", device="cpu").fit(world())
+
+
+def test_who_was_not_chosen_was_not_trained_on() -> None:
+    table = world()
+    made = Recommender("pmf", key_threshold=10, key_users=20, epochs=1, device="cpu").fit(table)
+    every = [f"u{x}" for x in np.flatnonzero(table.counts() >= 10)]
+    known = 0
+    for user in every:
+        try:
+            known += len(made.recommend(users=user, n=1))
+        except ColdUserError:
+            continue
+    assert known == 20 < len(every)

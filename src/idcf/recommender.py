@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 from idcf import artifact
 from idcf.artifact import Artifact, Manifest
 from idcf.data.histories import as_users, is_many, lookup, named, report
-from idcf.data.interactions import Interactions
+from idcf.data.interactions import Interactions, Ints
 from idcf.data.parsers import read_interactions
+from idcf.data.split import among
 from idcf.desk import (
     NEVER,
     Asked,
@@ -43,6 +44,7 @@ class Recommender:
 
     Users with at least `key_threshold` interactions are the key users the model is trained on;
     without one it is 30 (the paper's δ), or the median of the users' counts where that is less.
+    `key_users` takes fewer of them: "random" (half), "informative", or a number.
     Options are those of the model or of its training, such as `heads=2` or `epochs=5`.
     """
 
@@ -51,6 +53,7 @@ class Recommender:
         model: str = "idcf-nn",
         *,
         key_threshold: int | None = None,
+        key_users: str | int = "threshold",
         preset: str = "clean",
         seed: int = 0,
         device: str = "auto",
@@ -58,7 +61,7 @@ class Recommender:
     ) -> None:
         entry(model)
         self.model_name, self.options = model, options
-        self.key_threshold, self.preset = key_threshold, preset
+        self.key_threshold, self.key_users, self.preset = key_threshold, key_users, preset
         self.seed, self.device = seed, device
         self._artifact: Artifact | None = None
         self._trained_on: Interactions | None = None
@@ -87,6 +90,7 @@ class Recommender:
                 named(table.items, titles),
                 self.options,
                 key_threshold=self.key_threshold,
+                key_users=self.key_users,
                 preset=self.preset,
                 seed=self.seed,
                 device=self.device,
@@ -108,7 +112,8 @@ class Recommender:
         found = artifact.load(folder)
         m = found.manifest
         known = {"preset": m.preset, "seed": m.seed, "device": device, **m.options}
-        out = cls(m.model, key_threshold=m.data.key_threshold, **known)
+        delta, chosen = m.data.key_threshold, m.data.chosen
+        out = cls(m.model, key_threshold=delta, key_users=chosen, **known)
         cuda = device == "cuda" or (device == "auto" and torch.cuda.is_available())
         found.model.to("cuda" if cuda else "cpu")
         out._use(found)
@@ -219,8 +224,10 @@ class Recommender:
         who, row = [users] if one else list(users), lookup(table.users)
         ids = np.array([row.get(x, -1) for x in who], np.int64)
         known = Users(torch.from_numpy(ids), table.history(ids))
-        least = 1 if model.inductive else self._fitted().manifest.data.key_threshold
-        for x in np.flatnonzero(known.history.lengths().numpy() < least):
+        trained = known.history.lengths().numpy() > 0
+        if not model.inductive:
+            trained &= np.isin(ids, _key_users(table, self.about))
+        for x in np.flatnonzero(~trained):
             raise ColdUserError(f"user {who[x]!r} was not trained on; pass their history= instead")
         found = desk.many(known.anonymous() if model.inductive else known, n, filters, who)
         return found[0] if one else found
@@ -236,6 +243,14 @@ class Recommender:
     def _desk(self) -> Desk:
         self._fitted()
         return self._at_work
+
+
+def _key_users(table: Interactions, about: Manifest) -> Ints:
+    """Who was trained on: the choice that `fit` made, made again."""
+    d = about.data
+    return among(
+        table, table.where(np.empty(0, np.int64)), d.key_threshold, d.chosen, about.seed
+    ).key_users
 
 
 def _require_count(n: int) -> None:

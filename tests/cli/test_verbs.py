@@ -254,3 +254,15 @@ assert "idcf.data.sources" not in sys.modules
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+def test_fewer_key_users(ratings_file: Callable[..., Path], tmp_path: Path) -> None:
+    words = ("train", str(ratings_file()), "--out", str(tmp_path / "m"), *OPTIONS)
+    found = json.loads(call(*words, "--key-users", "12", "--json"))
+    assert (found["key_users"], found["chosen"]) == (12, 12)
+    assert "chosen: informative" in call(*words, "--key-users", "informative")
+    shown = call(
+        *("evaluate", str(ratings_file()), "--models", "als", "--key-threshold", "15"),
+        *("--device", "cpu", "--key-users", "random"),
+    )
+    assert "key_users=random" in shown

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from idcf.cli.evaluate import Device, Threads, limit_threads
+from idcf.cli.evaluate import Device, KeyUsers, Threads, limit_threads, which
 from idcf.cli.serve import Json
 
 if TYPE_CHECKING:
@@ -28,6 +28,7 @@ def train(
     key_threshold: Annotated[
         int | None, typer.Option(min=1, help="Key users have at least that many rows.")
     ] = None,
+    key_users: KeyUsers = "threshold",
     preset: Annotated[str, typer.Option(help="clean or published.")] = "clean",
     seed: Annotated[int, typer.Option(help="Of everything random.")] = 0,
     set_: Annotated[
@@ -53,7 +54,13 @@ def train(
     columns = {role: str(name) for role, name in parse_overrides(column or []).items()}
     options = parse_overrides(set_ or [])
     made = Recommender(
-        model, key_threshold=key_threshold, preset=preset, seed=seed, device=device, **options
+        model,
+        key_threshold=key_threshold,
+        key_users=which(key_users),
+        preset=preset,
+        seed=seed,
+        device=device,
+        **options,
     )
     data = open_dataset(source, columns=columns, implicit=implicit, progress=not as_json)
     named = data.titles if titles is None else _titles(titles)
@@ -91,15 +98,17 @@ def _summary(made: Recommender, out: Path, seconds: float) -> dict[str, Any]:
         "users": about.data.users,
         "key_users": about.data.key_users,
         "key_threshold": about.data.key_threshold,
+        "chosen": about.data.chosen,
         "seed": about.seed,
         "seconds": round(seconds, 1),
     }
 
 
 def _text(found: dict[str, Any]) -> str:
+    fewer = "" if found["chosen"] == "threshold" else f", chosen: {found['chosen']}"
     return (
         f"{found['model']}: {found['rows']:,} rows of {found['users']:,} users "
-        f"({found['key_users']:,} of them key users, with {found['key_threshold']} rows or more), "
-        f"{found['items']:,} items; {found['seconds']:.0f} s\n"
+        f"({found['key_users']:,} of them key users, with {found['key_threshold']} rows or more"
+        f"{fewer}), {found['items']:,} items; {found['seconds']:.0f} s\n"
         f"saved in {found['folder']}"
     )

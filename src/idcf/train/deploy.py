@@ -11,7 +11,7 @@ import numpy as np
 from idcf.artifact import Artifact, Manifest, Origin, World, settle, versions
 from idcf.config import plain
 from idcf.data.interactions import Interactions
-from idcf.data.split import Split, by_threshold
+from idcf.data.split import Split, among
 from idcf.errors import DataError
 from idcf.models import configure, entry
 from idcf.train.loop import TrainConfig
@@ -29,13 +29,15 @@ def deploy(
     options: Mapping[str, Any],
     *,
     key_threshold: int | None = None,
+    key_users: str | int = "threshold",
     preset: str = "clean",
     seed: int = 0,
     device: str = "auto",
     progress: bool = False,
 ) -> Artifact:
-    """The named model, trained on the key users of the table, with all that describes it."""
-    split, threshold = _split(table, key_threshold)
+    """The named model, trained on the key users of the table, with all that describes it.
+    `key_users`: which of those who have `key_threshold` rows; see `data.split.among`."""
+    split, threshold = _split(table, key_threshold, key_users, seed)
     job = Job(split, preset=preset, seed=seed, runtime=start(device), progress=progress)
     trained = train(name, job, options=_routed(name, options))
     found, base = entry(name), {}
@@ -47,7 +49,7 @@ def deploy(
         backbone=found.backbone,
         backbone_options=base,
         domain=World.of(table, trained.model),
-        data=Origin.of(split, threshold),
+        data=Origin.of(split, threshold, key_users),
         preset=preset,
         seed=seed,
         versions=versions(),
@@ -55,18 +57,22 @@ def deploy(
     return Artifact(manifest, settle(trained.model), table.items, tuple(titles))
 
 
-def _split(table: Interactions, threshold: int | None) -> tuple[Split, int]:
-    """Key users: at least 30 rows, or the median of the users' counts where that is less."""
+def _split(
+    table: Interactions, threshold: int | None, key_users: str | int, seed: int
+) -> tuple[Split, int]:
+    """Key users: at least 30 rows, or the median of the users' counts where that is less; of
+    these, all or some."""
     if threshold is None:
         counts = table.counts()
         threshold = max(1, min(USUAL_THRESHOLD, int(np.median(counts[counts > 0]))))
     nothing = table.where(np.zeros(len(table), bool))
-    split = by_threshold(table, nothing, threshold)
+    split = among(table, nothing, threshold, key_users, seed)
     if len(split.key_users) < FEWEST_KEY_USERS:
+        chosen = "" if key_users == "threshold" else f" and are chosen by key_users={key_users!r}"
         raise DataError(
             f"only {len(split.key_users)} of {len(table.users)} users have {threshold} rows or "
-            f"more; at least {FEWEST_KEY_USERS} key users are needed: lower key_threshold or "
-            "bring more data"
+            f"more{chosen}; at least {FEWEST_KEY_USERS} key users are needed: lower key_threshold "
+            "or bring more data"
         )
     return split, threshold
 
