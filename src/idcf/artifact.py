@@ -24,6 +24,7 @@ from torch import Tensor, nn
 import idcf
 from idcf.config import plain, read
 from idcf.data.atomic import write_folder
+from idcf.data.features import Encoding
 from idcf.data.interactions import Interactions, Vocab
 from idcf.data.split import Split
 from idcf.errors import ArtifactError, IdcfError
@@ -107,6 +108,7 @@ class Manifest:
     preset: str = "clean"
     seed: int = 0
     versions: dict[str, str] = field(default_factory=dict)
+    user_features: Encoding | None = None  # how a newcomer's own are read
 
 
 @dataclass(frozen=True)
@@ -280,11 +282,11 @@ def card(manifest: Manifest) -> str:
     scale = "yes or no" if w.implicit else f"ratings from {min(w.levels):g} to {max(w.levels):g}"
     wraps = f" round `{m.backbone}` {m.backbone_options}" if m.backbone else ""
     options = ", ".join(f"{k}={v}" for k, v in m.options.items()) or "none"
-    all_of_them = d.chosen == "threshold"
-    who = "users" if all_of_them else f"users chosen (`key_users={d.chosen}`) among those"
+    who = "users" if d.chosen == "threshold" else f"users (`key_users={d.chosen}`) among those"
+    known = f" and features ({', '.join(m.user_features.names)})" if m.user_features else ""
     return f"""# {m.model}
 
-Recommends to people it has never met, from what they did.
+Recommends to people it has never met, from what they did{known}.
 
 - **Trained on** {d.rows:,} interactions ({scale}) of {d.users:,} users with {w.n_items:,} items;
   SHA-256 of the table `{d.sha256}`. The {d.key_users:,} {who} with at least {d.key_threshold}

@@ -5,7 +5,7 @@ Reads histories, asks the index, names what it found. Knows no training and no H
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,12 +14,15 @@ import torch
 from idcf.artifact import Artifact
 from idcf.data.histories import Read, Reader, as_users, ragged
 from idcf.data.interactions import Floats, Ints
+from idcf.errors import DataError
 from idcf.index import Exact, best_of
 from idcf.types import Users
 
 NEVER = float("-inf")
 _FEW = 6  # up to so many are answered sooner one by one: a pass has a price of its own
 POPULAR = "popular"  # where nothing is known of a person, whatever the model
+FEATURES = "features"  # where nothing is known of what they did, but something else is
+_NO_FEATURES = "features: the model was trained without any; fit it with users=, or leave them out"
 
 
 class Recommendation(NamedTuple):
@@ -101,10 +104,30 @@ class Desk:
         world = found.manifest.domain
         self.index = Exact(found.model)
         self.ids, self.titles, self.world = found.items.ids, found.titles, world
-        self.source = found.model.source
+        self.source, self.features = found.model.source, found.manifest.user_features
         self.reader = Reader(
             found.items, implicit=world.implicit, levels=world.levels, titles=found.titles
         )
+
+    def read(self, history: Any, features: Mapping[str, Any] | None = None) -> Read:
+        """All that a newcomer tells of themselves."""
+        read = self.reader.one(history)
+        if features is None:
+            return read
+        if self.features is None:
+            raise DataError(_NO_FEATURES)
+        return read._replace(features=self.features.one(features))
+
+    def reads(self, histories: Any, features: Any = None) -> tuple[list[Hashable], list[Read]]:
+        """The same of many: `features` is a list, one dict for each of a list of histories."""
+        if features is None:
+            return self.reader.many(histories)
+        if not isinstance(histories, list) or not isinstance(features, Sequence):
+            raise DataError("features of many go with a list of histories: a list of dicts")
+        if len(features) != len(histories):
+            raise DataError(f"features are {len(features)}, but there are {len(histories)} people")
+        both = zip(histories, features, strict=True)
+        return [None] * len(histories), [self.read(*x) for x in both]
 
     def embed(self, reads: Sequence[Read]) -> Floats:
         """Vectors of newcomers: [B, D]."""
@@ -121,7 +144,7 @@ class Desk:
     def one(self, asked: Asked) -> Recommendations:
         """The quick way, for one newcomer."""
         read, n, filters = asked
-        scores = self.index.one(read.rows, read.values)
+        scores = self.index.one(read.rows, read.values, read.features)
         if filters.only is not None:
             kept = np.full_like(scores, NEVER)
             kept[filters.only] = scores[filters.only]
@@ -131,7 +154,7 @@ class Desk:
         if filters.never is not None:
             scores[filters.never] = NEVER
         rows = best_of(scores, n)
-        source = self.source if len(read.rows) else POPULAR
+        source = self._source(len(read.rows), read.features)
         return self.listed(rows.tolist(), scores[rows].tolist(), read.unknown, source=source)
 
     def answer(self, asked: Sequence[Asked]) -> list[Recommendations]:
@@ -154,7 +177,7 @@ class Desk:
                 rows[: x.n],
                 scores[: x.n],
                 x.read.unknown,
-                source=self.source if len(x.read.rows) else POPULAR,
+                source=self._source(len(x.read.rows), x.read.features),
             )
             for x, rows, scores in lists
         ]
@@ -167,11 +190,17 @@ class Desk:
         only, never = (None if x is None else torch.from_numpy(x) for x in filters[:2])
         found = self.index.top(users, n, skip, only, never)
         told = users.history.lengths().tolist()
-        lists = zip(found.rows.tolist(), found.scores.tolist(), who, told, strict=True)
+        known = [None] * len(who) if users.features is None else users.features.numpy()
+        lists = zip(found.rows.tolist(), found.scores.tolist(), who, told, known, strict=True)
         return [
-            self.listed(rows, scores, (), user, self.source if length else POPULAR)
-            for rows, scores, user, length in lists
+            self.listed(rows, scores, (), user, self._source(length, features))
+            for rows, scores, user, length, features in lists
         ]
+
+    def _source(self, length: int, features: Floats | None) -> str:
+        if length:
+            return self.source
+        return POPULAR if features is None or not features.any() else FEATURES
 
     def listed(
         self,

@@ -5,6 +5,7 @@ Training code is imported by `fit` alone.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, Self, overload
 
@@ -17,6 +18,7 @@ from idcf.artifact import Artifact, Manifest
 from idcf.data.histories import as_users, is_many, lookup, named, report
 from idcf.data.interactions import Interactions, Ints
 from idcf.data.parsers import read_interactions
+from idcf.data.side import beside
 from idcf.data.split import among
 from idcf.desk import (
     NEVER,
@@ -30,8 +32,7 @@ from idcf.desk import (
 )
 from idcf.errors import ColdUserError, ConfigError
 from idcf.index import best_of
-from idcf.models import entry
-from idcf.types import Users
+from idcf.models import MODELS, entry
 
 __all__ = ["Explanation", "Question", "Recommendation", "Recommendations", "Recommender"]
 
@@ -74,30 +75,40 @@ class Recommender:
         self,
         interactions: Any,
         *,
+        users: Any = None,
+        items: Any = None,
         columns: Mapping[str, str] | None = None,
         implicit: bool | None = None,
         titles: Mapping[Any, str] | None = None,
         progress: bool = False,
     ) -> Self:
-        """Train on a dataframe, a file or `Interactions`. `titles` names items by their ids."""
+        """Train on a dataframe, a file or `Interactions`. `titles` names items by their ids.
+
+        `users` and `items` are tables (or files) of what else is known of them: `user_id` or
+        `item_id`, and a column for each feature; a column `title` of `items` names them.
+        """
         from idcf.train.deploy import deploy
 
         table = read_interactions(interactions, columns=columns, implicit=implicit)
+        more = beside(table, users, items)
+        for option in more.features:
+            _require_option(self.model_name, option)
         self._use(
             deploy(
                 self.model_name,
-                table,
-                named(table.items, titles),
-                self.options,
+                more.table,
+                named(table.items, more.titles if titles is None else titles),
+                {**dict.fromkeys(more.features, True), **self.options},
                 key_threshold=self.key_threshold,
                 key_users=self.key_users,
+                user_features=more.of_users,
                 preset=self.preset,
                 seed=self.seed,
                 device=self.device,
                 progress=progress,
             )
         )
-        self._trained_on = table
+        self._trained_on = more.table
         return self
 
     def save(self, folder: str | Path) -> Path:
@@ -119,10 +130,10 @@ class Recommender:
         out._use(found)
         return out
 
-    def embed(self, history: Any = None) -> Array:
+    def embed(self, history: Any = None, *, features: Any = None) -> Array:
         """The vector of a newcomer [D], or of each of a list or table of them [B, D]."""
         desk, many = self._desk(), is_many(history)
-        reads = desk.reader.many(history)[1] if many else [desk.reader.one(history)]
+        reads = desk.reads(history, features)[1] if many else [desk.read(history, features)]
         report(reads)
         vectors = desk.embed(reads)
         return vectors if many else vectors[0]
@@ -136,6 +147,7 @@ class Recommender:
         filter_seen: bool = True,
         candidates: Iterable[Any] | None = None,
         exclude: Iterable[Any] | None = None,
+        features: Mapping[str, Any] | None = None,
     ) -> Recommendations: ...
 
     @overload
@@ -148,6 +160,7 @@ class Recommender:
         filter_seen: bool = True,
         candidates: Iterable[Any] | None = None,
         exclude: Iterable[Any] | None = None,
+        features: Any = None,
     ) -> Any: ...
 
     def recommend(
@@ -159,33 +172,35 @@ class Recommender:
         filter_seen: bool = True,
         candidates: Iterable[Any] | None = None,
         exclude: Iterable[Any] | None = None,
+        features: Any = None,
     ) -> Any:
-        """The n best items for a newcomer; an empty history gets what is popular.
+        """The n best items for a newcomer; an empty history gets what is popular, or what people
+        of these `features` like: a dict, where the model was fitted with `users`.
 
         A list of histories, a table with a column `user_id`, or a list of known `users` gets a
         list of such lists. Items of the history are left out unless `filter_seen` is off.
         """
         desk = self._desk()
         _require_count(n)
-        if users is not None and history is not None:
-            raise ConfigError("give either a history or users, not both")
+        if users is not None and (history is not None or features is not None):
+            raise ConfigError("give either a history (and features) or users, not both")
         filters = desk.filters(candidates, exclude, filter_seen)
         if users is not None:
             return self._known(users, n, filters)
         if not is_many(history):
-            return desk.one(Asked(desk.reader.one(history), n, filters))
-        who, reads = desk.reader.many(history)
+            return desk.one(Asked(desk.read(history, features), n, filters))
+        who, reads = desk.reads(history, features)
         found = desk.many(as_users(reads), n, filters, who)
         for answer, read in zip(found, reads, strict=True):
             answer.unknown_items = read.unknown
         return found
 
-    def predict(self, history: Any, items: Iterable[Any]) -> Array:
+    def predict(self, history: Any, items: Iterable[Any], *, features: Any = None) -> Array:
         """The score of each of the items for one newcomer."""
         desk = self._desk()
-        read, rows = desk.reader.one(history), [desk.reader.row(x) for x in items]
+        read, rows = desk.read(history, features), [desk.reader.row(x) for x in items]
         report([read])
-        return desk.index.one(read.rows, read.values)[rows]
+        return desk.index.one(read.rows, read.values, read.features)[rows]
 
     def similar_items(self, item: Any, n: int = 10) -> Recommendations:
         """The items most like this one; the score is their likeness."""
@@ -223,7 +238,7 @@ class Recommender:
         one = isinstance(users, str | int)
         who, row = [users] if one else list(users), lookup(table.users)
         ids = np.array([row.get(x, -1) for x in who], np.int64)
-        known = Users(torch.from_numpy(ids), table.history(ids))
+        known = table.people(ids)
         trained = known.history.lengths().numpy() > 0
         if not model.inductive:
             trained &= np.isin(ids, _key_users(table, self.about))
@@ -243,6 +258,13 @@ class Recommender:
     def _desk(self) -> Desk:
         self._fitted()
         return self._at_work
+
+
+def _require_option(name: str, option: str) -> None:
+    able = [x for x, row in MODELS.items() if option in {f.name for f in fields(row.config)}]
+    if name not in able:
+        what = option.replace("_", " ")
+        raise ConfigError(f"model {name!r} reads no {what}; {', '.join(able)} does")
 
 
 def _key_users(table: Interactions, about: Manifest) -> Ints:

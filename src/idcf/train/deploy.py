@@ -10,6 +10,7 @@ import numpy as np
 
 from idcf.artifact import Artifact, Manifest, Origin, World, settle, versions
 from idcf.config import plain
+from idcf.data.features import Encoding
 from idcf.data.interactions import Interactions
 from idcf.data.split import Split, among
 from idcf.errors import DataError
@@ -30,6 +31,7 @@ def deploy(
     *,
     key_threshold: int | None = None,
     key_users: str | int = "threshold",
+    user_features: Encoding | None = None,
     preset: str = "clean",
     seed: int = 0,
     device: str = "auto",
@@ -53,6 +55,7 @@ def deploy(
         preset=preset,
         seed=seed,
         versions=versions(),
+        user_features=user_features,
     )
     return Artifact(manifest, settle(trained.model), table.items, tuple(titles))
 
