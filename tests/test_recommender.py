@@ -347,3 +347,25 @@ def test_features_are_refused_where_they_cannot_be_read() -> None:
         table, items=items[["item_id"]].assign(title=[f"T{x}" for x in range(30)])
     )
     assert {x.item_id: x.title for x in named.recommend(n=30)}["i3"] == "T3"
+
+
+def test_answers_as_a_table() -> None:
+    frame = pd.DataFrame({"user_id": ["b", "a", "b"], "item_id": ["i2", "i4", "i3"]})
+    found = fitted().recommend(frame.assign(rating=[5.0, 5.0, 1.0]), n=3)
+    table = found.to_table()
+    assert table.column_names == ["user_id", "item_id", "score", "rank", "std", "source"]
+    rows = table.to_pylist()
+    assert [x["user_id"] for x in rows] == ["b"] * 3 + ["a"] * 3
+    assert [x["item_id"] for x in rows] == [x.item_id for answer in found for x in answer]
+    assert [x["rank"] for x in rows] == [1, 2, 3, 1, 2, 3]
+    assert {x["std"] for x in rows} == {None}
+    listed = fitted().recommend([EVEN, {}], n=2)
+    assert isinstance(listed, list)
+    assert listed.to_table()["user_id"].to_pylist() == [0, 0, 1, 1]
+    assert listed.to_table()["source"].to_pylist() == ["relation"] * 2 + ["popular"] * 2
+    known = fitted().recommend(users=["u0", "u5"], n=1)
+    assert known.to_table()["user_id"].to_pylist() == [
+        "u0",
+        "u5",
+    ]
+    assert len(fitted().recommend([EVEN], candidates=[]).to_table()) == 0

@@ -47,6 +47,28 @@ class Recommendations(list[Recommendation]):
         self.unknown_items, self.user_id = tuple(unknown_items), user_id
 
 
+class Answers(list[Recommendations]):
+    """A plain list, one answer for each person asked about."""
+
+    def to_table(self) -> Any:
+        """An Arrow table of user_id, item_id, score, rank, std, source; best first for each
+        person. People without a name are numbered from 0."""
+        import pyarrow as pa
+
+        who = [n if x.user_id is None else x.user_id for n, x in enumerate(self) for _ in x]
+        rows = [x for answer in self for x in answer]
+        return pa.table(
+            {
+                "user_id": pa.array(who),
+                "item_id": pa.array([x.item_id for x in rows]),
+                "score": pa.array([x.score for x in rows], pa.float32()),
+                "rank": pa.array([x.rank for x in rows], pa.int32()),
+                "std": pa.array([x.std for x in rows], pa.float32()),
+                "source": pa.array([x.source for x in rows], pa.string()),
+            }
+        )
+
+
 class Reason(NamedTuple):
     """An item of the newcomer's own, and what their score of the item in question owes to it."""
 
@@ -182,9 +204,7 @@ class Desk:
             for x, rows, scores in lists
         ]
 
-    def many(
-        self, users: Users, n: int, filters: Filters, who: Sequence[Hashable]
-    ) -> list[Recommendations]:
+    def many(self, users: Users, n: int, filters: Filters, who: Sequence[Hashable]) -> Answers:
         """All of them in one pass, with the same filters."""
         skip = users.history if filters.seen else None
         only, never = (None if x is None else torch.from_numpy(x) for x in filters[:2])
@@ -192,10 +212,10 @@ class Desk:
         told = users.history.lengths().tolist()
         known = [None] * len(who) if users.features is None else users.features.numpy()
         lists = zip(found.rows.tolist(), found.scores.tolist(), who, told, known, strict=True)
-        return [
+        return Answers(
             self.listed(rows, scores, (), user, self._source(length, features))
             for rows, scores, user, length, features in lists
-        ]
+        )
 
     def _source(self, length: int, features: Floats | None) -> str:
         if length:

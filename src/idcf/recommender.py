@@ -22,6 +22,7 @@ from idcf.data.side import beside
 from idcf.data.split import among
 from idcf.desk import (
     NEVER,
+    Answers,
     Asked,
     Desk,
     Explanation,
@@ -34,7 +35,7 @@ from idcf.errors import ColdUserError, ConfigError
 from idcf.index import best_of
 from idcf.models import MODELS, entry
 
-__all__ = ["Explanation", "Question", "Recommendation", "Recommendations", "Recommender"]
+__all__ = ["Answers", "Explanation", "Question", "Recommendation", "Recommendations", "Recommender"]
 
 Array = NDArray[np.float32]
 _NO_POSTERIOR = "{} needs a posterior model such as idcf-bayes; this one is {!r}"
@@ -177,8 +178,9 @@ class Recommender:
         """The n best items for a newcomer; an empty history gets what is popular, or what people
         of these `features` like: a dict, where the model was fitted with `users`.
 
-        A list of histories, a table with a column `user_id`, or a list of known `users` gets a
-        list of such lists. Items of the history are left out unless `filter_seen` is off.
+        A list of histories, a table with a column `user_id`, or a list of known `users` gets
+        `Answers`: a list of such lists, and `to_table()`. Items of the history are left out
+        unless `filter_seen` is off.
         """
         desk = self._desk()
         _require_count(n)

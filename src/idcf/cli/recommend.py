@@ -1,19 +1,25 @@
-"""`idcf recommend`: somebody rates a few things by name, and sees what else they may like."""
+"""`idcf recommend`: somebody rates a few things by name, and sees what else they may like; or a
+file of histories becomes a file of lists.
+"""
 
 from __future__ import annotations
 
 import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from idcf.cli import stream
 from idcf.cli.evaluate import Threads, limit_threads
 from idcf.cli.serve import Folder, Json
 from idcf.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
     from idcf.data.titles import Titles
-    from idcf.desk import Desk, Explanation, Recommendations
+    from idcf.desk import Desk, Explanation, Filters, Recommendations
 
 _REASONS = 3
 
@@ -31,10 +37,21 @@ def recommend(
     explain: Annotated[
         bool, typer.Option("--explain", help="Say why, where the model can.")
     ] = False,
+    histories: Annotated[
+        Path | None,
+        typer.Option(help="Many at once, Parquet or CSV: user_id, item_id, rating; sorted."),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="The Parquet file to write, with --histories.")
+    ] = None,
     threads: Threads = 1,
     as_json: Json = False,
 ) -> None:
-    """The best items for somebody the model has never met."""
+    """The best items for somebody the model has never met, or for each of a file of them."""
+    if (histories is None) != (out is None):
+        raise ConfigError("--histories FILE and --out FILE go together: give both or neither")
+    if histories and (rate or explain):
+        raise ConfigError("--histories is for many people, --rate and --explain for one")
     limit_threads(threads)
     from idcf.data.titles import Titles
     from idcf.recommender import Recommender
@@ -42,8 +59,11 @@ def recommend(
     recommender = Recommender.load(folder)
     desk = recommender.desk
     names = Titles(desk.ids, desk.titles)
-    history = dict(_rated(x, names, desk) for x in rate or [])
     never = [desk.ids[_row(x, names)] for x in exclude or []]
+    if histories and out:
+        _many(desk, histories, out, n, desk.filters(None, never), as_json)
+        return
+    history = dict(_rated(x, names, desk) for x in rate or [])
     found = recommender.recommend(history, n=n, exclude=never)
     why: list[Explanation] = []
     if explain:
@@ -52,6 +72,37 @@ def recommend(
         typer.echo(json.dumps(_plain(found, why), indent=2, ensure_ascii=False))
     else:
         typer.echo(_text(found, why))
+
+
+def _many(desk: Desk, histories: Path, out: Path, n: int, filters: Filters, as_json: bool) -> None:
+    """Columns user_id, item_id, score, rank, std, source; a piece of the file at a time."""
+    began, counts = time.perf_counter(), dict[str, Any]()
+    everybody = stream.people(histories, desk.world.implicit)
+    stream.write(_tables(desk, everybody, n, filters, counts), out)
+    counts |= {"n": n, "file": str(out), "seconds": round(time.perf_counter() - began, 2)}
+    said = (
+        f"{counts['people']:,} people, up to {n} items each; nothing known of "
+        f"{counts['nothing_known']:,}, {counts['unknown_items']:,} unknown items; "
+        f"{counts['seconds']:.1f} s\nwritten to {out}"
+    )
+    typer.echo(json.dumps(counts) if as_json else said)
+
+
+def _tables(
+    desk: Desk,
+    everybody: Iterator[stream.Person],
+    n: int,
+    filters: Filters,
+    counts: dict[str, int],
+) -> Iterator[Any]:
+    from idcf.data.histories import as_users
+
+    schema = None
+    for chunk in stream.chunks(everybody):
+        reads, _ = stream.read(desk, chunk, counts)
+        found = desk.many(as_users(reads), n, filters, [who for who, _ in chunk]).to_table()
+        schema = schema or found.schema
+        yield found.cast(schema)
 
 
 def _rated(text: str, names: Titles, desk: Desk) -> tuple[Any, float]:

@@ -25,6 +25,12 @@ def train(
     titles: Annotated[
         Path | None, typer.Option(help="A table with columns item_id and title.")
     ] = None,
+    users: Annotated[
+        Path | None, typer.Option(help="A table of users: user_id and their features.")
+    ] = None,
+    items: Annotated[
+        Path | None, typer.Option(help="A table of items: item_id, title, their features.")
+    ] = None,
     key_threshold: Annotated[
         int | None, typer.Option(min=1, help="Key users have at least that many rows.")
     ] = None,
@@ -63,8 +69,8 @@ def train(
         **options,
     )
     data = open_dataset(source, columns=columns, implicit=implicit, progress=not as_json)
-    named = data.titles if titles is None else _titles(titles)
-    made.fit(data.interactions, titles=named, progress=not as_json)
+    named = _titles(titles) if titles else (data.titles or None)
+    made.fit(data.interactions, users=users, items=items, titles=named, progress=not as_json)
     made.save(out)
     found = _summary(made, out, time.perf_counter() - began)
     typer.echo(json.dumps(found, indent=2) if as_json else _text(found))
