@@ -71,7 +71,7 @@ def train(name: str, job: Job, *, options: Mapping[str, Any] | None = None) -> T
     if found.solver:
         chosen = setting(name, preset=job.preset, dataset=job.dataset, options=options)
         return _solve(name, job, chosen.options)
-    mine, theirs = _divide(name, options or {})
+    mine, theirs = divide(name, options or {})
     chosen = setting(name, preset=job.preset, dataset=job.dataset, options=mine)
     with torch.random.fork_rng():
         if found.backbone:
@@ -130,7 +130,7 @@ def _relate(name: str, job: Job, chosen: Setting, base: Setting) -> Trained:
     return Trained(model, backbone, chosen.options, logs, base.options)
 
 
-def _divide(name: str, options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+def divide(name: str, options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Options of a wrapper, and those that only its backbone knows (`embedding_size`)."""
     found = entry(name)
     if not found.backbone:
