@@ -4,7 +4,7 @@ Training code is imported by `fit` alone.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, Self, overload
@@ -82,11 +82,13 @@ class Recommender:
         implicit: bool | None = None,
         titles: Mapping[Any, str] | None = None,
         progress: bool = False,
+        watcher: Callable[[str, Mapping[str, float]], None] | None = None,
     ) -> Self:
         """Train on a dataframe, a file or `Interactions`. `titles` names items by their ids.
 
         `users` and `items` are tables (or files) of what else is known of them: `user_id` or
-        `item_id`, and a column for each feature; a column `title` of `items` names them.
+        `item_id`, and a column for each feature; a column `title` of `items` names them. A
+        `watcher` hears of every epoch; `idcf.train.trackers` has some.
         """
         from idcf.train.deploy import deploy
 
@@ -107,6 +109,7 @@ class Recommender:
                 seed=self.seed,
                 device=self.device,
                 progress=progress,
+                watcher=watcher,
             )
         )
         self._trained_on = more.table

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -46,6 +47,12 @@ def train(
     implicit: Annotated[
         bool | None, typer.Option(help="Feedback without ratings, whatever the columns.")
     ] = None,
+    tensorboard: Annotated[
+        Path | None, typer.Option(help="A folder for the curves of the training.")
+    ] = None,
+    mlflow: Annotated[
+        str | None, typer.Option(help="An MLflow tracking address for the same.")
+    ] = None,
     device: Device = "auto",
     threads: Threads = 1,
     as_json: Json = False,
@@ -55,6 +62,7 @@ def train(
     from idcf.config import parse_overrides
     from idcf.experiment.protocol import open_dataset
     from idcf.recommender import Recommender
+    from idcf.train import trackers
 
     began = time.perf_counter()
     columns = {role: str(name) for role, name in parse_overrides(column or []).items()}
@@ -70,7 +78,22 @@ def train(
     )
     data = open_dataset(source, columns=columns, implicit=implicit, progress=not as_json)
     named = _titles(titles) if titles else (data.titles or None)
-    made.fit(data.interactions, users=users, items=items, titles=named, progress=not as_json)
+    with ExitStack() as stack:
+        watchers: list[Any] = []
+        if tensorboard:
+            watchers.append(stack.enter_context(trackers.TensorBoard(tensorboard)))
+        if mlflow:
+            about = {"model": model, "source": source, **options}
+            watchers.append(stack.enter_context(trackers.MLflow(mlflow, options=about)))
+        watcher = trackers.together(watchers)
+        made.fit(
+            data.interactions,
+            users=users,
+            items=items,
+            titles=named,
+            progress=not as_json,
+            watcher=watcher,
+        )
     made.save(out)
     found = _summary(made, out, time.perf_counter() - began)
     typer.echo(json.dumps(found, indent=2) if as_json else _text(found))

@@ -13,11 +13,12 @@ from idcf.config import plain
 from idcf.data.features import Encoding
 from idcf.data.interactions import Interactions
 from idcf.data.split import Split, among
-from idcf.errors import DataError
+from idcf.errors import ConfigError, DataError
 from idcf.models import configure, entry
 from idcf.train.loop import TrainConfig
 from idcf.train.recipes import Job, train
 from idcf.train.runtime import start
+from idcf.train.stopping import Watcher
 
 USUAL_THRESHOLD = 30  # the paper's δ for MovieLens
 FEWEST_KEY_USERS = 3  # one is held out to learn how long to train, two have a spread
@@ -36,11 +37,15 @@ def deploy(
     seed: int = 0,
     device: str = "auto",
     progress: bool = False,
+    watcher: Watcher | None = None,
 ) -> Artifact:
     """The named model, trained on the key users of the table, with all that describes it.
     `key_users`: which of those who have `key_threshold` rows; see `data.split.among`."""
     split, threshold = _split(table, key_threshold, key_users, seed)
-    job = Job(split, preset=preset, seed=seed, runtime=start(device), progress=progress)
+    if watcher and entry(name).solver:
+        raise ConfigError(f"{name!r} is solved, not trained by epochs: there is nothing to watch")
+    runtime = start(device)
+    job = Job(split, preset=preset, seed=seed, runtime=runtime, progress=progress, watcher=watcher)
     trained = train(name, job, options=_routed(name, options))
     found, base = entry(name), {}
     if found.backbone:
