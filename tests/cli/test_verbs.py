@@ -95,6 +95,7 @@ def test_recommend_by_title(model: Path) -> None:
         (["--rate", "i2=good"], 2, "'good' is not a number"),
         (["--rate", "i2=77"], 2, "far outside the scale"),
         (["--rate", "qqqqqq=3"], 2, "no item named 'qqqqqq'"),
+        (["--feature", "age=3"], 2, "features: the model was trained without any"),
         (["--rate", "i2=5", "--explain"], 2, "explain needs a posterior model"),
         (["-n", "0"], 2, "-n"),
     ],
@@ -200,7 +201,10 @@ def test_recommend_to_many(model: Path, tmp_path: Path, monkeypatch: pytest.Monk
     [
         (["--histories", "h.csv"], "go together"),
         (["--out", "h.parquet"], "go together"),
-        (["--histories", "h.csv", "--out", "x", "--rate", "i2=5"], "--rate and --explain for one"),
+        (
+            ["--histories", "h.csv", "--out", "x", "--rate", "i2=5"],
+            "--rate, --feature and --explain for one",
+        ),
         (["--histories", "none.csv", "--out", "x.parquet"], "none.csv cannot be read"),
     ],
 )
@@ -227,6 +231,9 @@ def test_train_with_features(ratings_file: Callable[..., Path], tmp_path: Path) 
     found = made.recommend(features={"group": "a", "age": 30}, n=3)
     assert [x.source for x in found] == ["features"] * 3
     assert found[0].title == f"Film {found[0].item_id[1:]}"
+    words = ("--feature", "group=a", "--feature", "age=30", "-n", "3", "--json")
+    said = json.loads(call("recommend", str(tmp_path / "m"), *words))
+    assert [x["item_id"] for x in said["items"]] == [x.item_id for x in found]
 
 
 def test_doctor(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

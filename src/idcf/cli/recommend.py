@@ -30,6 +30,10 @@ def recommend(
         list[str] | None,
         typer.Option(help='What they think of something: "Toy Story (1995)=5". By title or id.'),
     ] = None,
+    feature: Annotated[
+        list[str] | None,
+        typer.Option(help="What else is known of them, as in age=30, where the model reads it."),
+    ] = None,
     n: Annotated[int, typer.Option("-n", min=1, help="How many.")] = 10,
     exclude: Annotated[
         list[str] | None, typer.Option(help="Never this title or id; may be repeated.")
@@ -50,9 +54,10 @@ def recommend(
     """The best items for somebody the model has never met, or for each of a file of them."""
     if (histories is None) != (out is None):
         raise ConfigError("--histories FILE and --out FILE go together: give both or neither")
-    if histories and (rate or explain):
-        raise ConfigError("--histories is for many people, --rate and --explain for one")
+    if histories and (rate or feature or explain):
+        raise ConfigError("--histories is for many people; --rate, --feature and --explain for one")
     limit_threads(threads)
+    from idcf.config import parse_overrides
     from idcf.data.titles import Titles
     from idcf.recommender import Recommender
 
@@ -64,7 +69,8 @@ def recommend(
         _many(desk, histories, out, n, desk.filters(None, never), as_json)
         return
     history = dict(_rated(x, names, desk) for x in rate or [])
-    found = recommender.recommend(history, n=n, exclude=never)
+    features = parse_overrides(feature) if feature else None
+    found = recommender.recommend(history, n=n, exclude=never, features=features)
     why: list[Explanation] = []
     if explain:
         why = [recommender.explain(history, x.item_id) for x in found]
