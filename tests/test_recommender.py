@@ -51,7 +51,8 @@ def test_every_inductive_model_answers_one_and_many_alike(name: str) -> None:
         assert ids(one) == ids(list_)
         assert [x.rank for x in one] == [1, 2, 3, 4, 5, 6, 7]
         np.testing.assert_allclose([x.score for x in one], [x.score for x in list_], rtol=1e-4)
-        assert [x.score for x in one] == sorted((x.score for x in one), reverse=True)
+        if one[0].source != "popular":  # then the order is that of popularity
+            assert [x.score for x in one] == sorted((x.score for x in one), reverse=True)
 
 
 @pytest.mark.parametrize("name", INDUCTIVE)

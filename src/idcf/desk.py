@@ -5,102 +5,39 @@ Reads histories, asks the index, names what it found. Knows no training and no H
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
+from idcf.answers import (
+    Answers,
+    Cohort,
+    Explanation,
+    Question,
+    Reason,
+    Recommendation,
+    Recommendations,
+)
 from idcf.artifact import Artifact
 from idcf.data.histories import Read, Reader, as_users, ragged
 from idcf.data.interactions import Floats, Ints
-from idcf.errors import DataError
+from idcf.data.side import newcomer, newcomers
+from idcf.errors import ConfigError
 from idcf.index import Exact, best_of
+from idcf.models import Posterior
+from idcf.models.bayes import Bayes
+from idcf.reasons import cohorts, gains, leave_one_out
 from idcf.types import Users
 
+__all__ = ["NEVER", "Asked", "Desk", "Filters", "Recommendations"]
+
 NEVER = float("-inf")
+_COHORTS = 3  # that are named in an explanation
 _FEW = 6  # up to so many are answered sooner one by one: a pass has a price of its own
 POPULAR = "popular"  # where nothing is known of a person, whatever the model
 FEATURES = "features"  # where nothing is known of what they did, but something else is
-_NO_FEATURES = "features: the model was trained without any; fit it with users=, or leave them out"
-
-
-class Recommendation(NamedTuple):
-    item_id: Any
-    score: float  # the expected rating, or the larger the better where there are no ratings
-    rank: int  # 1 is the best
-    title: str | None = None
-    std: float | None = None  # of the score, from a model that has a posterior
-    source: str = "relation"  # how it came about: posterior, relation, features, popular
-
-
-class Recommendations(list[Recommendation]):
-    """A plain list, best first. `unknown_items`: what in the history the model has never seen."""
-
-    def __init__(
-        self,
-        rows: Iterable[Recommendation] = (),
-        unknown_items: Sequence[Hashable] = (),
-        user_id: Hashable = None,
-    ) -> None:
-        super().__init__(rows)
-        self.unknown_items, self.user_id = tuple(unknown_items), user_id
-
-
-class Answers(list[Recommendations]):
-    """A plain list, one answer for each person asked about."""
-
-    def to_table(self) -> Any:
-        """An Arrow table of user_id, item_id, score, rank, std, source; best first for each
-        person. People without a name are numbered from 0."""
-        import pyarrow as pa
-
-        who = [n if x.user_id is None else x.user_id for n, x in enumerate(self) for _ in x]
-        rows = [x for answer in self for x in answer]
-        return pa.table(
-            {
-                "user_id": pa.array(who),
-                "item_id": pa.array([x.item_id for x in rows]),
-                "score": pa.array([x.score for x in rows], pa.float32()),
-                "rank": pa.array([x.rank for x in rows], pa.int32()),
-                "std": pa.array([x.std for x in rows], pa.float32()),
-                "source": pa.array([x.source for x in rows], pa.string()),
-            }
-        )
-
-
-class Reason(NamedTuple):
-    """An item of the newcomer's own, and what their score of the item in question owes to it."""
-
-    item_id: Any
-    title: str | None
-    rating: float
-    effect: float  # the score with this item in the history, less the score without it
-
-
-class Cohort(NamedTuple):
-    """Key users who were listened to: never fewer than five, never a single person."""
-
-    size: int
-    weight: float  # their share of the attention
-    likes: tuple[str, ...]  # titles (or ids) of what they have in common
-
-
-class Explanation(NamedTuple):
-    item_id: Any
-    title: str | None
-    score: float
-    std: float | None = None
-    reasons: tuple[Reason, ...] = ()  # the largest effect first
-    cohorts: tuple[Cohort, ...] = ()
-
-
-class Question(NamedTuple):
-    """An item to ask a newcomer about."""
-
-    item_id: Any
-    title: str | None
-    gain: float  # the larger, the more the answer is expected to tell
 
 
 class Filters(NamedTuple):
@@ -117,6 +54,7 @@ class Asked(NamedTuple):
     read: Read
     n: int
     filters: Filters = Filters()
+    std: bool = False  # say how sure each answer is, where the model knows
 
 
 class Desk:
@@ -127,29 +65,21 @@ class Desk:
         self.index = Exact(found.model)
         self.ids, self.titles, self.world = found.items.ids, found.titles, world
         self.source, self.features = found.model.source, found.manifest.user_features
+        self.posterior = found.model if isinstance(found.model, Posterior) else None
+        self.raters = None  # what to show somebody of whom nothing is known: what most people had
+        if isinstance(found.model, Bayes):
+            self.raters = found.model.raters.cpu().numpy()
         self.reader = Reader(
             found.items, implicit=world.implicit, levels=world.levels, titles=found.titles
         )
 
-    def read(self, history: Any, features: Mapping[str, Any] | None = None) -> Read:
+    def read(self, history: Any, features: Any = None) -> Read:
         """All that a newcomer tells of themselves."""
-        read = self.reader.one(history)
-        if features is None:
-            return read
-        if self.features is None:
-            raise DataError(_NO_FEATURES)
-        return read._replace(features=self.features.one(features))
+        return newcomer(self.reader, self.features, history, features)
 
     def reads(self, histories: Any, features: Any = None) -> tuple[list[Hashable], list[Read]]:
-        """The same of many: `features` is a list, one dict for each of a list of histories."""
-        if features is None:
-            return self.reader.many(histories)
-        if not isinstance(histories, list) or not isinstance(features, Sequence):
-            raise DataError("features of many go with a list of histories: a list of dicts")
-        if len(features) != len(histories):
-            raise DataError(f"features are {len(features)}, but there are {len(histories)} people")
-        both = zip(histories, features, strict=True)
-        return [None] * len(histories), [self.read(*x) for x in both]
+        """The same of many."""
+        return newcomers(self.reader, self.features, histories, features)
 
     def embed(self, reads: Sequence[Read]) -> Floats:
         """Vectors of newcomers: [B, D]."""
@@ -165,27 +95,33 @@ class Desk:
 
     def one(self, asked: Asked) -> Recommendations:
         """The quick way, for one newcomer."""
-        read, n, filters = asked
+        read, n, filters, std = asked
         scores = self.index.one(read.rows, read.values, read.features)
+        order = scores if read.told or self.raters is None else self.raters.copy()
         if filters.only is not None:
-            kept = np.full_like(scores, NEVER)
-            kept[filters.only] = scores[filters.only]
-            scores = kept
+            kept = np.full_like(order, NEVER)
+            kept[filters.only] = order[filters.only]
+            order = kept
         if filters.seen:
-            scores[read.rows] = NEVER
+            order[read.rows] = NEVER
         if filters.never is not None:
-            scores[filters.never] = NEVER
-        rows = best_of(scores, n)
-        source = self._source(len(read.rows), read.features)
-        return self.listed(rows.tolist(), scores[rows].tolist(), read.unknown, source=source)
+            order[filters.never] = NEVER
+        rows = best_of(order, n)
+        found = self.listed(rows.tolist(), scores[rows].tolist(), read.unknown)
+        return self._told([found], as_users([read]), rows[None] if std else None)[0]
 
     def answer(self, asked: Sequence[Asked]) -> list[Recommendations]:
         """Many newcomers in one pass, each with an n and filters of their own."""
-        alike = [x for x in asked if x.filters.only is None]
-        if len(alike) < _FEW:
+        together = [x for x in asked if not self._alone(x)]
+        if len(together) < _FEW:
             return [self.one(x) for x in asked]
-        together = iter(self._pass(alike))  # a choice of candidates is rare, and answered alone
-        return [next(together) if x.filters.only is None else self.one(x) for x in asked]
+        found = iter(self._pass(together))
+        return [self.one(x) if self._alone(x) else next(found) for x in asked]
+
+    def _alone(self, asked: Asked) -> bool:
+        """A choice of candidates is rare, and all of whom nothing is known see the same."""
+        silent = not len(asked.read.rows) and self.raters is not None
+        return silent or asked.filters.only is not None
 
     def _pass(self, asked: Sequence[Asked]) -> list[Recommendations]:
         people = as_users([x.read for x in asked])
@@ -194,33 +130,55 @@ class Desk:
             skip = ragged([_barred(x) for x in asked])
         found = self.index.top(people, max(x.n for x in asked), skip)
         lists = zip(asked, found.rows.tolist(), found.scores.tolist(), strict=True)
-        return [
-            self.listed(
-                rows[: x.n],
-                scores[: x.n],
-                x.read.unknown,
-                source=self._source(len(x.read.rows), x.read.features),
-            )
-            for x, rows, scores in lists
-        ]
+        listed = [self.listed(r[: x.n], s[: x.n], x.read.unknown) for x, r, s in lists]
+        sure = any(x.std for x in asked)
+        return self._told(listed, people, found.rows.numpy() if sure else None)
 
-    def many(self, users: Users, n: int, filters: Filters, who: Sequence[Hashable]) -> Answers:
+    def many(
+        self, users: Users, n: int, filters: Filters, who: Sequence[Hashable], std: bool = False
+    ) -> Answers:
         """All of them in one pass, with the same filters."""
         skip = users.history if filters.seen else None
         only, never = (None if x is None else torch.from_numpy(x) for x in filters[:2])
         found = self.index.top(users, n, skip, only, never)
-        told = users.history.lengths().tolist()
-        known = [None] * len(who) if users.features is None else users.features.numpy()
-        lists = zip(found.rows.tolist(), found.scores.tolist(), who, told, known, strict=True)
-        return Answers(
-            self.listed(rows, scores, (), user, self._source(length, features))
-            for rows, scores, user, length, features in lists
-        )
+        lists = zip(found.rows.tolist(), found.scores.tolist(), who, strict=True)
+        listed = [self.listed(rows, scores, (), user) for rows, scores, user in lists]
+        listed = self._told(listed, users, found.rows.numpy() if std else None)
+        for place in np.flatnonzero(users.history.lengths().numpy() == 0).tolist():
+            read = self.reader.one(None)
+            if users.features is not None:
+                read = read._replace(features=users.features[place].numpy())
+            listed[place] = Recommendations(self.one(Asked(read, n, filters, std)), (), who[place])
+        return Answers(listed)
 
-    def _source(self, length: int, features: Floats | None) -> str:
-        if length:
-            return self.source
-        return POPULAR if features is None or not features.any() else FEATURES
+    def _told(
+        self, found: list[Recommendations], users: Users, rows: Ints | None
+    ) -> list[Recommendations]:
+        """The same with how each answer came about and, where it is asked for, how sure it is."""
+        told, sure = users.history.lengths().tolist(), None
+        known = None if users.features is None else users.features.any(1).tolist()
+        if self.posterior is not None and rows is not None and rows.size:
+            sure = self.deviations(users, rows)
+        for place, (answer, length) in enumerate(zip(found, told, strict=True)):
+            source = self.source if length else POPULAR
+            if not length and known is not None and known[place]:
+                source = FEATURES
+            std = [None] * len(answer) if sure is None else sure[place].tolist()
+            answer[:] = [
+                x._replace(std=y, source=source) for x, y in zip(answer, std, strict=False)
+            ]
+        return found
+
+    @torch.inference_mode()
+    def deviations(self, users: Users, rows: Ints) -> Floats:
+        """How sure a posterior model is of these items [B, K] of these people."""
+        if self.posterior is None:
+            raise ConfigError(no_posterior("a standard deviation", self.source))
+        model = self.posterior
+        owner = torch.arange(len(rows), device=model.device)
+        asked = torch.from_numpy(rows).to(model.device)
+        found: Floats = model.deviation(users.to(model.device), asked, owner).cpu().numpy()
+        return found
 
     def listed(
         self,
@@ -228,15 +186,54 @@ class Desk:
         scores: list[float],
         unknown: Sequence[Hashable] = (),
         user: Hashable = None,
-        source: str = "relation",
     ) -> Recommendations:
         ids, titles, pairs = self.ids, self.titles, zip(rows, scores, strict=True)
         found = [
-            Recommendation(ids[row], score, rank, titles[row], None, source)
+            Recommendation(ids[row], score, rank, titles[row])
             for rank, (row, score) in enumerate(pairs, 1)
             if score > NEVER
         ]
         return Recommendations(found, unknown, user)
+
+    def explain(self, read: Read, row: int) -> Explanation:
+        """Which of their own items, and which key users, a score comes from."""
+        score, effects = leave_one_out(self.index.model, read.rows, read.values, row)
+        own = zip(read.rows.tolist(), read.values.tolist(), effects, strict=True)
+        reasons = [Reason(self.ids[r], self.titles[r], v, e) for r, v, e in own]
+        users, std = as_users([read]), None
+        groups: tuple[Cohort, ...] = ()
+        if self.posterior is not None:
+            std = float(self.deviations(users, np.array([[row]]))[0, 0])
+        if isinstance(self.index.model, Bayes):
+            groups = self._cohorts(self.index.model, users)
+        reasons.sort(key=lambda x: -abs(x.effect))
+        return Explanation(self.ids[row], self.titles[row], score, std, tuple(reasons), groups)
+
+    def _cohorts(self, model: Bayes, users: Users) -> tuple[Cohort, ...]:
+        weight = cohorts(model, users.to(model.device))[0]
+        best = weight.argsort(descending=True)[:_COHORTS].tolist()
+        return tuple(
+            Cohort(int(model.sizes[c]), float(weight[c]), self._named(model.likes[c].tolist()))
+            for c in best
+            if model.sizes[c] > 0
+        )
+
+    def _named(self, rows: list[int]) -> tuple[str, ...]:
+        return tuple(self.titles[r] or str(self.ids[r]) for r in rows)
+
+    def questions(self, read: Read, n: int) -> list[Question]:
+        """The items whose answer would tell most, without those that they have told of already."""
+        model = self.index.model
+        if not isinstance(model, Bayes):
+            raise ConfigError(no_posterior("next_question", self.source))
+        gain = gains(model, as_users([read]).to(model.device))[0].cpu().numpy()
+        gain[read.rows] = NEVER
+        rows = best_of(gain, n).tolist()
+        return [Question(self.ids[r], self.titles[r], float(gain[r])) for r in rows]
+
+
+def no_posterior(what: str, source: str) -> str:
+    return f"{what} needs a posterior model such as idcf-bayes; this one's answers are {source!r}"
 
 
 def _barred(asked: Asked) -> Ints:

@@ -5,7 +5,6 @@ Training code is imported by `fit` alone.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import fields
 from pathlib import Path
 from typing import Any, Self, overload
 
@@ -14,31 +13,30 @@ import torch
 from numpy.typing import NDArray
 
 from idcf import artifact
+from idcf.answers import Answers, Explanation, Predicted, Question, Recommendation, Recommendations
 from idcf.artifact import Artifact, Manifest
 from idcf.data.histories import as_users, is_many, lookup, named, report
 from idcf.data.interactions import Interactions, Ints
 from idcf.data.parsers import read_interactions
 from idcf.data.side import beside
 from idcf.data.split import among
-from idcf.desk import (
-    NEVER,
-    Answers,
-    Asked,
-    Desk,
-    Explanation,
-    Filters,
-    Question,
-    Recommendation,
-    Recommendations,
-)
+from idcf.desk import NEVER, Asked, Desk, Filters
 from idcf.errors import ColdUserError, ConfigError
 from idcf.index import best_of
-from idcf.models import MODELS, entry
+from idcf.metrics.calibration import half_width
+from idcf.models import entry, require_option
 
-__all__ = ["Answers", "Explanation", "Question", "Recommendation", "Recommendations", "Recommender"]
+__all__ = [
+    "Answers",
+    "Explanation",
+    "Predicted",
+    "Question",
+    "Recommendation",
+    "Recommendations",
+    "Recommender",
+]
 
 Array = NDArray[np.float32]
-_NO_POSTERIOR = "{} needs a posterior model such as idcf-bayes; this one is {!r}"
 
 
 class Recommender:
@@ -52,7 +50,7 @@ class Recommender:
 
     def __init__(
         self,
-        model: str = "idcf-nn",
+        model: str = "idcf-bayes",
         *,
         key_threshold: int | None = None,
         key_users: str | int = "threshold",
@@ -95,7 +93,7 @@ class Recommender:
         table = read_interactions(interactions, columns=columns, implicit=implicit)
         more = beside(table, users, items)
         for option in more.features:
-            _require_option(self.model_name, option)
+            require_option(self.model_name, option)
         self._use(
             deploy(
                 self.model_name,
@@ -152,6 +150,7 @@ class Recommender:
         candidates: Iterable[Any] | None = None,
         exclude: Iterable[Any] | None = None,
         features: Mapping[str, Any] | None = None,
+        std: bool = False,
     ) -> Recommendations: ...
 
     @overload
@@ -165,6 +164,7 @@ class Recommender:
         candidates: Iterable[Any] | None = None,
         exclude: Iterable[Any] | None = None,
         features: Any = None,
+        std: bool = False,
     ) -> Any: ...
 
     def recommend(
@@ -177,13 +177,15 @@ class Recommender:
         candidates: Iterable[Any] | None = None,
         exclude: Iterable[Any] | None = None,
         features: Any = None,
+        std: bool = False,
     ) -> Any:
         """The n best items for a newcomer; an empty history gets what is popular, or what people
         of these `features` like: a dict, where the model was fitted with `users`.
 
         A list of histories, a table with a column `user_id`, or a list of known `users` gets
         `Answers`: a list of such lists, and `to_table()`. Items of the history are left out
-        unless `filter_seen` is off.
+        unless `filter_seen` is off. `std` asks a posterior model how sure it is of each: the
+        standard deviation of the rating.
         """
         desk = self._desk()
         _require_count(n)
@@ -191,21 +193,36 @@ class Recommender:
             raise ConfigError("give either a history (and features) or users, not both")
         filters = desk.filters(candidates, exclude, filter_seen)
         if users is not None:
-            return self._known(users, n, filters)
+            return self._known(users, n, filters, std)
         if not is_many(history):
-            return desk.one(Asked(desk.read(history, features), n, filters))
+            return desk.one(Asked(desk.read(history, features), n, filters, std))
         who, reads = desk.reads(history, features)
-        found = desk.many(as_users(reads), n, filters, who)
+        found = desk.many(as_users(reads), n, filters, who, std)
         for answer, read in zip(found, reads, strict=True):
             answer.unknown_items = read.unknown
         return found
 
     def predict(self, history: Any, items: Iterable[Any], *, features: Any = None) -> Array:
         """The score of each of the items for one newcomer."""
+        return self._predict(history, items, features)[0]
+
+    def predict_interval(
+        self, history: Any, items: Iterable[Any], level: float = 0.9, *, features: Any = None
+    ) -> Predicted:
+        """As `predict`, with the interval that the rating lies in with this probability."""
+        scores, std = self._predict(history, items, features, sure=True)
+        half = half_width(level) * std
+        return Predicted(scores, std, scores - half, scores + half)
+
+    def _predict(
+        self, history: Any, items: Iterable[Any], features: Any, sure: bool = False
+    ) -> tuple[Array, Array]:
         desk = self._desk()
         read, rows = desk.read(history, features), [desk.reader.row(x) for x in items]
         report([read])
-        return desk.index.one(read.rows, read.values, read.features)[rows]
+        std = desk.deviations(as_users([read]), np.array([rows])) if sure else np.empty((1, 0))
+        scores = desk.index.one(read.rows, read.values, read.features)[rows]
+        return scores, std[0].astype(np.float32)
 
     def similar_items(self, item: Any, n: int = 10) -> Recommendations:
         """The items most like this one; the score is their likeness."""
@@ -219,11 +236,18 @@ class Recommender:
 
     def explain(self, history: Any, item: Any) -> Explanation:
         """Why this item is recommended: which of their own items, which cohorts of key users."""
-        raise ConfigError(_NO_POSTERIOR.format("explain", self.model_name))
+        desk = self._desk()
+        if not self._fitted().model.inductive:
+            raise ConfigError(
+                f"{self.model_name!r} knows no newcomers, so it cannot explain itself"
+            )
+        return desk.explain(desk.reader.one(history), desk.reader.row(item))
 
     def next_question(self, history: Any = None, n: int = 5) -> list[Question]:
         """The items whose answer would tell most about a newcomer, the best first."""
-        raise ConfigError(_NO_POSTERIOR.format("next_question", self.model_name))
+        _require_count(n)
+        desk = self._desk()
+        return desk.questions(desk.reader.one(history), n)
 
     @property
     def desk(self) -> Desk:
@@ -235,7 +259,7 @@ class Recommender:
         """What the model is, and what it was trained on."""
         return self._fitted().manifest
 
-    def _known(self, users: Any, n: int, filters: Filters) -> Any:
+    def _known(self, users: Any, n: int, filters: Filters, std: bool) -> Any:
         """Lists for people who were in the training table, which only `fit` leaves in memory."""
         desk, table, model = self._desk(), self._trained_on, self._fitted().model
         if table is None:
@@ -249,7 +273,7 @@ class Recommender:
             trained &= np.isin(ids, _key_users(table, self.about))
         for x in np.flatnonzero(~trained):
             raise ColdUserError(f"user {who[x]!r} was not trained on; pass their history= instead")
-        found = desk.many(known.anonymous() if model.inductive else known, n, filters, who)
+        found = desk.many(known.anonymous() if model.inductive else known, n, filters, who, std)
         return found[0] if one else found
 
     def _use(self, found: Artifact) -> None:
@@ -265,19 +289,10 @@ class Recommender:
         return self._at_work
 
 
-def _require_option(name: str, option: str) -> None:
-    able = [x for x, row in MODELS.items() if option in {f.name for f in fields(row.config)}]
-    if name not in able:
-        what = option.replace("_", " ")
-        raise ConfigError(f"model {name!r} reads no {what}; {', '.join(able)} does")
-
-
 def _key_users(table: Interactions, about: Manifest) -> Ints:
     """Who was trained on: the choice that `fit` made, made again."""
-    d = about.data
-    return among(
-        table, table.where(np.empty(0, np.int64)), d.key_threshold, d.chosen, about.seed
-    ).key_users
+    d, nothing = about.data, table.where(np.empty(0, np.int64))
+    return among(table, nothing, d.key_threshold, d.chosen, about.seed).key_users
 
 
 def _require_count(n: int) -> None:

@@ -96,7 +96,6 @@ def test_recommend_by_title(model: Path) -> None:
         (["--rate", "i2=77"], 2, "far outside the scale"),
         (["--rate", "qqqqqq=3"], 2, "no item named 'qqqqqq'"),
         (["--feature", "age=3"], 2, "features: the model was trained without any"),
-        (["--rate", "i2=5", "--explain"], 2, "explain needs a posterior model"),
         (["-n", "0"], 2, "-n"),
     ],
 )

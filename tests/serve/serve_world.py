@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,6 @@ import uvicorn
 
 from idcf.data.interactions import Interactions
 from idcf.data.synthetic import checkerboard
-from idcf.desk import Cohort, Desk, Explanation, Question, Reason, Recommendations
 from idcf.recommender import Recommender
 from idcf.serve.app import create
 from idcf.serve.engine import Engine, Limits
@@ -35,7 +34,8 @@ def world(implicit: bool = False) -> Interactions:
 
 @cache
 def fitted(name: str = "idcf-dot", implicit: bool = False, seed: int = 0) -> Recommender:
-    options = {"epochs": 3} if name.startswith("idcf") else {}
+    small = {"sweeps": 16, "burn_in": 8, "embedding_size": 4, "rank": 6}
+    options = small if name == "idcf-bayes" else {"epochs": 3} if name.startswith("idcf") else {}
     made = Recommender(name, key_threshold=12, device="cpu", seed=seed, **options)
     return made.fit(world(implicit), titles=TITLES)
 
@@ -85,35 +85,3 @@ def said(history: dict[str, float]) -> list[dict[str, Any]]:
 
 def ids(answer: Any) -> list[str]:
     return [x["item_id"] for x in answer.json()["items"]]
-
-
-class Posterior(Recommender):
-    """Stands in for a model with a posterior: reasons by leaving items out, honest but slow."""
-
-    def explain(self, history: Any, item: Any) -> Explanation:
-        told = dict(history)
-        score = float(self.predict(told, [item])[0])
-        reasons = []
-        for x, rating in told.items():
-            rest = {k: v for k, v in told.items() if k != x}
-            effect = score - float(self.predict(rest, [item])[0])
-            reasons.append(Reason(x, TITLES.get(x), rating, effect))
-        reasons.sort(key=lambda x: -abs(x.effect))
-        cohort = Cohort(12, 0.4, ("Film 8 (1958)", "Matrix, The (1999)"))
-        return Explanation(item, TITLES.get(item), score, 0.4, tuple(reasons), (cohort,))
-
-    def next_question(self, history: Any = None, n: int = 5) -> list[Question]:
-        found = self.recommend(history or {}, n=n)
-        return [Question(x.item_id, x.title, 1 / x.rank) for x in found]
-
-    @property
-    def desk(self) -> Desk:
-        found = super().desk
-        found.listed = partial(_unsure, found)  # type: ignore[method-assign]
-        return found
-
-
-def _unsure(desk: Desk, *words: Any, **more: Any) -> Recommendations:
-    found = Desk.listed(desk, *words, **more)
-    rows = [x._replace(std=0.2 + x.rank / 20, source="posterior") for x in found]
-    return Recommendations(rows, found.unknown_items, found.user_id)

@@ -155,12 +155,10 @@ def test_embed_and_predict(client: httpx2.Client) -> None:
 
 def test_what_a_model_cannot_do_is_501_with_the_reason(client: httpx2.Client) -> None:
     about = client.get("/v1/model").json()
-    assert (about["explains"], about["asks"]) == (False, False)
-    answer = client.post("/v1/explain", json={"history": said(EVEN), "item_id": "i8"})
-    assert answer.status_code == 501
-    assert answer.json()["detail"].startswith("explain needs a posterior model")
+    assert (about["explains"], about["asks"]) == (True, False)
     answer = client.post("/v1/next-question", json={"history": said(EVEN)})
     assert answer.status_code == 501
+    assert answer.json()["detail"].startswith("next_question needs a posterior model")
     with served(fitted("ease")) as address:
         answer = httpx2.post(f"{address}/v1/embed", json={"history": said(EVEN)})
         assert answer.status_code == 501

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-MODELS = "popularity,bias,item-knn,ease,als,idcf-dot,idcf-nn,idcf-gc"
+MODELS = "popularity,bias,item-knn,ease,als,idcf-dot,idcf-nn,idcf-gc,idcf-bayes"
 
 Threads = Annotated[int, typer.Option(min=1, help="CPU threads; more help on idle cores only.")]
 Jobs = Annotated[int, typer.Option(min=1, help="Systems to train at a time.")]

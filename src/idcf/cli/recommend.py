@@ -18,10 +18,12 @@ from idcf.cli.serve import Folder, Json
 from idcf.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
+    from idcf.answers import Explanation, Recommendations
     from idcf.data.titles import Titles
-    from idcf.desk import Desk, Explanation, Filters, Recommendations
+    from idcf.desk import Desk, Filters
 
 _REASONS = 3
+_AT_ONCE = 512  # people of a file: how sure a model is of each item takes room
 
 
 def recommend(
@@ -104,9 +106,10 @@ def _tables(
     from idcf.data.histories import as_users
 
     schema = None
-    for chunk in stream.chunks(everybody):
+    for chunk in stream.chunks(everybody, _AT_ONCE):
         reads, _ = stream.read(desk, chunk, counts)
-        found = desk.many(as_users(reads), n, filters, [who for who, _ in chunk]).to_table()
+        who = [x for x, _ in chunk]
+        found = desk.many(as_users(reads), n, filters, who, std=True).to_table()
         schema = schema or found.schema
         yield found.cast(schema)
 

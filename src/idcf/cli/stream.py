@@ -28,8 +28,9 @@ def people(path: Path, implicit: bool) -> Iterator[Person]:
         yield user, [(item, rating) for _, item, rating in rows]
 
 
-def chunks(everybody: Iterator[Person]) -> Iterator[list[Person]]:
-    while chunk := list(islice(everybody, PEOPLE)):
+def chunks(everybody: Iterator[Person], most: int | None = None) -> Iterator[list[Person]]:
+    """So many people at a time, or fewer where each of them takes room."""
+    while chunk := list(islice(everybody, min(PEOPLE, most or PEOPLE))):
         yield chunk
 
 

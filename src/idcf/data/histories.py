@@ -37,6 +37,11 @@ class Read(NamedTuple):
     unknown: tuple[Hashable, ...] = ()
     features: Floats | None = None  # what else is known of them [F]
 
+    @property
+    def told(self) -> bool:
+        """Is anything known at all?"""
+        return bool(len(self.rows)) or (self.features is not None and bool(self.features.any()))
+
 
 _NOTHING = Read(np.empty(0, np.int64), np.empty(0, np.float32))
 

@@ -5,18 +5,19 @@ Comes as a dataframe (pandas, Polars, Arrow) or as the path of a CSV or Parquet 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from idcf.data.features import Encoding, encoded
-from idcf.data.histories import lookup
+from idcf.data.histories import Read, Reader, lookup
 from idcf.data.interactions import Floats, Interactions, Vocab
 from idcf.data.raw import check_file
 from idcf.errors import DataError, unknown
 
 Kind = Literal["user", "item"]
+_NO_FEATURES = "features: the model was trained without any; fit it with users=, or leave them out"
 
 
 @dataclass(frozen=True)
@@ -117,3 +118,27 @@ def beside(table: Interactions, users: Any, items: Any) -> Beside:
             known = replace(found.table, item_features=side.encode(table.items)[0])
             found = replace(found, table=known, features=(*found.features, "item_features"))
     return found
+
+
+def newcomer(reader: Reader, encoding: Encoding | None, history: Any, features: Any) -> Read:
+    """One newcomer's history and, where they are told, features."""
+    read = reader.one(history)
+    if features is None:
+        return read
+    if encoding is None:
+        raise DataError(_NO_FEATURES)
+    return read._replace(features=encoding.one(features))
+
+
+def newcomers(
+    reader: Reader, encoding: Encoding | None, histories: Any, features: Any
+) -> tuple[list[Hashable], list[Read]]:
+    """Many: their `features` are a list, one dict for each of a list of histories."""
+    if features is None:
+        return reader.many(histories)
+    if not isinstance(histories, list) or not isinstance(features, Sequence):
+        raise DataError("features of many go with a list of histories: a list of dicts")
+    if len(features) != len(histories):
+        raise DataError(f"features are {len(features)}, but there are {len(histories)} people")
+    both = zip(histories, features, strict=True)
+    return [None] * len(histories), [newcomer(reader, encoding, *x) for x in both]

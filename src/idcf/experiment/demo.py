@@ -16,6 +16,7 @@ from idcf.data.sources import Dataset, load
 from idcf.data.split import Split
 from idcf.data.synthetic import low_rank
 from idcf.errors import DataError
+from idcf.evaluate import deviations, predict
 from idcf.experiment import figures
 from idcf.experiment.lengths import LENGTHS, by_length, cut
 from idcf.experiment.measure import Exam
@@ -25,15 +26,17 @@ from idcf.experiment.report import Section, write_report
 from idcf.experiment.rows import Row, write_json
 from idcf.experiment.run import evaluate
 from idcf.experiment.tables import tables, text
-from idcf.models import IDCF
+from idcf.metrics.calibration import LEVELS, reliability
+from idcf.models import IDCF, Posterior
 from idcf.rng import stream
 from idcf.train.recipes import Trained
 from idcf.train.runtime import LOCAL, Runtime
 from idcf.types import Users
 
 OURS = ("idcf-dot", "idcf-nn", "idcf-gc")
-MODELS = ("item-mean", "popularity", "bias", "item-knn", "ease", "als", *OURS)
-CURVES = ("bias", "als", *OURS)
+BEST = "idcf-bayes"
+MODELS = ("item-mean", "popularity", "bias", "item-knn", "ease", "als", *OURS, BEST)
+CURVES = ("bias", "als", *OURS, BEST)
 METRICS = ("rmse", "ndcg", "ndcg@10")
 NEWCOMER = {
     "Star Wars (1977)": 5.0,
@@ -76,10 +79,10 @@ def show(
         progress=True,
         keep=lambda model, users, seed, trained: kept.update({model: trained}),
     )
-    shown = [r for r in rows if r.metric in METRICS]
+    shown = [r for r in rows if r.metric in (*METRICS, "cover90")]
     say(f"\n{text(shown)}\n")
     rated = NEWCOMER if all(t in dataset.titles.values() for t in NEWCOMER) else _some(dataset)
-    films = suggest(kept["idcf-dot"].model, dataset, rated)
+    films = suggest(kept[BEST].model, dataset, rated)
     say(_told(rated, films))
     write_json(rows, folder / "rows.json")
     sections = [
@@ -119,8 +122,8 @@ def _some(dataset: Dataset) -> dict[str, float]:
 def _told(rated: Mapping[str, float], films: Sequence[Suggestion]) -> str:
     lines = ["Somebody nobody has met rated five films:"]
     lines += [f"  {rating:g}  {title}" for title, rating in rated.items()]
-    lines.append("idcf-dot suggests, with the rating it expects:")
-    lines += [f"  {n:2}. {f.title} ({f.score:.1f})" for n, f in enumerate(films, 1)]
+    lines.append(f"{BEST} suggests, with the rating it expects and how far off it may be:")
+    lines += [f"  {n:2}. {f.title} ({f.score:.1f} ± {f.std:.1f})" for n, f in enumerate(films, 1)]
     return "\n".join(lines)
 
 
@@ -135,7 +138,10 @@ def _results(rows: Sequence[Row], split: Split) -> Section:
 
 def _films(rated: Mapping[str, float], films: Sequence[Suggestion]) -> Section:
     liked = ", ".join(f"{title} {rating:g}" for title, rating in rated.items())
-    items = [f"{f.title}: {f.score:.1f} expected, rated by {f.raters:,} people" for f in films]
+    items = [
+        f"{f.title}: {f.score:.1f} ± {f.std:.1f} expected, rated by {f.raters:,} people"
+        for f in films
+    ]
     return Section("Ten films for a newcomer", f"They had rated: {liked}.", items=items)
 
 
@@ -156,6 +162,18 @@ def _pictures(rows: Sequence[Row], split: Split, kept: Mapping[str, Trained]) ->
             figures.png(figures.quality(by_length(exam, found), LENGTHS)),
         ),
     ]
+    if isinstance(sure := kept[BEST].model if BEST in kept else None, Posterior):
+        std = deviations(sure, exam.rows, exam.seen, anonymous=True)
+        scores = predict(sure, exam.rows, exam.seen, anonymous=True)
+        shares = reliability(scores, std, exam.rows.rating)
+        sections.append(
+            Section(
+                f"Is it as sure as it should be? ({BEST})",
+                "The share of newcomers' test ratings inside intervals of each level; on the line "
+                "it is calibrated.",
+                figures.png(figures.reliability({BEST: shares}, LEVELS)),
+            )
+        )
     if isinstance(model := kept["idcf-nn"].model if "idcf-nn" in kept else None, IDCF):
         sections.append(
             Section(

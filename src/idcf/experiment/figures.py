@@ -28,6 +28,7 @@ COLOURS = {  # colour-blind safe (Okabe & Ito); simple systems grey and brown, o
     "idcf-dot": "#0072b2",
     "idcf-nn": "#d55e00",
     "idcf-gc": "#009e73",
+    "idcf-bayes": "#cc79a7",
 }
 _STYLE = {
     "font.family": "DejaVu Sans",
@@ -111,6 +112,23 @@ def quality(curves: Mapping[str, Sequence[Interval]], lengths: Sequence[int | No
     axis.set_ylabel("RMSE of their held-out ratings")
     axis.set_title("How much must be known of a newcomer?")
     axis.legend(ncols=len(curves), loc="upper right", columnspacing=1.2, handlelength=1.4)
+    return figure
+
+
+@_styled
+def reliability(shares: Mapping[str, NDArray[Any]], levels: Sequence[float]) -> Figure:
+    """The share of ratings inside intervals, against the level of the intervals."""
+    figure, axes = _subplots(1, 1, (4.8, 4.4))
+    axis = axes[0][0]
+    axis.plot([0, 1], [0, 1], color="#999999", ls=":", lw=1.2, label="calibrated")
+    for name, share in shares.items():
+        axis.plot(levels, share, "o-", color=COLOURS.get(name), ms=4.5, lw=1.8, label=name)
+    axis.set_xlabel("level of the interval")
+    axis.set_ylabel("share of ratings inside it")
+    axis.set_title("Calibration for newcomers")
+    axis.set_xlim(0, 1)
+    axis.set_ylim(0, 1)
+    axis.legend(loc="upper left")
     return figure
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -10,14 +11,15 @@ import numpy as np
 from idcf.data.interactions import Interactions, Vocab
 from idcf.data.sources import Dataset
 from idcf.errors import DataError, unknown
-from idcf.evaluate import score_pairs, top
-from idcf.models import Model
+from idcf.evaluate import deviations, score_pairs, top
+from idcf.models import Model, Posterior
 
 
 class Suggestion(NamedTuple):
     title: str
     score: float  # the rating that is expected
     raters: int  # how many people of the dataset rated it
+    std: float = float("nan")  # of the rating, where the model knows how sure it is
 
 
 def history(dataset: Dataset, ratings: Mapping[str, float]) -> Interactions:
@@ -39,8 +41,15 @@ def suggest(
     seen, who = history(dataset, ratings), np.zeros(1, np.int64)
     best = top(model, who, seen, n, anonymous=True)
     scores = score_pairs(model, who, best, seen, anonymous=True)[0]
+    std = np.full(best.shape, np.nan)
+    if isinstance(model, Posterior):
+        pairs = replace(seen, user=np.zeros(best.size, np.int64), item=best[0])
+        pairs = replace(pairs, rating=scores)
+        std = deviations(model, pairs, seen, anonymous=True)[None]
     raters, ids = dataset.interactions.item_counts(), dataset.interactions.items.ids
     return [
-        Suggestion(dataset.titles.get(ids[item], str(ids[item])), float(score), int(raters[item]))
-        for item, score in zip(best[0], scores, strict=True)
+        Suggestion(
+            dataset.titles.get(ids[item], str(ids[item])), float(score), int(raters[item]), float(x)
+        )
+        for item, score, x in zip(best[0], scores, std[0], strict=True)
     ]

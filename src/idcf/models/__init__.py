@@ -8,7 +8,7 @@ by gradient. `grid` lists the values that are tried on held-out users before the
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from idcf import config
@@ -39,6 +39,7 @@ __all__ = [
     "TwoTower",
     "configure",
     "entry",
+    "require_option",
 ]
 
 
@@ -100,6 +101,14 @@ def entry(name: str) -> Entry:
     if name not in MODELS:
         raise ConfigError(unknown("model", name, MODELS))
     return MODELS[name]
+
+
+def require_option(name: str, option: str) -> None:
+    """A model that has no such option is refused, and those that have it are named."""
+    able = [x for x, row in MODELS.items() if option in {f.name for f in fields(row.config)}]
+    if name not in able:
+        what = option.replace("_", " ")
+        raise ConfigError(f"model {name!r} reads no {what}; {', '.join(able)} does")
 
 
 def configure(name: str, options: Mapping[str, Any] | None = None) -> Any:

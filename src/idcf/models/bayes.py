@@ -25,6 +25,8 @@ from idcf.nn.heads import Dot, Head
 from idcf.nn.pooling import pool, segment_sum
 from idcf.types import Domain, Embedded, History, Users
 
+COHORTS, LIKES = 12, 5
+
 
 @dataclass(frozen=True, kw_only=True)
 class BayesConfig:
@@ -50,6 +52,7 @@ class Bayes(Posterior):
     """Items known up to means and second moments, and the prior of people never met."""
 
     inductive: ClassVar[bool] = True
+    source: ClassVar[str] = "posterior"
     means: Tensor  # [I, T, D]: of (q_i, b_i)
     seconds: Tensor  # [I, T, P]: of the products of any two of these
     noise: Tensor  # [T]: α
@@ -62,6 +65,11 @@ class Bayes(Posterior):
     usual: Tensor  # [I]: what those who rated an item add to it, for somebody without history
     selection: Tensor  # [2]: see `offset`
     stretch: Tensor  # []: of deviations, by what people who were held out showed
+    raters: Tensor  # [I]: how many key users rated an item
+    centers: Tensor  # [C, E]: cohorts of key users, as mean vectors
+    sizes: Tensor  # [C]: how many people each is, 0 or at least five
+    likes: Tensor  # [C, 5]: items that are theirs more than others'
+    spread: Tensor  # []: how far people are from their cohort's mean
     triangle: Tensor  # [D, D]: where the second moment of two coordinates is kept
 
     def __init__(self, config: BayesConfig, domain: Domain) -> None:
@@ -82,6 +90,10 @@ class Bayes(Posterior):
             "usual": (self.n_items,),
             "selection": (2,),
             "stretch": (),
+            "raters": (self.n_items,),
+            "centers": (COHORTS, blocks * (size - 1) + 1),
+            "sizes": (COHORTS,),
+            "spread": (),
         }
         for name, shape in shapes.items():
             self.register_buffer(name, torch.zeros(shape))
@@ -89,6 +101,7 @@ class Bayes(Posterior):
         self.precision += torch.eye(size)
         self.scale += 1
         self.stretch += 1
+        self.register_buffer("likes", torch.zeros(COHORTS, LIKES, dtype=torch.int64))
         self.register_buffer("triangle", triangle(size), persistent=False)
 
     def features(self, users: Users) -> Tensor:
@@ -166,21 +179,27 @@ class Bayes(Posterior):
         return out
 
     def deviation(self, users: Users, items: Tensor, owner: Tensor) -> Tensor:
-        """In a block: noise, what is not known of the user, what is not known of the item, and
-        both at once; the blocks' disagreement on top."""
+        """Noise, what is not known of the user, of the item, and both at once, in each block; the
+        blocks' disagreement on top.
+
+        With w = (p, 1) and S the covariance of (p, b_u): E w'vv'w + tr S_pp E qq' - (w'Ev)², all of
+        it linear in the second moments of v = (q, b_i), and 2 Eq'S_pb + S_bb.
+        """
         mean, factor = self.posterior(users)
-        covariance = torch.cholesky_inverse(factor)[owner]  # [M, T, D, D]
-        item, p = self.means[items], mean[owner]
-        f = torch.cat([item[..., :-1], torch.ones_like(item[..., -1:])], -1)
-        w = torch.cat([p[..., :-1], torch.ones_like(p[..., -1:])], -1)
-        moved = self.seconds[items][..., self.triangle] - item[..., :, None] * item[..., None, :]
-        of_user = torch.einsum("mktd,mtde,mkte->mkt", f, covariance, f)
-        of_item = torch.einsum("mtd,mktde,mte->mkt", w, moved, w)
-        shared = covariance[..., :-1, :-1]
-        of_both = torch.einsum("mtde,mktde->mkt", shared, moved[..., :-1, :-1])
-        inside = 1 / self.noise + of_user + of_item.clamp(min=0) + of_both.clamp(min=0)
-        expected = torch.einsum("mtd,mktd->mkt", p, f) + item[..., -1]
-        return self.stretch * (inside.mean(-1) + expected.var(-1, correction=0)).sqrt()
+        covariance = torch.cholesky_inverse(factor)  # [B, T, D, D]
+        w = torch.cat([mean[..., :-1], torch.ones_like(mean[..., :1])], -1)
+        square = w[..., :, None] * w[..., None, :]
+        square[..., :-1, :-1] += covariance[..., :-1, :-1]
+        low = torch.tril_indices(*self.triangle.shape, device=w.device)
+        packed = square[..., low[0], low[1]] * (2 - (low[0] == low[1]).to(w.dtype))
+        item, q = self.means[items], self.means[items][..., :-1]
+        expected = torch.einsum("mtd,mktd->mkt", w[owner], item)
+        moved = torch.einsum("mtp,mktp->mkt", packed[owner], self.seconds[items])
+        crossed = torch.einsum("mtd,mktd->mkt", covariance[owner, :, :-1, -1], q)
+        inside = moved - expected**2 + 2 * crossed + covariance[owner, :, -1, -1][:, None]
+        score = expected + mean[owner, :, -1][:, None]
+        total = (inside.clamp(min=0) + 1 / self.noise).mean(-1) + score.var(-1, correction=0)
+        return self.stretch * total.sqrt()
 
 
 def raw_features(basis: Tensor, history: History) -> Tensor:

@@ -63,10 +63,11 @@ class Serving:
             raise DataError("features: the model was trained without any; leave them out")
         read = self._history(ask.history)
         if not ask.exclude and not ask.candidates:
-            return Asked(read, ask.n, _ALL)
+            return Asked(read, ask.n, _ALL, True)
         if ask.candidates and not any(map(self.knows, ask.candidates)):
             _strange("candidates", ask.candidates[0], len(ask.candidates))
-        return Asked(read, ask.n, self.desk.filters(ask.candidates or None, ask.exclude or None))
+        filters = self.desk.filters(ask.candidates or None, ask.exclude or None)
+        return Asked(read, ask.n, filters, True)
 
     def answer(self, asked: Sequence[Asked]) -> list[s.Answer]:
         """One pass over people who were read here."""

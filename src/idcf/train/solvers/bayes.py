@@ -20,6 +20,7 @@ from idcf.evaluate import deviations, predict, rmse_on
 from idcf.models.baselines import BiasConfig
 from idcf.models.bayes import Bayes, BayesConfig, raw_features
 from idcf.rng import derive, stream
+from idcf.train.solvers.cohorts import gather
 from idcf.train.solvers.counts import bias
 from idcf.train.solvers.gibbs import FREEDOM, Chain, Side
 from idcf.train.solvers.work import Work, turn
@@ -57,6 +58,8 @@ def bayes(config: BayesConfig, table: Interactions, work: Work) -> Bayes:
                 part = model.part((number + 1) // per_block)
                 bar.set_postfix(valid=f"{rmse_on(part, task.rows, task.seen):.4f}")
     _settle(model, rest, keys, config, work.seed)
+    model.raters.copy_(torch.from_numpy(rest.item_counts()))
+    gather(model, people, work.seed)
     if len(task.rows):
         _widen(model, task)
     return model

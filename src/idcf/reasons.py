@@ -1,0 +1,55 @@
+"""Why an item, and what to ask next. Knows rows, no outside ids."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from idcf.data.interactions import Floats, Ints
+from idcf.models import Model
+from idcf.models.bayes import Bayes
+from idcf.types import History, Users
+
+
+@torch.inference_mode()
+def leave_one_out(model: Model, rows: Ints, values: Floats, item: int) -> tuple[float, list[float]]:
+    """The score of an item, and what it owes to each row of the history: the score with it, less
+    the score without. Exact: nothing is linearised, everybody is answered in one pass."""
+    n = len(rows)
+    kept = np.concatenate([np.arange(n), *(np.delete(np.arange(n), k) for k in range(n))])
+    offsets = np.concatenate([[0, n], n + (n - 1) * np.arange(1, n + 1)])
+    history = History(*(torch.from_numpy(x) for x in (rows[kept], values[kept], offsets)))
+    users = Users(torch.full((n + 1,), -1), history).to(model.device)
+    asked = torch.full((n + 1, 1), item, device=model.device)
+    scores = model(users, asked, torch.arange(n + 1, device=model.device))[:, 0].tolist()
+    return scores[0], [scores[0] - x for x in scores[1:]]
+
+
+@torch.inference_mode()
+def cohorts(model: Bayes, users: Users) -> Tensor:
+    """How much each cohort of key users is like these people: [B, C], rows that sum to 1."""
+    vector = model.embed_users(users).vector
+    away = torch.cdist(vector, model.centers).square() / (2 * model.spread.square() + 1e-12)
+    return torch.softmax(model.sizes.log() - away, 1)
+
+
+@torch.inference_mode()
+def gains(model: Bayes, users: Users) -> Tensor:
+    """What an answer about each item is expected to tell: [B, I].
+
+    With S the covariance of the user and M the mean of ff' over what people rate, an answer about
+    f lowers the expected variance tr SM by f'SMSf / (1/α + f'Sf). It comes only from somebody who
+    knows the item: so many as key users rated it.
+    """
+    factor = model.posterior(users).factor
+    covariance = torch.cholesky_inverse(factor)  # [B, T, D, D]
+    means = model.means.transpose(0, 1)  # [T, I, D]
+    f = torch.cat([means[..., :-1], torch.ones_like(means[..., :1])], -1)
+    share = model.raters / model.raters.sum().clamp(min=1)
+    asked = f.mT @ (share[:, None] * f)
+    worth = covariance @ asked @ covariance
+    said = torch.einsum("tid,btde,tie->bti", f, worth, f)
+    noise = 1 / model.noise[:, None] + torch.einsum("tid,btde,tie->bti", f, covariance, f)
+    knows = model.raters / model.raters.max().clamp(min=1)
+    return (said / noise).mean(1) * knows
