@@ -370,3 +370,16 @@ def test_answers_as_a_table() -> None:
         "u5",
     ]
     assert len(fitted().recommend([EVEN], candidates=[]).to_table()) == 0
+
+
+def test_how_sure_features_make_a_posterior() -> None:
+    made = knowing()
+    found = made.recommend([EVEN, {}], features=[None, {"likes": "even"}], n=3, std=True)
+    rows = found.to_table().to_pylist()
+    assert [x["source"] for x in rows] == ["posterior"] * 3 + ["features"] * 3
+    assert all(x["std"] > 0 for x in rows)
+    alone = made.recommend(features={"likes": "even"}, n=3, std=True)
+    np.testing.assert_allclose([x["std"] for x in rows[3:]], [x.std for x in alone], rtol=1e-4)
+    sure = made.predict_interval({}, ["i8"], features={"likes": "even"})
+    unsure = made.predict_interval({}, ["i8"])
+    assert sure.score > unsure.score
