@@ -12,8 +12,8 @@ import torch
 from pyarrow import parquet
 
 from idcf import artifact
-from idcf.artifact import Artifact
-from idcf.config import plain
+from idcf.artifact import Artifact, Manifest
+from idcf.config import plain, read
 from idcf.data.histories import named
 from idcf.data.interactions import Interactions, Vocab
 from idcf.data.synthetic import checkerboard
@@ -193,3 +193,10 @@ def test_a_model_never_replaces_something_else(folder: Path, tmp_path: Path) -> 
     with pytest.raises(ArtifactError, match="is a file"):
         artifact.save(trained("bias"), tmp_path / "file")
     assert (folder / "thesis.txt").read_text() == "mine"
+
+
+def test_what_was_saved_before_there_were_choices_and_features() -> None:
+    values = plain(trained("bias").manifest)
+    del values["user_features"], values["data"]["chosen"]
+    found = read(Manifest, values)
+    assert (found.user_features, found.data.chosen) == (None, "threshold")

@@ -245,3 +245,141 @@ assert "idcf.data.sources" not in sys.modules
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+def test_fewer_key_users_by_choice(tmp_path: Path) -> None:
+    every = fitted("als").about.data
+    made = {
+        k: Recommender("als", key_threshold=10, key_users=k, device="cpu").fit(world())
+        for k in ("random", "informative", 20)
+    }
+    assert (every.chosen, made[20].about.data.key_users) == ("threshold", 20)
+    assert made["random"].about.data.key_users == round(every.key_users / 2)
+    assert made["informative"].about.data.key_users < every.key_users
+    for chosen, one in made.items():
+        again = Recommender.load(one.save(tmp_path / str(chosen)))
+        assert again.key_users == again.about.data.chosen == chosen
+        assert f"key_users={chosen}" in (tmp_path / str(chosen) / "card.md").read_text()
+        assert again.recommend(EVEN) == one.recommend(EVEN)
+    with pytest.raises(DataError, match="chosen by key_users=2; at least 3"):
+        Recommender("als", key_threshold=10, key_users=2, device="cpu").fit(world())
+    with pytest.raises(ConfigError, match="did you mean 'informative'"):
+        Recommender("als", key_users="informativ", device="cpu").fit(world())
+
+
+def test_who_was_not_chosen_was_not_trained_on() -> None:
+    table = world()
+    made = Recommender("pmf", key_threshold=10, key_users=20, epochs=1, device="cpu").fit(table)
+    every = [f"u{x}" for x in np.flatnonzero(table.counts() >= 10)]
+    known = 0
+    for user in every:
+        try:
+            known += len(made.recommend(users=user, n=1))
+        except ColdUserError:
+            continue
+    assert known == 20 < len(every)
+
+
+@cache
+def knowing() -> Recommender:
+    """Of users it is told which colour they like, of items which they have."""
+    table = world()
+    users = pd.DataFrame({"user_id": table.users.ids, "age": np.arange(len(table.users)) % 50})
+    users["likes"] = [("odd", "even")[int(x[1:]) % 2 == 0] for x in table.users.ids]
+    items = pd.DataFrame({"item_id": table.items.ids, "title": [f"Film {x}" for x in range(30)]})
+    items["colour"] = [("odd", "even")[int(x[1:]) % 2 == 0] for x in table.items.ids]
+    made = Recommender("idcf-bayes", key_threshold=10, device="cpu", sweeps=40, burn_in=20)
+    return made.fit(table, users=users, items=items)
+
+
+def even(found: Any) -> float:
+    return float(np.mean([int(x.item_id[1:]) % 2 == 0 for x in found]))
+
+
+def test_features_alone_tell_what_people_like(tmp_path: Path) -> None:
+    made = knowing()
+    assert made.about.options["user_features"]
+    assert made.about.options["item_features"]
+    liked = {x: made.recommend(features={"likes": x}, n=10) for x in ("even", "odd")}
+    assert even(liked["even"]) > 0.8 > 0.2 > even(liked["odd"])
+    assert {x.source for x in liked["even"]} == {"features"}
+    assert liked["even"][0].title == f"Film {liked['even'][0].item_id[1:]}"
+    assert {x.source for x in made.recommend(features={"age": None})} == {"popular"}
+    assert {x.source for x in made.recommend(EVEN, features={"age": 9})} == {made.desk.source}
+    again = Recommender.load(made.save(tmp_path / "model"))
+    assert again.recommend(features={"likes": "odd"}, n=10) == liked["odd"]
+    assert "features (age, likes)" in (tmp_path / "model" / "card.md").read_text()
+
+
+def test_features_of_many_are_those_of_each() -> None:
+    made = knowing()
+    histories, told = [EVEN, {}, {}, EVEN], [{"likes": "odd"}, {"likes": "even"}, {}, None]
+    many = made.recommend(histories, features=told, n=6)
+    for history, features, found in zip(histories, told, many, strict=True):
+        one = made.recommend(history, features=features, n=6)
+        assert ids(one) == ids(found)
+        assert [x.source for x in one] == [x.source for x in found]
+    vectors = made.embed(histories, features=told)
+    np.testing.assert_allclose(vectors[0], made.embed(EVEN, features=told[0]), rtol=1e-4, atol=1e-5)
+    scores = made.predict({}, ["i8"], features={"likes": "even"})
+    assert scores > made.predict({}, ["i8"], features={"likes": "odd"})
+    assert len(made.recommend(users=["u0", "u1"])) == 2
+
+
+def test_features_are_refused_where_they_cannot_be_read() -> None:
+    table = world()
+    users = pd.DataFrame({"user_id": table.users.ids, "age": range(len(table.users))})
+    items = pd.DataFrame({"item_id": table.items.ids, "year": range(len(table.items))})
+    for more, says in (
+        ({"users": users}, "'als' reads no user features; idcf-bayes does"),
+        ({"items": items}, "'als' reads no item features; idcf-bayes does"),
+    ):
+        with pytest.raises(ConfigError, match=says):
+            Recommender("als", device="cpu").fit(table, **more)
+    with pytest.raises(DataError, match=r"trained without any; fit it with users="):
+        fitted().recommend(EVEN, features={"age": 3})
+    with pytest.raises(ConfigError, match="not both"):
+        knowing().recommend(users="u0", features={"age": 3})
+    with pytest.raises(DataError, match="features are 1, but there are 2 people"):
+        knowing().recommend([EVEN, EVEN], features=[{}])
+    with pytest.raises(DataError, match="a list of dicts"):
+        knowing().recommend([EVEN, EVEN], features={"age": 3})
+    named = Recommender("als", device="cpu").fit(
+        table, items=items[["item_id"]].assign(title=[f"T{x}" for x in range(30)])
+    )
+    assert {x.item_id: x.title for x in named.recommend(n=30)}["i3"] == "T3"
+
+
+def test_answers_as_a_table() -> None:
+    frame = pd.DataFrame({"user_id": ["b", "a", "b"], "item_id": ["i2", "i4", "i3"]})
+    found = fitted().recommend(frame.assign(rating=[5.0, 5.0, 1.0]), n=3)
+    table = found.to_table()
+    assert table.column_names == ["user_id", "item_id", "score", "rank", "std", "source"]
+    rows = table.to_pylist()
+    assert [x["user_id"] for x in rows] == ["b"] * 3 + ["a"] * 3
+    assert [x["item_id"] for x in rows] == [x.item_id for answer in found for x in answer]
+    assert [x["rank"] for x in rows] == [1, 2, 3, 1, 2, 3]
+    assert {x["std"] for x in rows} == {None}
+    listed = fitted().recommend([EVEN, {}], n=2)
+    assert isinstance(listed, list)
+    assert listed.to_table()["user_id"].to_pylist() == [0, 0, 1, 1]
+    assert listed.to_table()["source"].to_pylist() == ["relation"] * 2 + ["popular"] * 2
+    known = fitted().recommend(users=["u0", "u5"], n=1)
+    assert known.to_table()["user_id"].to_pylist() == [
+        "u0",
+        "u5",
+    ]
+    assert len(fitted().recommend([EVEN], candidates=[]).to_table()) == 0
+
+
+def test_how_sure_features_make_a_posterior() -> None:
+    made = knowing()
+    found = made.recommend([EVEN, {}], features=[None, {"likes": "even"}], n=3, std=True)
+    rows = found.to_table().to_pylist()
+    assert [x["source"] for x in rows] == ["posterior"] * 3 + ["features"] * 3
+    assert all(x["std"] > 0 for x in rows)
+    alone = made.recommend(features={"likes": "even"}, n=3, std=True)
+    np.testing.assert_allclose([x["std"] for x in rows[3:]], [x.std for x in alone], rtol=1e-4)
+    sure = made.predict_interval({}, ["i8"], features={"likes": "even"})
+    unsure = made.predict_interval({}, ["i8"])
+    assert sure.score > unsure.score

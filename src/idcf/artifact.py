@@ -24,6 +24,7 @@ from torch import Tensor, nn
 import idcf
 from idcf.config import plain, read
 from idcf.data.atomic import write_folder
+from idcf.data.features import Encoding
 from idcf.data.interactions import Interactions, Vocab
 from idcf.data.split import Split
 from idcf.errors import ArtifactError, IdcfError
@@ -74,9 +75,10 @@ class Origin:
     users: int
     key_users: int
     key_threshold: int
+    chosen: str | int = "threshold"  # which of those at the threshold: see `data.split.among`
 
     @classmethod
-    def of(cls, split: Split, threshold: int) -> Self:
+    def of(cls, split: Split, threshold: int, chosen: str | int = "threshold") -> Self:
         table = split.train
         digest = hashlib.sha256()
         for column in (table.user, table.item, table.rating):
@@ -89,6 +91,7 @@ class Origin:
             users=len(table.users),
             key_users=len(split.key_users),
             key_threshold=threshold,
+            chosen=chosen,
         )
 
 
@@ -105,6 +108,7 @@ class Manifest:
     preset: str = "clean"
     seed: int = 0
     versions: dict[str, str] = field(default_factory=dict)
+    user_features: Encoding | None = None  # how a newcomer's own are read
 
 
 @dataclass(frozen=True)
@@ -279,12 +283,14 @@ def card(manifest: Manifest) -> str:
     scale = "yes or no" if w.implicit else f"ratings from {min(w.levels):g} to {max(w.levels):g}"
     wraps = f" round `{m.backbone}` {m.backbone_options}" if m.backbone else ""
     options = ", ".join(f"{k}={v}" for k, v in m.options.items()) or "none"
+    who = "users" if d.chosen == "threshold" else f"users (`key_users={d.chosen}`) among those"
+    known = f" and features ({', '.join(m.user_features.names)})" if m.user_features else ""
     return f"""# {m.model}
 
-Recommends to people it has never met, from what they did.
+Recommends to people it has never met, from what they did{known}.
 
 - **Trained on** {d.rows:,} interactions ({scale}) of {d.users:,} users with {w.n_items:,} items;
-  SHA-256 of the table `{d.sha256}`. The {d.key_users:,} users with at least {d.key_threshold}
+  SHA-256 of the table `{d.sha256}`. The {d.key_users:,} {who} with at least {d.key_threshold}
   interactions are the key users; only their rows were trained on.
 - **How** `{m.model}`{wraps}, preset `{m.preset}`, seed {m.seed}; options: {options}.
 - **Inside** vectors of items and key users. No names and no histories of users are stored.

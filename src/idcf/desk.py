@@ -11,9 +11,19 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from idcf.answers import (
+    Answers,
+    Cohort,
+    Explanation,
+    Question,
+    Reason,
+    Recommendation,
+    Recommendations,
+)
 from idcf.artifact import Artifact
 from idcf.data.histories import Read, Reader, as_users, ragged
 from idcf.data.interactions import Floats, Ints
+from idcf.data.side import newcomer, newcomers
 from idcf.errors import ConfigError
 from idcf.index import Exact, best_of
 from idcf.models import Posterior
@@ -21,66 +31,13 @@ from idcf.models.bayes import Bayes
 from idcf.reasons import cohorts, gains, leave_one_out
 from idcf.types import Users
 
+__all__ = ["NEVER", "Asked", "Desk", "Filters", "Recommendations"]
+
 NEVER = float("-inf")
 _COHORTS = 3  # that are named in an explanation
 _FEW = 6  # up to so many are answered sooner one by one: a pass has a price of its own
 POPULAR = "popular"  # where nothing is known of a person, whatever the model
-
-
-class Recommendation(NamedTuple):
-    item_id: Any
-    score: float  # the expected rating, or the larger the better where there are no ratings
-    rank: int  # 1 is the best
-    title: str | None = None
-    std: float | None = None  # of the score, from a model that has a posterior
-    source: str = "relation"  # how it came about: posterior, relation, features, popular
-
-
-class Recommendations(list[Recommendation]):
-    """A plain list, best first. `unknown_items`: what in the history the model has never seen."""
-
-    def __init__(
-        self,
-        rows: Iterable[Recommendation] = (),
-        unknown_items: Sequence[Hashable] = (),
-        user_id: Hashable = None,
-    ) -> None:
-        super().__init__(rows)
-        self.unknown_items, self.user_id = tuple(unknown_items), user_id
-
-
-class Reason(NamedTuple):
-    """An item of the newcomer's own, and what their score of the item in question owes to it."""
-
-    item_id: Any
-    title: str | None
-    rating: float
-    effect: float  # the score with this item in the history, less the score without it
-
-
-class Cohort(NamedTuple):
-    """Key users who were listened to: never fewer than five, never a single person."""
-
-    size: int
-    weight: float  # their share of the attention
-    likes: tuple[str, ...]  # titles (or ids) of what they have in common
-
-
-class Explanation(NamedTuple):
-    item_id: Any
-    title: str | None
-    score: float
-    std: float | None = None
-    reasons: tuple[Reason, ...] = ()  # the largest effect first
-    cohorts: tuple[Cohort, ...] = ()
-
-
-class Question(NamedTuple):
-    """An item to ask a newcomer about."""
-
-    item_id: Any
-    title: str | None
-    gain: float  # the larger, the more the answer is expected to tell
+FEATURES = "features"  # where nothing is known of what they did, but something else is
 
 
 class Filters(NamedTuple):
@@ -107,7 +64,7 @@ class Desk:
         world = found.manifest.domain
         self.index = Exact(found.model)
         self.ids, self.titles, self.world = found.items.ids, found.titles, world
-        self.source = found.model.source
+        self.source, self.features = found.model.source, found.manifest.user_features
         self.posterior = found.model if isinstance(found.model, Posterior) else None
         self.raters = None  # what to show somebody of whom nothing is known: what most people had
         if isinstance(found.model, Bayes):
@@ -115,6 +72,14 @@ class Desk:
         self.reader = Reader(
             found.items, implicit=world.implicit, levels=world.levels, titles=found.titles
         )
+
+    def read(self, history: Any, features: Any = None) -> Read:
+        """All that a newcomer tells of themselves."""
+        return newcomer(self.reader, self.features, history, features)
+
+    def reads(self, histories: Any, features: Any = None) -> tuple[list[Hashable], list[Read]]:
+        """The same of many."""
+        return newcomers(self.reader, self.features, histories, features)
 
     def embed(self, reads: Sequence[Read]) -> Floats:
         """Vectors of newcomers: [B, D]."""
@@ -131,8 +96,8 @@ class Desk:
     def one(self, asked: Asked) -> Recommendations:
         """The quick way, for one newcomer."""
         read, n, filters, std = asked
-        scores = self.index.one(read.rows, read.values)
-        order = scores if len(read.rows) or self.raters is None else self.raters.copy()
+        scores = self.index.one(read.rows, read.values, read.features)
+        order = scores if read.told or self.raters is None else self.raters.copy()
         if filters.only is not None:
             kept = np.full_like(order, NEVER)
             kept[filters.only] = order[filters.only]
@@ -171,7 +136,7 @@ class Desk:
 
     def many(
         self, users: Users, n: int, filters: Filters, who: Sequence[Hashable], std: bool = False
-    ) -> list[Recommendations]:
+    ) -> Answers:
         """All of them in one pass, with the same filters."""
         skip = users.history if filters.seen else None
         only, never = (None if x is None else torch.from_numpy(x) for x in filters[:2])
@@ -180,19 +145,24 @@ class Desk:
         listed = [self.listed(rows, scores, (), user) for rows, scores, user in lists]
         listed = self._told(listed, users, found.rows.numpy() if std else None)
         for place in np.flatnonzero(users.history.lengths().numpy() == 0).tolist():
-            shown = self.one(Asked(self.reader.one(None), n, filters, std))
-            listed[place] = Recommendations(shown, (), who[place])
-        return listed
+            read = self.reader.one(None)
+            if users.features is not None:
+                read = read._replace(features=users.features[place].numpy())
+            listed[place] = Recommendations(self.one(Asked(read, n, filters, std)), (), who[place])
+        return Answers(listed)
 
     def _told(
         self, found: list[Recommendations], users: Users, rows: Ints | None
     ) -> list[Recommendations]:
         """The same with how each answer came about and, where it is asked for, how sure it is."""
         told, sure = users.history.lengths().tolist(), None
+        known = None if users.features is None else users.features.any(1).tolist()
         if self.posterior is not None and rows is not None and rows.size:
             sure = self.deviations(users, rows)
         for place, (answer, length) in enumerate(zip(found, told, strict=True)):
             source = self.source if length else POPULAR
+            if not length and known is not None and known[place]:
+                source = FEATURES
             std = [None] * len(answer) if sure is None else sure[place].tolist()
             answer[:] = [
                 x._replace(std=y, source=source) for x, y in zip(answer, std, strict=False)

@@ -87,13 +87,15 @@ class Exact:
         model, items = self._towers()
         return model.match_all(self.embed(users), items)
 
-    def one(self, items: Ints, values: Floats) -> Floats:
+    def one(self, items: Ints, values: Floats, features: Floats | None = None) -> Floats:
         """Every item for one newcomer: [I]. The caller may write into it."""
-        if self._quick is not None and len(items):
+        if self._quick is not None and len(items) and features is None:
             return self._quick(items, values)  # frozen, so nothing is recorded for gradients
         lengths = torch.tensor([0, len(items)])
         history = History(torch.from_numpy(items), torch.from_numpy(values), lengths)
-        scores: Floats = self.scores(Users(torch.tensor([-1]), history))[0].float().cpu().numpy()
+        known = None if features is None else torch.from_numpy(features)[None]
+        one = Users(torch.tensor([-1]), history, known)
+        scores: Floats = self.scores(one)[0].float().cpu().numpy()
         return scores.copy()
 
     @torch.inference_mode()
@@ -116,7 +118,8 @@ class Exact:
         parts = []
         for start in range(0, len(users), block):
             chosen = torch.arange(start, min(start + block, len(users)))
-            some = Users(users.ids[chosen], pick(users.history, chosen), users.features)
+            known = None if users.features is None else users.features[chosen]
+            some = Users(users.ids[chosen], pick(users.history, chosen), known)
             scores = self.scores(some).float().cpu()
             if only is not None:
                 scores = torch.full_like(scores, -torch.inf).index_copy(1, only, scores[:, only])

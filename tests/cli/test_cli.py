@@ -160,3 +160,19 @@ def test_the_module_is_the_command() -> None:
     assert done.returncode == 2
     assert done.stderr.startswith("error: no dataset named 'ml-100'; did you mean 'ml-100k'?")
     assert "Traceback" not in done.stderr
+
+
+def test_the_demo_as_json(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def show(folder: Path, runtime: object, *, jobs: int, say: Callable[[str], None]) -> Path:
+        say("told on the way")
+        (folder / "rows.json").write_text('[{"model": "bias"}]')
+        return folder / "report.html"
+
+    monkeypatch.setattr("idcf.experiment.demo.show", show)
+    words = ["demo", "--folder", str(tmp_path), "--device", "cpu", "--json"]
+    done = CliRunner().invoke(app, words, catch_exceptions=False)
+    assert json.loads(done.stdout) == {
+        "report": str(tmp_path / "report.html"),
+        "rows": [{"model": "bias"}],
+    }
+    assert "told on the way" in done.stderr

@@ -22,7 +22,8 @@ from typer.testing import CliRunner
 
 from idcf import DataError, Recommender
 from idcf.cli import app, main
-from idcf.cli.embed import people, write
+from idcf.cli.embed import write
+from idcf.cli.stream import people
 from idcf.data.synthetic import checkerboard
 
 OPTIONS = ("--model", "als", "--key-threshold", "15", "--device", "cpu")
@@ -94,6 +95,7 @@ def test_recommend_by_title(model: Path) -> None:
         (["--rate", "i2=good"], 2, "'good' is not a number"),
         (["--rate", "i2=77"], 2, "far outside the scale"),
         (["--rate", "qqqqqq=3"], 2, "no item named 'qqqqqq'"),
+        (["--feature", "age=3"], 2, "features: the model was trained without any"),
         (["-n", "0"], 2, "-n"),
     ],
 )
@@ -162,8 +164,8 @@ def test_embed_refuses_what_is_not_sorted_and_leaves_nothing(model: Path, tmp_pa
 
 def test_embed_streams(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Five times the people, the same memory."""
-    monkeypatch.setattr("idcf.cli.embed.ROWS", 1000)
-    monkeypatch.setattr("idcf.cli.embed.PEOPLE", 200)
+    monkeypatch.setattr("idcf.cli.stream.ROWS", 1000)
+    monkeypatch.setattr("idcf.cli.stream.PEOPLE", 200)
     desk = Recommender.load(model).desk
     peaks = []
     for users in (1000, 1000, 5000):  # the first is for what is made once
@@ -173,6 +175,64 @@ def test_embed_streams(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPa
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
     assert peaks[2] < 1.3 * peaks[1]
+
+
+def test_recommend_to_many(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("idcf.cli.stream.PEOPLE", 7)
+    path, out = histories(tmp_path / "h.parquet", 20), tmp_path / "new" / "r.parquet"
+    words = ("recommend", str(model), "--histories", str(path), "--out", str(out), "-n", "4")
+    found = json.loads(call(*words, "--exclude", "i5", "--json"))
+    assert (found["people"], found["nothing_known"], found["unknown_items"]) == (22, 1, 2)
+    table = parquet.read_table(out)
+    assert table.column_names == ["user_id", "item_id", "score", "rank", "std", "source"]
+    rows = table.to_pylist()
+    assert len(rows) == 22 * 4
+    assert "i5" not in {x["item_id"] for x in rows}
+    assert {x["source"] for x in rows if x["user_id"] == "x1"} == {"popular"}
+    own = [(x["item_id"], x["rating"]) for x in parquet.read_table(path).to_pylist()]
+    want = Recommender.load(model).recommend(dict(own[35:40]), n=4, exclude=["i5"])
+    assert [x["item_id"] for x in rows if x["user_id"] == "n000007"] == [x.item_id for x in want]
+    assert "22 people, up to 4 items each" in call(*words)
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--histories", "h.csv"], "go together"),
+        (["--out", "h.parquet"], "go together"),
+        (
+            ["--histories", "h.csv", "--out", "x", "--rate", "i2=5"],
+            "--rate, --feature and --explain for one",
+        ),
+        (["--histories", "none.csv", "--out", "x.parquet"], "none.csv cannot be read"),
+    ],
+)
+def test_recommend_to_many_refuses(
+    model: Path, monkeypatch: Any, capsys: Any, words: list[str], says: str
+) -> None:
+    code, said = refused(monkeypatch, capsys, "recommend", str(model), *words)
+    assert code == 2
+    assert says in said
+
+
+def test_train_with_features(ratings_file: Callable[..., Path], tmp_path: Path) -> None:
+    """A table of users and one of items, with titles in it."""
+    users = "\n".join(f"u{n},{20 + n % 40},{'ab'[n % 2]}" for n in range(60))
+    items = "\n".join(f"i{n},Film {n},{1950 + n}" for n in range(80))
+    (tmp_path / "users.csv").write_text(f"user_id,age,group\n{users}\n")
+    (tmp_path / "items.csv").write_text(f"item_id,title,year\n{items}\n")
+    call(
+        *("train", str(ratings_file()), "--out", str(tmp_path / "m"), "--device", "cpu", "--json"),
+        *("--model", "idcf-bayes", "--set", "sweeps=4", "--set", "burn_in=2"),
+        *("--users", str(tmp_path / "users.csv"), "--items", str(tmp_path / "items.csv")),
+    )
+    made = Recommender.load(tmp_path / "m")
+    found = made.recommend(features={"group": "a", "age": 30}, n=3)
+    assert [x.source for x in found] == ["features"] * 3
+    assert found[0].title == f"Film {found[0].item_id[1:]}"
+    words = ("--feature", "group=a", "--feature", "age=30", "-n", "3", "--json")
+    said = json.loads(call("recommend", str(tmp_path / "m"), *words))
+    assert [x["item_id"] for x in said["items"]] == [x.item_id for x in found]
 
 
 def test_doctor(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -253,3 +313,15 @@ assert "idcf.data.sources" not in sys.modules
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+def test_fewer_key_users(ratings_file: Callable[..., Path], tmp_path: Path) -> None:
+    words = ("train", str(ratings_file()), "--out", str(tmp_path / "m"), *OPTIONS)
+    found = json.loads(call(*words, "--key-users", "12", "--json"))
+    assert (found["key_users"], found["chosen"]) == (12, 12)
+    assert "chosen: informative" in call(*words, "--key-users", "informative")
+    shown = call(
+        *("evaluate", str(ratings_file()), "--models", "als", "--key-threshold", "15"),
+        *("--device", "cpu", "--key-users", "random"),
+    )
+    assert "key_users=random" in shown

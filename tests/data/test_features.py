@@ -1,9 +1,13 @@
 from __future__ import annotations
 
+import json
+from typing import Any
+
 import numpy as np
 import pytest
 
-from idcf.data.features import encode
+from idcf.config import plain, read
+from idcf.data.features import Encoding, encode, encoded
 from idcf.data.interactions import Interactions, Vocab
 from idcf.data.sources import find, load
 from idcf.errors import DataError
@@ -58,3 +62,55 @@ def test_films_and_people_of_movielens(name: str) -> None:
     assert users.shape[1] > 20  # occupations alone
     assert items.shape[1] > 18  # genres alone
     assert (np.abs(items).sum(1) > 0).mean() > 0.99
+
+
+COLUMNS = {
+    "age": [20.0, 31.0, None, 44.0, 58.0, 62.0, 23.0, 35.0],
+    "kind": ["x|y", "x", "y", "x|y", "z", "", "x", float("nan")],
+    "old": [0, 1, 0, 1, 1, 1, 0, 0],
+    "same": [7] * 8,
+}
+
+
+def learnt() -> Encoding:
+    return encoded(Vocab(range(8)), range(8), COLUMNS)[1]
+
+
+def test_a_newcomer_is_read_as_the_table_was() -> None:
+    found, encoding = encoded(Vocab(range(8)), range(8), COLUMNS)
+    for row in range(8):
+        told = {name: values[row] for name, values in COLUMNS.items() if values[row] is not None}
+        if row not in (2, 5, 7):  # a gap in a table is an average number, and no word at all
+            np.testing.assert_allclose(encoding.one(told), found[row], rtol=1e-6)
+    assert encoding.names == ["age", "kind", "old"]
+    again = read(Encoding, json.loads(json.dumps(plain(encoding))))
+    assert again == encoding
+    np.testing.assert_array_equal(again.one({"age": 31, "kind": ["x"]}), encoding.one(
+        {"kind": "x", "age": "31"}))  # fmt: skip
+
+
+def test_what_a_newcomer_does_not_say_is_average() -> None:
+    encoding = learnt()
+    for told in ({}, {"age": None}, {"kind": "", "age": ""}, {"kind": float("nan")}):
+        assert not encoding.one(told).any()
+    young, wordy = encoding.one({"age": 20}), encoding.one({"kind": "x"})
+    assert young.any()
+    assert wordy.any()
+    np.testing.assert_allclose(encoding.one({"age": 20, "kind": "x"}), young + wordy)
+    assert encoding.one({"kind": "never heard"}).any()  # not x and not y says something
+
+
+@pytest.mark.parametrize(
+    ("told", "says"),
+    [
+        ({"agee": 3}, "no feature named 'agee'; did you mean 'age'"),
+        ({"age": "old"}, "'age' is a number, got 'old'"),
+        ({"age": [3]}, "'age' is a number"),
+        ({"age": 1e30}, r"far outside what was trained on: about 39, give or take 1\d"),
+        ({"age": "nan"}, "far outside"),
+        (["age"], "must be a dict"),
+    ],
+)
+def test_features_that_cannot_be_read(told: Any, says: str) -> None:
+    with pytest.raises(DataError, match=says):
+        learnt().one(told)

@@ -11,14 +11,18 @@ from hypothesis import strategies as st
 
 from idcf.data.interactions import Interactions, Vocab
 from idcf.data.split import (
+    LEFT,
+    PRIOR,
+    among,
     at_random,
     by_threshold,
     hold_out,
     hold_out_users,
+    informative,
     last_n,
     sample_users,
 )
-from idcf.errors import DataError
+from idcf.errors import ConfigError, DataError
 
 settings.register_profile("idcf", deadline=None)  # a busy machine is not a failure
 settings.load_profile("idcf")
@@ -145,3 +149,74 @@ def test_lengths_that_make_no_sense_are_refused() -> None:
         hold_out_users(table(0), np.array([0]), (4, 2), np.random.default_rng(0))
     with pytest.raises(DataError, match="positive, got 0"):
         last_n(table(0), 0)
+
+
+def left_unknown(data: Interactions, chosen: list[int]) -> float:
+    """What `informative` makes small, written out."""
+    demand = data.item_counts()
+    raters = [
+        sum((u in chosen) for u, i in pairs(data) if i == item) for item in range(len(demand))
+    ]
+    return float(sum(d / (n + PRIOR) for d, n in zip(demand, raters, strict=True)))
+
+
+@given(SEEDS)
+@settings(max_examples=30)
+def test_informative_users_are_chosen_greedily(seed: int) -> None:
+    """One by one, each is as good as any that could have been taken instead."""
+    data = table(seed)
+    users = np.unique(data.user)
+    before: list[int] = []
+    for budget in range(1, len(users) + 1):
+        after = informative(data, users, budget).tolist()
+        assert len(after) == budget
+        assert set(before) < set(after)
+        best = min(left_unknown(data, [*before, u]) for u in users.tolist() if u not in before)
+        assert left_unknown(data, after) == pytest.approx(best, abs=1e-12)
+        before = after
+
+
+@given(SEEDS, st.integers(1, 39), st.integers(1, 39))
+@settings(max_examples=50)
+def test_a_larger_budget_knows_no_fewer_items(seed: int, one: int, two: int) -> None:
+    data = table(seed, users=60, items=40, least=600)
+    users = np.unique(data.user)[:40]
+    less, more = (informative(data, users, n) for n in sorted((one, min(two, len(users)))))
+    assert len(np.unique(data.of(less).item)) <= len(np.unique(data.of(more).item))
+    assert set(less) <= set(users)
+
+
+def test_without_a_budget_nearly_everything_is_known() -> None:
+    data = table(3, users=200, items=30, least=3000)
+    users = np.unique(data.user)
+    found = informative(data, users)
+    assert 0 < len(found) < len(users)
+    none, some, all_ = (left_unknown(data, x) for x in ([], found.tolist(), users.tolist()))
+    assert some - all_ <= LEFT * (none - all_)
+    fewer = found[: len(found) * 3 // 4].tolist()
+    assert left_unknown(data, fewer) - all_ > LEFT * (none - all_)
+
+
+def test_key_users_among_those_at_the_threshold() -> None:
+    data = table(5, users=30, items=20, least=400)
+    nothing = data.where(np.zeros(len(data), bool))
+    threshold = int(np.median(data.counts()))
+    every = by_threshold(data, nothing, threshold).key_users
+    assert among(data, nothing, threshold, "threshold").key_users.tolist() == every.tolist()
+    half = among(data, nothing, threshold, "random", 1)
+    assert len(half.key_users) == round(len(every) / 2)
+    again, other = (among(data, nothing, threshold, "random", seed) for seed in (1, 2))
+    assert again.key_users.tolist() == half.key_users.tolist() != other.key_users.tolist()
+    five = among(data, nothing, threshold, 5)
+    assert five.key_users.tolist() == informative(data, every, 5).tolist()
+    for split in (half, five, among(data, nothing, threshold, "informative")):
+        assert set(split.key_users) <= set(every)
+        assert sorted([*split.key_users, *split.query_users]) == list(range(30))
+
+
+@pytest.mark.parametrize("keys", [0, -1, 7, True, 2.5, "infromative"])
+def test_a_choice_that_cannot_be_made(keys: object) -> None:
+    data = table(5)
+    kind = DataError if isinstance(keys, int) and not isinstance(keys, bool) else ConfigError
+    with pytest.raises(kind, match="number"):
+        among(data, data, 1, keys)  # type: ignore[arg-type]

@@ -246,3 +246,12 @@ def test_what_goes_wrong_in_a_helper_is_told_here() -> None:
 
 def fail(text: str) -> None:
     raise ConfigError(text)
+
+
+def test_options_of_a_backbone_go_to_it() -> None:
+    """`embedding_size` is no option of the relation model; what `idcf tune` prints can be used."""
+    options = {"embedding_size": 4, "train.epochs": 1}
+    data = world()
+    assert run.Plan(data, ["idcf-dot"], options=options).options_of("idcf-dot") == options
+    with pytest.raises(ConfigError, match="embedding_size"):
+        run.Plan(data, ["idcf-dot"], options={"embedding_size": "wide"})

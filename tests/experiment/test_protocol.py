@@ -106,3 +106,13 @@ def test_the_references_on_ml_1m() -> None:
     found = {(r.model, r.metric): r.value for r in evaluate(data, ["bias"])}
     assert found["item-mean", "rmse"] == pytest.approx(0.994, abs=0.004)
     assert found["bias", "rmse"] == pytest.approx(0.962, abs=0.003)
+
+
+def test_fewer_key_users_are_said_in_the_name() -> None:
+    data = Dataset("mine.csv", table(), None, None, {}, 12)
+    every, _ = standard_split(data)
+    split, how = standard_split(data, key_users=4)
+    assert how == "random-10%-seed0, delta=12, key_users=4"
+    assert set(split.key_users) < set(every.key_users)
+    assert len(split.key_users) == 4
+    assert rows(split.test) == rows(every.test)

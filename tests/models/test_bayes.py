@@ -193,3 +193,38 @@ def test_a_longer_history_is_surer() -> None:
 
 def test_defaults_are_those_of_the_config() -> None:
     assert configure("idcf-bayes") == BayesConfig()
+
+
+def test_features_alone_move_the_average_person() -> None:
+    """In each block by Λ⁻¹Lx; and where nothing is known, it is as if nothing had been told."""
+    model = built()
+    extra = torch.randn(2, 2, 4, generator=torch.Generator().manual_seed(1))
+    model.link = torch.cat([model.link, extra], 1)
+    empty, x = History.empty(3), torch.tensor([[0.0, 0.0], [1.0, -2.0], [0.5, 0.0]])
+    told = Users(torch.full((3,), -1), empty, x)
+    found = model.posterior(told).mean
+    for block in range(2):
+        moved = torch.linalg.solve(model.precision[block], (x @ extra[block]).T).T
+        torch.testing.assert_close(found[:, block], model.average[block] + moved)
+    untold = model.rank(Users(told.ids, empty))
+    scores = model.rank(told)
+    torch.testing.assert_close(scores[0], untold[0])
+    by_hand = (found - model.average)[1]
+    effect = (model.means[..., :-1] * by_hand[:, :-1]).sum(-1).mean(1) + by_hand[:, -1].mean()
+    torch.testing.assert_close(scores[1], untold[0] + effect, rtol=1e-4, atol=1e-5)
+
+
+def test_features_of_many_in_blocks_are_those_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = built()
+    draw = torch.Generator().manual_seed(1)
+    model.link = torch.cat([model.link, torch.randn(2, 2, 4, generator=draw)], 1)
+    monkeypatch.setattr("idcf.index._SCORES", 3 * ITEMS)
+    index, told = Exact(model), history(4)
+    x = torch.randn(7, 2, generator=draw)
+    offsets = torch.tensor([0, 0, 4, 4, 4, 4, 4, 4])
+    found = index.top(Users(torch.full((7,), -1), told._replace(offsets=offsets), x), 5)
+    for row in range(7):
+        own = (told.items.numpy(), told.values.numpy()) if row == 1 else (
+            np.empty(0, np.int64), np.empty(0, np.float32))  # fmt: skip
+        alone = index.one(*own, x[row].numpy())
+        np.testing.assert_allclose(np.sort(alone)[::-1][:5], found.scores[row], rtol=1e-4)

@@ -8,7 +8,7 @@ from typing import Annotated, TextIO
 
 import typer
 
-from idcf.cli import demo, doctor, embed, evaluate, recommend, serve, train
+from idcf.cli import demo, doctor, embed, evaluate, recommend, serve, train, tune
 from idcf.errors import ArtifactError, IdcfError
 
 app = typer.Typer(
@@ -22,6 +22,7 @@ app.command("recommend")(recommend.recommend)
 app.command("embed")(embed.embed)
 app.command("serve")(serve.serve)
 app.command("evaluate")(evaluate.evaluate)
+app.command("tune")(tune.tune)
 app.command("demo")(demo.demo)
 app.command("doctor")(doctor.doctor)
 

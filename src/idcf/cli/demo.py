@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from idcf.cli.evaluate import Device, Threads, limit_threads
+from idcf.cli.serve import Json
 
 
 def demo(
@@ -17,6 +20,7 @@ def demo(
         int | None, typer.Option(min=1, help="Systems to train at a time; all cores if not said.")
     ] = None,
     threads: Threads = 1,
+    as_json: Json = False,
 ) -> None:
     """Get MovieLens-100K, train on key users, meet new ones, and write a report."""
     limit_threads(threads)
@@ -28,4 +32,8 @@ def demo(
     check_writable(folder / "report.html")
     runtime = start(device)
     alone = runtime.device.type == "cuda" or runtime.world > 1
-    show(folder, runtime, jobs=jobs or (1 if alone else min(cores(), 4)), say=typer.echo)
+    say = partial(typer.echo, err=as_json)  # with --json, what is told goes beside it
+    page = show(folder, runtime, jobs=jobs or (1 if alone else min(cores(), 4)), say=say)
+    if as_json:
+        rows = json.loads((folder / "rows.json").read_text(encoding="utf-8"))
+        typer.echo(json.dumps({"report": str(page), "rows": rows}, indent=1))

@@ -20,6 +20,8 @@ NEEDED = ("numpy", "scipy", "torch", "narwhals", "pyarrow", "pydantic", "safeten
 EXTRAS = {
     "serve": ("fastapi", "uvicorn", "msgspec"),
     "plots": ("matplotlib",),
+    "tune": ("optuna",),
+    "tensorboard": ("tensorboard",),
     "hdf5": ("h5py",),
 }
 

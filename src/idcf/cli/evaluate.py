@@ -13,6 +13,9 @@ MODELS = "popularity,bias,item-knn,ease,als,idcf-dot,idcf-nn,idcf-gc,idcf-bayes"
 Threads = Annotated[int, typer.Option(min=1, help="CPU threads; more help on idle cores only.")]
 Jobs = Annotated[int, typer.Option(min=1, help="Systems to train at a time.")]
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
+KeyUsers = Annotated[
+    str, typer.Option(help="All at the threshold, or fewer: random, informative, or a number.")
+]
 
 
 def evaluate(
@@ -29,6 +32,7 @@ def evaluate(
     key_threshold: Annotated[
         int | None, typer.Option(min=1, help="Key users have at least that many training rows.")
     ] = None,
+    key_users: KeyUsers = "threshold",
     set_: Annotated[
         list[str] | None,
         typer.Option("--set", help="An option, as in heads=2 or idcf-nn.train.epochs=5."),
@@ -62,7 +66,9 @@ def evaluate(
         _names(users),
         seeds,
         preset,
-        split=standard_split(data, seed=split_seed, threshold=key_threshold),
+        split=standard_split(
+            data, seed=split_seed, threshold=key_threshold, key_users=which(key_users)
+        ),
         options=parse_overrides(set_ or []),
         runtime=start(device),
         jobs=jobs,
@@ -72,6 +78,11 @@ def evaluate(
     if json:
         write_json(rows, json)
         typer.echo(f"\n{len(rows)} rows written to {json}")
+
+
+def which(key_users: str) -> str | int:
+    """A choice of key users as it was typed."""
+    return int(key_users) if key_users.isdecimal() else key_users
 
 
 def limit_threads(threads: int) -> None:

@@ -1,21 +1,29 @@
-"""`idcf recommend`: somebody rates a few things by name, and sees what else they may like."""
+"""`idcf recommend`: somebody rates a few things by name, and sees what else they may like; or a
+file of histories becomes a file of lists.
+"""
 
 from __future__ import annotations
 
 import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from idcf.cli import stream
 from idcf.cli.evaluate import Threads, limit_threads
 from idcf.cli.serve import Folder, Json
 from idcf.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
+    from idcf.answers import Explanation, Recommendations
     from idcf.data.titles import Titles
-    from idcf.desk import Desk, Explanation, Recommendations
+    from idcf.desk import Desk, Filters
 
 _REASONS = 3
+_AT_ONCE = 512  # people of a file: how sure a model is of each item takes room
 
 
 def recommend(
@@ -24,6 +32,10 @@ def recommend(
         list[str] | None,
         typer.Option(help='What they think of something: "Toy Story (1995)=5". By title or id.'),
     ] = None,
+    feature: Annotated[
+        list[str] | None,
+        typer.Option(help="What else is known of them, as in age=30, where the model reads it."),
+    ] = None,
     n: Annotated[int, typer.Option("-n", min=1, help="How many.")] = 10,
     exclude: Annotated[
         list[str] | None, typer.Option(help="Never this title or id; may be repeated.")
@@ -31,20 +43,36 @@ def recommend(
     explain: Annotated[
         bool, typer.Option("--explain", help="Say why, where the model can.")
     ] = False,
+    histories: Annotated[
+        Path | None,
+        typer.Option(help="Many at once, Parquet or CSV: user_id, item_id, rating; sorted."),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="The Parquet file to write, with --histories.")
+    ] = None,
     threads: Threads = 1,
     as_json: Json = False,
 ) -> None:
-    """The best items for somebody the model has never met."""
+    """The best items for somebody the model has never met, or for each of a file of them."""
+    if (histories is None) != (out is None):
+        raise ConfigError("--histories FILE and --out FILE go together: give both or neither")
+    if histories and (rate or feature or explain):
+        raise ConfigError("--histories is for many people; --rate, --feature and --explain for one")
     limit_threads(threads)
+    from idcf.config import parse_overrides
     from idcf.data.titles import Titles
     from idcf.recommender import Recommender
 
     recommender = Recommender.load(folder)
     desk = recommender.desk
     names = Titles(desk.ids, desk.titles)
-    history = dict(_rated(x, names, desk) for x in rate or [])
     never = [desk.ids[_row(x, names)] for x in exclude or []]
-    found = recommender.recommend(history, n=n, exclude=never)
+    if histories and out:
+        _many(desk, histories, out, n, desk.filters(None, never), as_json)
+        return
+    history = dict(_rated(x, names, desk) for x in rate or [])
+    features = parse_overrides(feature) if feature else None
+    found = recommender.recommend(history, n=n, exclude=never, features=features)
     why: list[Explanation] = []
     if explain:
         why = [recommender.explain(history, x.item_id) for x in found]
@@ -52,6 +80,38 @@ def recommend(
         typer.echo(json.dumps(_plain(found, why), indent=2, ensure_ascii=False))
     else:
         typer.echo(_text(found, why))
+
+
+def _many(desk: Desk, histories: Path, out: Path, n: int, filters: Filters, as_json: bool) -> None:
+    """Columns user_id, item_id, score, rank, std, source; a piece of the file at a time."""
+    began, counts = time.perf_counter(), dict[str, Any]()
+    everybody = stream.people(histories, desk.world.implicit)
+    stream.write(_tables(desk, everybody, n, filters, counts), out)
+    counts |= {"n": n, "file": str(out), "seconds": round(time.perf_counter() - began, 2)}
+    said = (
+        f"{counts['people']:,} people, up to {n} items each; nothing known of "
+        f"{counts['nothing_known']:,}, {counts['unknown_items']:,} unknown items; "
+        f"{counts['seconds']:.1f} s\nwritten to {out}"
+    )
+    typer.echo(json.dumps(counts) if as_json else said)
+
+
+def _tables(
+    desk: Desk,
+    everybody: Iterator[stream.Person],
+    n: int,
+    filters: Filters,
+    counts: dict[str, int],
+) -> Iterator[Any]:
+    from idcf.data.histories import as_users
+
+    schema = None
+    for chunk in stream.chunks(everybody, _AT_ONCE):
+        reads, _ = stream.read(desk, chunk, counts)
+        who = [x for x, _ in chunk]
+        found = desk.many(as_users(reads), n, filters, who, std=True).to_table()
+        schema = schema or found.schema
+        yield found.cast(schema)
 
 
 def _rated(text: str, names: Titles, desk: Desk) -> tuple[Any, float]:

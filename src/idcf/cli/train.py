@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import time
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from idcf.cli.evaluate import Device, Threads, limit_threads
+from idcf.cli.evaluate import Device, KeyUsers, Threads, limit_threads, which
 from idcf.cli.serve import Json
 
 if TYPE_CHECKING:
@@ -25,9 +26,16 @@ def train(
     titles: Annotated[
         Path | None, typer.Option(help="A table with columns item_id and title.")
     ] = None,
+    users: Annotated[
+        Path | None, typer.Option(help="A table of users: user_id and their features.")
+    ] = None,
+    items: Annotated[
+        Path | None, typer.Option(help="A table of items: item_id, title, their features.")
+    ] = None,
     key_threshold: Annotated[
         int | None, typer.Option(min=1, help="Key users have at least that many rows.")
     ] = None,
+    key_users: KeyUsers = "threshold",
     preset: Annotated[str, typer.Option(help="clean or published.")] = "clean",
     seed: Annotated[int, typer.Option(help="Of everything random.")] = 0,
     set_: Annotated[
@@ -39,6 +47,12 @@ def train(
     implicit: Annotated[
         bool | None, typer.Option(help="Feedback without ratings, whatever the columns.")
     ] = None,
+    tensorboard: Annotated[
+        Path | None, typer.Option(help="A folder for the curves of the training.")
+    ] = None,
+    mlflow: Annotated[
+        str | None, typer.Option(help="An MLflow tracking address for the same.")
+    ] = None,
     device: Device = "auto",
     threads: Threads = 1,
     as_json: Json = False,
@@ -48,16 +62,38 @@ def train(
     from idcf.config import parse_overrides
     from idcf.experiment.protocol import open_dataset
     from idcf.recommender import Recommender
+    from idcf.train import trackers
 
     began = time.perf_counter()
     columns = {role: str(name) for role, name in parse_overrides(column or []).items()}
     options = parse_overrides(set_ or [])
     made = Recommender(
-        model, key_threshold=key_threshold, preset=preset, seed=seed, device=device, **options
+        model,
+        key_threshold=key_threshold,
+        key_users=which(key_users),
+        preset=preset,
+        seed=seed,
+        device=device,
+        **options,
     )
     data = open_dataset(source, columns=columns, implicit=implicit, progress=not as_json)
-    named = data.titles if titles is None else _titles(titles)
-    made.fit(data.interactions, titles=named, progress=not as_json)
+    named = _titles(titles) if titles else (data.titles or None)
+    with ExitStack() as stack:
+        watchers: list[Any] = []
+        if tensorboard:
+            watchers.append(stack.enter_context(trackers.TensorBoard(tensorboard)))
+        if mlflow:
+            about = {"model": model, "source": source, **options}
+            watchers.append(stack.enter_context(trackers.MLflow(mlflow, options=about)))
+        watcher = trackers.together(watchers)
+        made.fit(
+            data.interactions,
+            users=users,
+            items=items,
+            titles=named,
+            progress=not as_json,
+            watcher=watcher,
+        )
     made.save(out)
     found = _summary(made, out, time.perf_counter() - began)
     typer.echo(json.dumps(found, indent=2) if as_json else _text(found))
@@ -91,15 +127,17 @@ def _summary(made: Recommender, out: Path, seconds: float) -> dict[str, Any]:
         "users": about.data.users,
         "key_users": about.data.key_users,
         "key_threshold": about.data.key_threshold,
+        "chosen": about.data.chosen,
         "seed": about.seed,
         "seconds": round(seconds, 1),
     }
 
 
 def _text(found: dict[str, Any]) -> str:
+    fewer = "" if found["chosen"] == "threshold" else f", chosen: {found['chosen']}"
     return (
         f"{found['model']}: {found['rows']:,} rows of {found['users']:,} users "
-        f"({found['key_users']:,} of them key users, with {found['key_threshold']} rows or more), "
-        f"{found['items']:,} items; {found['seconds']:.0f} s\n"
+        f"({found['key_users']:,} of them key users, with {found['key_threshold']} rows or more"
+        f"{fewer}), {found['items']:,} items; {found['seconds']:.0f} s\n"
         f"saved in {found['folder']}"
     )

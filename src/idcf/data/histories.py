@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from idcf.data.interactions import Floats, Ints, Vocab
 from idcf.data.tables import warn
@@ -34,6 +35,12 @@ class Read(NamedTuple):
     rows: Ints
     values: Floats
     unknown: tuple[Hashable, ...] = ()
+    features: Floats | None = None  # what else is known of them [F]
+
+    @property
+    def told(self) -> bool:
+        """Is anything known at all?"""
+        return bool(len(self.rows)) or (self.features is not None and bool(self.features.any()))
 
 
 _NOTHING = Read(np.empty(0, np.int64), np.empty(0, np.float32))
@@ -246,7 +253,17 @@ def as_users(reads: Sequence[Read]) -> Users:
         torch.from_numpy(np.concatenate([x.values for x in reads])),
         torch.from_numpy(offsets),
     )
-    return Users(torch.full((len(reads),), -1), history)
+    return Users(torch.full((len(reads),), -1), history, _features(reads))
+
+
+def _features(reads: Sequence[Read]) -> Tensor | None:
+    """[B, F], 0 for those of whom nothing is told."""
+    told = [x.features for x in reads if x.features is not None]
+    if not told:
+        return None
+    none = np.zeros_like(told[0])
+    rows = [none if x.features is None else x.features for x in reads]
+    return torch.from_numpy(np.stack(rows))
 
 
 def _frame(table: Any) -> Any:

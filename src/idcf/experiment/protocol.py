@@ -12,7 +12,7 @@ import numpy as np
 
 from idcf.data.parsers import read_interactions, read_split
 from idcf.data.sources import SOURCES, Dataset, load
-from idcf.data.split import Split, by_threshold, hold_out, last_n
+from idcf.data.split import Split, among, hold_out, last_n
 from idcf.errors import DataError, unknown
 
 SHARE = 0.1  # of the ratings, held out where there is no official split
@@ -43,12 +43,17 @@ def open_dataset(
 
 
 def standard_split(
-    dataset: Dataset, *, seed: int = 0, threshold: int | None = None
+    dataset: Dataset,
+    *,
+    seed: int = 0,
+    threshold: int | None = None,
+    key_users: str | int = "threshold",
 ) -> tuple[Split, str]:
     """The split everybody is measured on, and its name.
 
     The official one where there is one. Otherwise a random share of the ratings or, without
-    ratings, ten random positives of each user. Key users have `threshold` training rows.
+    ratings, ten random positives of each user. Key users have `threshold` training rows;
+    `key_users` takes fewer of them, and the others are then met as newcomers.
     """
     table, rng = dataset.interactions, np.random.default_rng(seed)
     delta = dataset.threshold if threshold is None else threshold
@@ -61,7 +66,9 @@ def standard_split(
         share = SHARES.get(dataset.name, SHARE)
         train, test = hold_out(table, share, rng)
         how = f"random-{share:.0%}-seed{seed}"
-    return by_threshold(train, test, delta), f"{how}, delta={delta}"
+    split = among(train, test, delta, key_users, seed)
+    fewer = "" if key_users == "threshold" else f", key_users={key_users}"
+    return split, f"{how}, delta={delta}{fewer}"
 
 
 def _given(name: str) -> str:

@@ -25,7 +25,7 @@ from idcf.experiment.protocol import standard_split
 from idcf.experiment.rows import FLOORS, Row
 from idcf.models import MODELS, configure, entry, stand_in
 from idcf.train.presets import setting
-from idcf.train.recipes import Job, Trained, Who, train
+from idcf.train.recipes import Job, Trained, Who, divide, train
 from idcf.train.runtime import LOCAL, Runtime
 
 GROUPS = ("new", "few-shot", "all")
@@ -55,8 +55,14 @@ class Plan:
         for name in self.models:
             options = self.options_of(name)
             name = stand_in(name, implicit)
-            chosen = setting(name, preset=self.preset, dataset=self.dataset.name, options=options)
-            configure(name, chosen.options)
+            mine, theirs = divide(name, options)
+            self._check(name, mine)
+            if base := entry(name).backbone:
+                self._check(base, theirs)
+
+    def _check(self, name: str, options: Mapping[str, Any]) -> None:
+        chosen = setting(name, preset=self.preset, dataset=self.dataset.name, options=options)
+        configure(name, chosen.options)
 
     def names(self) -> list[str]:
         """The floors that this data allows, then the models asked for, each once."""

@@ -8,7 +8,7 @@ by gradient. `grid` lists the values that are tried on held-out users before the
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from idcf import config
@@ -40,6 +40,7 @@ __all__ = [
     "TwoTower",
     "configure",
     "entry",
+    "require_option",
     "stand_in",
 ]
 
@@ -127,6 +128,14 @@ def stand_in(name: str, implicit: bool) -> str:
     if not implicit and found.implicit_only:
         raise ConfigError(f"model {name!r} is for data without ratings; use 'idcf-bayes' for both")
     return name
+
+
+def require_option(name: str, option: str) -> None:
+    """A model that has no such option is refused, and those that have it are named."""
+    able = [x for x, row in MODELS.items() if option in {f.name for f in fields(row.config)}]
+    if name not in able:
+        what = option.replace("_", " ")
+        raise ConfigError(f"model {name!r} reads no {what}; {', '.join(able)} does")
 
 
 def configure(name: str, options: Mapping[str, Any] | None = None) -> Any:

@@ -136,7 +136,17 @@ class Bayes(Posterior):
         mean = torch.cholesky_solve((self.noise[:, None] * right + prior)[..., None], factor)[
             ..., 0
         ]
-        return Belief(torch.where((n == 0)[:, None, None], self.average, mean), factor)
+        silent = (n == 0)[:, None, None]
+        return Belief(torch.where(silent, self.average + self.told(users), mean), factor)
+
+    def told(self, users: Users) -> Tensor:
+        """What is known of people beside their histories adds to the average person: [B, T, D]."""
+        more = self.link.shape[1] - 1 - len(self.scale)
+        if users.features is None or not more:
+            return torch.zeros_like(self.average)
+        right = torch.einsum("bf,tfd->btd", users.features, self.link[:, -more:])
+        moved: Tensor = torch.linalg.solve(self.precision, right[..., None])[..., 0]
+        return moved
 
     def offset(self, n: Tensor) -> Tensor:
         """People rate what they like: the less is known of them, the more a rating that they give
@@ -145,12 +155,13 @@ class Bayes(Posterior):
         return torch.stack([rest.sqrt(), rest], -1) @ self.selection
 
     def embed_users(self, users: Users) -> Embedded:
-        """The last coordinate is 1 for somebody without history: they get the items' means."""
+        """The last coordinate is 1 for somebody without history: they get the items' means, and
+        what their features add."""
         n = users.history.lengths()
-        mean, silent = self.posterior(users).mean, (n == 0).to(self.means.dtype)
-        told = 1 - silent
-        vector = torch.cat([mean[..., :-1].flatten(1) * told[:, None], silent[:, None]], 1)
-        return Embedded(vector, told * (mean[..., -1].mean(1) + self.offset(n)))
+        mean, silent = self.posterior(users).mean, n == 0
+        mean = torch.where(silent[:, None, None], self.told(users), mean)
+        vector = torch.cat([mean[..., :-1].flatten(1), silent[:, None].to(mean.dtype)], 1)
+        return Embedded(vector, mean[..., -1].mean(1) + self.offset(n) * ~silent)
 
     def embed_items(self, items: Tensor, without: Tensor | None = None) -> Embedded:
         means = self.means[items]

@@ -10,13 +10,15 @@ import numpy as np
 
 from idcf.artifact import Artifact, Manifest, Origin, World, settle, versions
 from idcf.config import plain
+from idcf.data.features import Encoding
 from idcf.data.interactions import Interactions
-from idcf.data.split import Split, by_threshold
-from idcf.errors import DataError
+from idcf.data.split import Split, among
+from idcf.errors import ConfigError, DataError
 from idcf.models import configure, entry, stand_in
 from idcf.train.loop import TrainConfig
 from idcf.train.recipes import Job, train
 from idcf.train.runtime import start
+from idcf.train.stopping import Watcher
 
 USUAL_THRESHOLD = 30  # the paper's δ for MovieLens
 FEWEST_KEY_USERS = 3  # one is held out to learn how long to train, two have a spread
@@ -29,15 +31,22 @@ def deploy(
     options: Mapping[str, Any],
     *,
     key_threshold: int | None = None,
+    key_users: str | int = "threshold",
+    user_features: Encoding | None = None,
     preset: str = "clean",
     seed: int = 0,
     device: str = "auto",
     progress: bool = False,
+    watcher: Watcher | None = None,
 ) -> Artifact:
-    """The named model, trained on the key users of the table, with all that describes it."""
-    split, threshold = _split(table, key_threshold)
-    job = Job(split, preset=preset, seed=seed, runtime=start(device), progress=progress)
+    """The named model, trained on the key users of the table, with all that describes it.
+    `key_users`: which of those who have `key_threshold` rows; see `data.split.among`."""
+    split, threshold = _split(table, key_threshold, key_users, seed)
     row = stand_in(name, table.implicit)
+    if watcher and entry(row).solver:
+        raise ConfigError(f"{name!r} is solved, not trained by epochs: there is nothing to watch")
+    runtime = start(device)
+    job = Job(split, preset=preset, seed=seed, runtime=runtime, progress=progress, watcher=watcher)
     trained = train(row, job, options=_routed(row, options))
     found, base = entry(row), {}
     if found.backbone:
@@ -48,26 +57,31 @@ def deploy(
         backbone=found.backbone,
         backbone_options=base,
         domain=World.of(table, trained.model),
-        data=Origin.of(split, threshold),
+        data=Origin.of(split, threshold, key_users),
         preset=preset,
         seed=seed,
         versions=versions(),
+        user_features=user_features,
     )
     return Artifact(manifest, settle(trained.model), table.items, tuple(titles))
 
 
-def _split(table: Interactions, threshold: int | None) -> tuple[Split, int]:
-    """Key users: at least 30 rows, or the median of the users' counts where that is less."""
+def _split(
+    table: Interactions, threshold: int | None, key_users: str | int, seed: int
+) -> tuple[Split, int]:
+    """Key users: at least 30 rows, or the median of the users' counts where that is less; of
+    these, all or some."""
     if threshold is None:
         counts = table.counts()
         threshold = max(1, min(USUAL_THRESHOLD, int(np.median(counts[counts > 0]))))
     nothing = table.where(np.zeros(len(table), bool))
-    split = by_threshold(table, nothing, threshold)
+    split = among(table, nothing, threshold, key_users, seed)
     if len(split.key_users) < FEWEST_KEY_USERS:
+        chosen = "" if key_users == "threshold" else f" and are chosen by key_users={key_users!r}"
         raise DataError(
             f"only {len(split.key_users)} of {len(table.users)} users have {threshold} rows or "
-            f"more; at least {FEWEST_KEY_USERS} key users are needed: lower key_threshold or "
-            "bring more data"
+            f"more{chosen}; at least {FEWEST_KEY_USERS} key users are needed: lower key_threshold "
+            "or bring more data"
         )
     return split, threshold
 

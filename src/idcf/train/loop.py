@@ -66,6 +66,7 @@ def fit(
     checkpoint: Path | None = None,
     journal: Path | None = None,
     progress: str | None = None,
+    watcher: Callable[[dict[str, float]], None] | None = None,
 ) -> Log:
     """Train in place and leave the model at its best epoch, or at the last one where there is
     nothing to `validate` by. Lower is better. `epochs` overrides the number, not the schedule."""
@@ -95,6 +96,8 @@ def fit(
         descent.swap()
         if runtime.rank == 0:
             _save(model, best, descent, log, checkpoint, journal)
+            if watcher:
+                watcher(record)
         bar.set_postfix({k: f"{v:.4f}" for k, v in record.items() if k in ("loss", "valid")})
         bar.update()
         if _spent(log, config):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any, Literal
@@ -28,7 +29,7 @@ from idcf.train.presets import Setting, setting
 from idcf.train.runtime import LOCAL, Runtime
 from idcf.train.solvers import SOLVERS, Work
 from idcf.train.solvers.counts import bias
-from idcf.train.stopping import Log
+from idcf.train.stopping import Log, Watcher
 from idcf.types import Batch, Users
 
 Who = Literal["new", "few-shot"]
@@ -56,6 +57,8 @@ class Job:
     runtime: Runtime = LOCAL
     folder: Path | None = None  # for checkpoints and journals
     progress: bool = False
+    watcher: Watcher | None = None
+    stage: str = ""  # what the watcher is told before the stage's own name
 
     def table(self) -> Interactions:
         """What may be trained on."""
@@ -70,7 +73,7 @@ def train(name: str, job: Job, *, options: Mapping[str, Any] | None = None) -> T
     if found.solver:
         chosen = setting(name, preset=job.preset, dataset=job.dataset, options=options)
         return _solve(name, job, chosen.options)
-    mine, theirs = _divide(name, options or {})
+    mine, theirs = divide(name, options or {})
     chosen = setting(name, preset=job.preset, dataset=job.dataset, options=mine)
     with torch.random.fork_rng():
         if found.backbone:
@@ -130,7 +133,7 @@ def _relate(name: str, job: Job, chosen: Setting, base: Setting) -> Trained:
     return Trained(model, backbone, chosen.options, logs, base.options)
 
 
-def _divide(name: str, options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+def divide(name: str, options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Options of a wrapper, and those that only its backbone knows (`embedding_size`)."""
     found = entry(name)
     if not found.backbone:
@@ -152,7 +155,9 @@ def _choose(
     done = []
     for number, each in enumerate(tries):
         place = job.folder and job.folder / f"try-{number}"
-        done.append((each, *_pretrain(name, replace(job, folder=place), each, table)))
+        stage = f"{job.stage}try-{number}/" if len(tries) > 1 else job.stage
+        part = replace(job, folder=place, stage=stage)
+        done.append((each, *_pretrain(name, part, each, table)))
     return min(done, key=lambda d: d[2].lowest())
 
 
@@ -250,7 +255,8 @@ def _fit(
     job: Job,
     epochs: int | None,
 ) -> Log:
-    folder = job.folder and job.folder / ("search" if epochs is None else "final")
+    part = "search" if epochs is None else "final"
+    folder = job.folder and job.folder / part
     return fit(
         model,
         epoch,
@@ -263,6 +269,7 @@ def _fit(
         checkpoint=folder / f"{name}.checkpoint" if folder else None,
         journal=folder / f"{name}.jsonl" if folder else None,
         progress=name if job.progress else None,
+        watcher=partial(job.watcher, f"{job.stage}{part}/{name}") if job.watcher else None,
     )
 
 

@@ -5,15 +5,23 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Protocol
 
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
 from idcf.errors import ArtifactError
+
+
+class Watcher(Protocol):
+    """Hears of every epoch as it ends: `record` is the line of the journal, `stage` says of which
+    training. See `train.trackers`."""
+
+    def __call__(self, stage: str, record: Mapping[str, float], /) -> None: ...
 
 
 @dataclass
