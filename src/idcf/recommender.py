@@ -4,7 +4,7 @@ Training code is imported by `fit` alone.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self, overload
 
@@ -105,7 +105,10 @@ class Recommender:
         """Read what `save` wrote; refused with a reason where it is not whole."""
         if device not in ("auto", "cpu", "cuda"):
             raise ConfigError(f"device must be auto, cpu or cuda, got {device!r}")
-        found = artifact.load(folder)
+        return cls._of(artifact.load(folder), device)
+
+    @classmethod
+    def _of(cls, found: Artifact, device: str) -> Self:
         m = found.manifest
         known = {"preset": m.preset, "seed": m.seed, "device": device, **m.options}
         out = cls(m.model, key_threshold=m.data.key_threshold, **known)
@@ -113,6 +116,31 @@ class Recommender:
         found.model.to("cuda" if cuda else "cpu")
         out._use(found)
         return out
+
+    @classmethod
+    def from_factors(
+        cls,
+        items: Any,
+        users: Any = None,
+        *,
+        item_ids: Sequence[Any],
+        implicit: bool,
+        item_bias: Any = None,
+        user_bias: Any = None,
+        mean: float = 0.0,
+        scale: tuple[float, float] = (1.0, 5.0),
+        titles: Mapping[Any, str] | None = None,
+        reg: float = 0.5,
+        alpha: float = 10.0,
+    ) -> Self:
+        """Put the new-user step on factors trained elsewhere: items [I, D], and where at hand
+        users [U, D], to whom the prior of newcomers is fitted. `reg` is how much the prior weighs;
+        `alpha` the confidence of an interaction, where no users are given. See `idcf.brought`."""
+        from idcf.brought import Biases, How, bring
+
+        biases = Biases(item_bias, user_bias, mean)
+        how = How(implicit, reg, alpha, scale)
+        return cls._of(bring(items, users, item_ids, biases, how, titles), "cpu")
 
     def embed(self, history: Any = None) -> Array:
         """The vector of a newcomer [D], or of each of a list or table of them [B, D]."""
