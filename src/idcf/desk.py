@@ -12,8 +12,9 @@ import numpy as np
 import torch
 
 from idcf.artifact import Artifact
-from idcf.data.histories import Read, Reader, as_users, ragged
-from idcf.data.interactions import Floats, Ints
+from idcf.data.histories import Read, Reader, as_users, lookup, ragged
+from idcf.data.interactions import Floats, Interactions, Ints
+from idcf.errors import ColdUserError
 from idcf.index import Exact, best_of
 from idcf.types import Users
 
@@ -172,6 +173,18 @@ class Desk:
             self.listed(rows, scores, (), user, self.source if length else POPULAR)
             for rows, scores, user, length in lists
         ]
+
+    def known(
+        self, table: Interactions, who: Sequence[Any], n: int, filters: Filters, least: int
+    ) -> list[Recommendations]:
+        """Lists for people of a table, who must have this many rows in it."""
+        row = lookup(table.users)
+        ids = np.array([row.get(x, -1) for x in who], np.int64)
+        users = Users(torch.from_numpy(ids), table.history(ids))
+        for x in np.flatnonzero(users.history.lengths().numpy() < least).tolist():
+            raise ColdUserError(f"user {who[x]!r} was not trained on; pass their history= instead")
+        inductive = self.index.model.inductive
+        return self.many(users.anonymous() if inductive else users, n, filters, who)
 
     def listed(
         self,

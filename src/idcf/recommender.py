@@ -6,7 +6,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Self, overload
+from threading import Lock
+from typing import Any, NamedTuple, Self, overload
 
 import numpy as np
 import torch
@@ -14,7 +15,7 @@ from numpy.typing import NDArray
 
 from idcf import artifact
 from idcf.artifact import Artifact, Manifest
-from idcf.data.histories import as_users, is_many, lookup, named, report
+from idcf.data.histories import as_users, is_many, named, report
 from idcf.data.interactions import Interactions
 from idcf.data.parsers import read_interactions
 from idcf.desk import (
@@ -30,12 +31,20 @@ from idcf.desk import (
 from idcf.errors import ColdUserError, ConfigError
 from idcf.index import best_of
 from idcf.models import entry
-from idcf.types import Users
 
 __all__ = ["Explanation", "Question", "Recommendation", "Recommendations", "Recommender"]
 
 Array = NDArray[np.float32]
 _NO_POSTERIOR = "{} needs a posterior model such as idcf-bayes; this one is {!r}"
+_GROWING = Lock()  # two who add items at once would lose one another's
+
+
+class _AtWork(NamedTuple):
+    """All that answers are made of, replaced in one step: whoever has begun keeps theirs."""
+
+    found: Artifact
+    desk: Desk
+    table: Interactions | None  # trained on; nothing of it is saved
 
 
 class Recommender:
@@ -60,11 +69,11 @@ class Recommender:
         self.model_name, self.options = model, options
         self.key_threshold, self.preset = key_threshold, preset
         self.seed, self.device = seed, device
-        self._artifact: Artifact | None = None
-        self._trained_on: Interactions | None = None
+        self._at_work: _AtWork | None = None
 
     def __repr__(self) -> str:
-        what = f"{len(self._artifact.items):,} items" if self._artifact else "not fitted"
+        work = self._at_work
+        what = f"{len(work.found.items):,} items" if work else "not fitted"
         return f"<Recommender {self.model_name}, {what}>"
 
     def fit(
@@ -91,9 +100,28 @@ class Recommender:
                 seed=self.seed,
                 device=self.device,
                 progress=progress,
-            )
+            ),
+            table,
         )
-        self._trained_on = table
+        return self
+
+    def partial_fit_items(
+        self,
+        interactions: Any,
+        *,
+        histories: Any = None,
+        columns: Mapping[str, str] | None = None,
+        titles: Mapping[Any, str] | None = None,
+    ) -> Self:
+        """Learn items that came after training from a few ratings (user_id, item_id, rating), or
+        more of those that are known. Raters are known from `fit`, or by `histories`: a dict
+        {user_id: history} or a table. Whoever is being answered meanwhile gets the old model."""
+        from idcf.growing import grow
+
+        with _GROWING:
+            work = self._work()
+            more = {"histories": histories, "columns": columns, "titles": titles}
+            self._use(*grow(work.found, work.desk.reader, work.table, interactions, **more))
         return self
 
     def save(self, folder: str | Path) -> Path:
@@ -240,30 +268,27 @@ class Recommender:
 
     def _known(self, users: Any, n: int, filters: Filters) -> Any:
         """Lists for people who were in the training table, which only `fit` leaves in memory."""
-        desk, table, model = self._desk(), self._trained_on, self._fitted().model
+        found, desk, table = self._work()
         if table is None:
             raise ColdUserError("a loaded model keeps nobody's history; pass history= instead")
         one = isinstance(users, str | int)
-        who, row = [users] if one else list(users), lookup(table.users)
-        ids = np.array([row.get(x, -1) for x in who], np.int64)
-        known = Users(torch.from_numpy(ids), table.history(ids))
-        least = 1 if model.inductive else self._fitted().manifest.data.key_threshold
-        for x in np.flatnonzero(known.history.lengths().numpy() < least):
-            raise ColdUserError(f"user {who[x]!r} was not trained on; pass their history= instead")
-        found = desk.many(known.anonymous() if model.inductive else known, n, filters, who)
-        return found[0] if one else found
+        least = 1 if found.model.inductive else found.manifest.data.key_threshold
+        lists = desk.known(table, [users] if one else list(users), n, filters, least)
+        return lists[0] if one else lists
 
-    def _use(self, found: Artifact) -> None:
-        self._artifact, self._at_work = found, Desk(found)
+    def _use(self, found: Artifact, table: Interactions | None = None) -> None:
+        self._at_work = _AtWork(found, Desk(found), table)
+
+    def _work(self) -> _AtWork:
+        if self._at_work is None:
+            raise ConfigError("this recommender is not fitted; call fit, or use Recommender.load")
+        return self._at_work
 
     def _fitted(self) -> Artifact:
-        if self._artifact is None:
-            raise ConfigError("this recommender is not fitted; call fit, or use Recommender.load")
-        return self._artifact
+        return self._work().found
 
     def _desk(self) -> Desk:
-        self._fitted()
-        return self._at_work
+        return self._work().desk
 
 
 def _require_count(n: int) -> None:
