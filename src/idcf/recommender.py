@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from idcf import artifact
 from idcf.artifact import Artifact, Manifest
+from idcf.brought import Biases, How, bring
 from idcf.data.histories import as_users, is_many, named, report
 from idcf.data.interactions import Interactions
 from idcf.data.parsers import read_interactions
@@ -29,6 +30,8 @@ from idcf.desk import (
     Recommendations,
 )
 from idcf.errors import ColdUserError, ConfigError
+from idcf.export import export
+from idcf.growing import grow
 from idcf.index import best_of
 from idcf.models import entry
 
@@ -72,8 +75,7 @@ class Recommender:
         self._at_work: _AtWork | None = None
 
     def __repr__(self) -> str:
-        work = self._at_work
-        what = f"{len(work.found.items):,} items" if work else "not fitted"
+        what = f"{len(self._desk().ids):,} items" if self._at_work else "not fitted"
         return f"<Recommender {self.model_name}, {what}>"
 
     def fit(
@@ -116,8 +118,6 @@ class Recommender:
         """Learn items that came after training from a few ratings (user_id, item_id, rating), or
         more of those that are known. Raters are known from `fit`, or by `histories`: a dict
         {user_id: history} or a table. Whoever is being answered meanwhile gets the old model."""
-        from idcf.growing import grow
-
         with _GROWING:
             work = self._work()
             more = {"histories": histories, "columns": columns, "titles": titles}
@@ -127,6 +127,10 @@ class Recommender:
     def save(self, folder: str | Path) -> Path:
         """Write the model, its item ids and titles; see `idcf.artifact`."""
         return artifact.save(self._fitted(), folder)
+
+    def export_onnx(self, path: str | Path) -> Path:
+        """Write history → vector → scores as one ONNX file; see `idcf.export`."""
+        return export(self._fitted(), path)
 
     @classmethod
     def load(cls, folder: str | Path, *, device: str = "cpu") -> Self:
@@ -164,8 +168,6 @@ class Recommender:
         """Put the new-user step on factors trained elsewhere: items [I, D], and where at hand
         users [U, D], to whom the prior of newcomers is fitted. `reg` is how much the prior weighs;
         `alpha` the confidence of an interaction, where no users are given. See `idcf.brought`."""
-        from idcf.brought import Biases, How, bring
-
         biases = Biases(item_bias, user_bias, mean)
         how = How(implicit, reg, alpha, scale)
         return cls._of(bring(items, users, item_ids, biases, how, titles), "cpu")
