@@ -87,6 +87,7 @@ def _traced(graph: nn.Module, model: Model) -> Any:
             dynamic_shapes=[{0: people}] * len(names),
             opset_version=OPSET,
             dynamo=True,
+            optimize=False,  # runtimes do it when they load, and sooner
             verbose=False,
         )
 
