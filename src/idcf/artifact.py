@@ -22,6 +22,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 import idcf
+from idcf.card import card
 from idcf.config import plain, read
 from idcf.data.atomic import write_folder
 from idcf.data.features import Encoding
@@ -275,27 +276,3 @@ def _strict(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_strict(v) for v in value]
     return str(value) if isinstance(value, float) and not isfinite(value) else value
-
-
-def card(manifest: Manifest) -> str:
-    """What a person should know before using the model."""
-    m, d, w = manifest, manifest.data, manifest.domain
-    scale = "yes or no" if w.implicit else f"ratings from {min(w.levels):g} to {max(w.levels):g}"
-    wraps = f" round `{m.backbone}` {m.backbone_options}" if m.backbone else ""
-    options = ", ".join(f"{k}={v}" for k, v in m.options.items()) or "none"
-    who = "users" if d.chosen == "threshold" else f"users (`key_users={d.chosen}`) among those"
-    known = f" and features ({', '.join(m.user_features.names)})" if m.user_features else ""
-    return f"""# {m.model}
-
-Recommends to people it has never met, from what they did{known}.
-
-- **Trained on** {d.rows:,} interactions ({scale}) of {d.users:,} users with {w.n_items:,} items;
-  SHA-256 of the table `{d.sha256}`. The {d.key_users:,} {who} with at least {d.key_threshold}
-  interactions are the key users; only their rows were trained on.
-- **How** `{m.model}`{wraps}, preset `{m.preset}`, seed {m.seed}; options: {options}.
-- **Inside** vectors of items and key users. No names and no histories of users are stored.
-- **Limits** Items that nobody had in training are unknown to it and cannot be recommended. A
-  person without any history gets what is popular. Accuracy was not measured when this was
-  written: run `idcf evaluate` on data of your own.
-- **Versions** {", ".join(f"{k} {v}" for k, v in m.versions.items())}
-"""

@@ -142,7 +142,9 @@ class Exact:
                 f"{type(self.model).__name__} knows no likeness between items; use an idcf-* "
                 "model, 'als', 'ease' or 'item-knn'"
             )
-        vectors = self.model.factors if isinstance(self.model, FoldIn) else self.items.vector
+        vectors = self.items.vector
+        if isinstance(self.model, FoldIn):  # a column in which all are alike says nothing
+            vectors = self.model.factors[:, self.model.factors.std(0) > 0]
         alike: Floats = F.cosine_similarity(vectors, vectors[row][None]).float().cpu().numpy()
         return alike
 

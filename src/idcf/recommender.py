@@ -4,9 +4,10 @@ Training code is imported by `fit` alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Self, overload
+from threading import Lock
+from typing import Any, NamedTuple, Self, overload
 
 import numpy as np
 import torch
@@ -15,14 +16,17 @@ from numpy.typing import NDArray
 from idcf import artifact
 from idcf.answers import Answers, Explanation, Predicted, Question, Recommendation, Recommendations
 from idcf.artifact import Artifact, Manifest
-from idcf.data.histories import as_users, is_many, lookup, named, report
-from idcf.data.interactions import Interactions, Ints
+from idcf.brought import Biases, How, bring
+from idcf.data.histories import as_users, is_many, named, report
+from idcf.data.interactions import Interactions
 from idcf.data.parsers import read_interactions
 from idcf.data.side import beside
-from idcf.data.split import among
-from idcf.desk import NEVER, Asked, Desk, Filters
-from idcf.errors import ColdUserError, ConfigError
+from idcf.desk import NEVER, Asked, Desk
+from idcf.errors import ConfigError
+from idcf.export import export
+from idcf.growing import grow
 from idcf.index import best_of
+from idcf.known import known
 from idcf.metrics.calibration import half_width
 from idcf.models import entry, require_option
 
@@ -37,6 +41,15 @@ __all__ = [
 ]
 
 Array = NDArray[np.float32]
+_GROWING = Lock()  # two who add items at once would lose one another's
+
+
+class _AtWork(NamedTuple):
+    """All that answers are made of, replaced in one step: whoever has begun keeps theirs."""
+
+    found: Artifact
+    desk: Desk
+    table: Interactions | None  # trained on; nothing of it is saved
 
 
 class Recommender:
@@ -63,11 +76,10 @@ class Recommender:
         self.model_name, self.options = model, options
         self.key_threshold, self.key_users, self.preset = key_threshold, key_users, preset
         self.seed, self.device = seed, device
-        self._artifact: Artifact | None = None
-        self._trained_on: Interactions | None = None
+        self._at_work: _AtWork | None = None
 
     def __repr__(self) -> str:
-        what = f"{len(self._artifact.items):,} items" if self._artifact else "not fitted"
+        what = f"{len(self._desk().ids):,} items" if self._at_work else "not fitted"
         return f"<Recommender {self.model_name}, {what}>"
 
     def fit(
@@ -108,21 +120,45 @@ class Recommender:
                 device=self.device,
                 progress=progress,
                 watcher=watcher,
-            )
+            ),
+            more.table,
         )
-        self._trained_on = more.table
+        return self
+
+    def partial_fit_items(
+        self,
+        interactions: Any,
+        *,
+        histories: Any = None,
+        columns: Mapping[str, str] | None = None,
+        titles: Mapping[Any, str] | None = None,
+    ) -> Self:
+        """Learn items that came after training from a few ratings (user_id, item_id, rating), or
+        more of those that are known. Raters are known from `fit`, or by `histories`: a dict
+        {user_id: history} or a table. Whoever is being answered meanwhile gets the old model."""
+        with _GROWING:
+            work = self._work()
+            more = {"histories": histories, "columns": columns, "titles": titles}
+            self._use(*grow(work.found, work.desk.reader, work.table, interactions, **more))
         return self
 
     def save(self, folder: str | Path) -> Path:
         """Write the model, its item ids and titles; see `idcf.artifact`."""
         return artifact.save(self._fitted(), folder)
 
+    def export_onnx(self, path: str | Path) -> Path:
+        """Write history → vector → scores as one ONNX file; see `idcf.export`."""
+        return export(self._fitted(), path)
+
     @classmethod
     def load(cls, folder: str | Path, *, device: str = "cpu") -> Self:
         """Read what `save` wrote; refused with a reason where it is not whole."""
         if device not in ("auto", "cpu", "cuda"):
             raise ConfigError(f"device must be auto, cpu or cuda, got {device!r}")
-        found = artifact.load(folder)
+        return cls._of(artifact.load(folder), device)
+
+    @classmethod
+    def _of(cls, found: Artifact, device: str) -> Self:
         m = found.manifest
         known = {"preset": m.preset, "seed": m.seed, "device": device, **m.options}
         delta, chosen = m.data.key_threshold, m.data.chosen
@@ -131,6 +167,29 @@ class Recommender:
         found.model.to("cuda" if cuda else "cpu")
         out._use(found)
         return out
+
+    @classmethod
+    def from_factors(
+        cls,
+        items: Any,
+        users: Any = None,
+        *,
+        item_ids: Sequence[Any],
+        implicit: bool,
+        item_bias: Any = None,
+        user_bias: Any = None,
+        mean: float = 0.0,
+        scale: tuple[float, float] = (1.0, 5.0),
+        titles: Mapping[Any, str] | None = None,
+        reg: float = 0.5,
+        alpha: float = 10.0,
+    ) -> Self:
+        """Put the new-user step on factors trained elsewhere: items [I, D], and where at hand
+        users [U, D], to whom the prior of newcomers is fitted. `reg` is how much the prior weighs;
+        `alpha` the confidence of an interaction, where no users are given. See `idcf.brought`."""
+        biases = Biases(item_bias, user_bias, mean)
+        how = How(implicit, reg, alpha, scale)
+        return cls._of(bring(items, users, item_ids, biases, how, titles), "cpu")
 
     def embed(self, history: Any = None, *, features: Any = None) -> Array:
         """The vector of a newcomer [D], or of each of a list or table of them [B, D]."""
@@ -193,7 +252,7 @@ class Recommender:
             raise ConfigError("give either a history (and features) or users, not both")
         filters = desk.filters(candidates, exclude, filter_seen)
         if users is not None:
-            return self._known(users, n, filters, std)
+            return known(*self._work(), users, n, filters, std)
         if not is_many(history):
             return desk.one(Asked(desk.read(history, features), n, filters, std))
         who, reads = desk.reads(history, features)
@@ -259,40 +318,19 @@ class Recommender:
         """What the model is, and what it was trained on."""
         return self._fitted().manifest
 
-    def _known(self, users: Any, n: int, filters: Filters, std: bool) -> Any:
-        """Lists for people who were in the training table, which only `fit` leaves in memory."""
-        desk, table, model = self._desk(), self._trained_on, self._fitted().model
-        if table is None:
-            raise ColdUserError("a loaded model keeps nobody's history; pass history= instead")
-        one = isinstance(users, str | int)
-        who, row = [users] if one else list(users), lookup(table.users)
-        ids = np.array([row.get(x, -1) for x in who], np.int64)
-        known = table.people(ids)
-        trained = known.history.lengths().numpy() > 0
-        if not model.inductive:
-            trained &= np.isin(ids, _key_users(table, self.about))
-        for x in np.flatnonzero(~trained):
-            raise ColdUserError(f"user {who[x]!r} was not trained on; pass their history= instead")
-        found = desk.many(known.anonymous() if model.inductive else known, n, filters, who, std)
-        return found[0] if one else found
+    def _use(self, found: Artifact, table: Interactions | None = None) -> None:
+        self._at_work = _AtWork(found, Desk(found), table)
 
-    def _use(self, found: Artifact) -> None:
-        self._artifact, self._at_work = found, Desk(found)
-
-    def _fitted(self) -> Artifact:
-        if self._artifact is None:
+    def _work(self) -> _AtWork:
+        if self._at_work is None:
             raise ConfigError("this recommender is not fitted; call fit, or use Recommender.load")
-        return self._artifact
-
-    def _desk(self) -> Desk:
-        self._fitted()
         return self._at_work
 
+    def _fitted(self) -> Artifact:
+        return self._work().found
 
-def _key_users(table: Interactions, about: Manifest) -> Ints:
-    """Who was trained on: the choice that `fit` made, made again."""
-    d, nothing = about.data, table.where(np.empty(0, np.int64))
-    return among(table, nothing, d.key_threshold, d.chosen, about.seed).key_users
+    def _desk(self) -> Desk:
+        return self._work().desk
 
 
 def _require_count(n: int) -> None:

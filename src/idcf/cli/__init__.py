@@ -8,7 +8,7 @@ from typing import Annotated, TextIO
 
 import typer
 
-from idcf.cli import demo, doctor, embed, evaluate, recommend, serve, train, tune
+from idcf.cli import demo, doctor, embed, evaluate, export, recommend, serve, train, tune
 from idcf.errors import ArtifactError, IdcfError
 
 app = typer.Typer(
@@ -20,6 +20,7 @@ app = typer.Typer(
 app.command("train")(train.train)
 app.command("recommend")(recommend.recommend)
 app.command("embed")(embed.embed)
+app.command("export")(export.export)
 app.command("serve")(serve.serve)
 app.command("evaluate")(evaluate.evaluate)
 app.command("tune")(tune.tune)

@@ -94,6 +94,11 @@ class Reader:
         )  # rare ratings may never have occurred; another scale is refused
         self._low, self._high = (0.0, inf) if implicit else (low - room, high + room)
 
+    @property
+    def limits(self) -> tuple[float, float]:
+        """Ratings beyond these are of another scale."""
+        return self._low, self._high
+
     def one(self, history: Any) -> Read:
         """The history of one newcomer. Of an item that is named twice the last rating counts."""
         if history is None:

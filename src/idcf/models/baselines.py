@@ -125,41 +125,52 @@ class FoldInConfig:
 
 
 class FoldIn(TwoTower):
-    """ALS factors; anybody's vector is the ridge solution over their history.
+    """ALS factors, or others'; anybody's vector is a least squares solution over their history.
 
     Ratings: p = (Q_HᵀQ_H + λI)⁻¹ Q_Hᵀ(r - base). Without ratings, with confidence α:
-    p = (QᵀQ + α Q_HᵀQ_H + λI)⁻¹ (1 + α) Q_Hᵀ1 (Hu, Koren & Volinsky 2008). The last column
-    of a vector is popularity, for somebody without history.
+    p = (QᵀQ + α Q_HᵀQ_H + λI)⁻¹ (1 + α) Q_Hᵀ1 (Hu, Koren & Volinsky 2008). Instead of 0 a prior
+    may say where p is expected, and instead of all items once, each entry of a history may have
+    rivals of its own: see `idcf.brought`. The last column of a vector is popularity, for somebody
+    without history.
     """
 
     inductive: ClassVar[bool] = True
     factors: Tensor  # [I, D]
     gram: Tensor  # [D, D]: what every user shares
+    prior: Tensor  # [D]: the same, on the right
+    rivals: Tensor  # [D, D + 1]: what an entry of a history adds whatever its item; right side last
+    target: Tensor  # []: the score of an item of a history, without ratings
     popularity: Tensor  # [I]
 
     def __init__(self, config: FoldInConfig, domain: Domain) -> None:
         super().__init__()
+        size = config.embedding_size
         self.base = Bias(BiasConfig(strength=config.strength), domain)
         self.rates, self.n_items = self.base.rates, domain.n_items
         self.mean = self.base.mean if self.rates else 0.0
         self.alpha = 1.0 if self.rates else config.alpha
         self.head: Head = Dot()
-        self.register_buffer("factors", torch.zeros(domain.n_items, config.embedding_size))
-        self.register_buffer("gram", torch.eye(config.embedding_size))
+        self.register_buffer("factors", torch.zeros(domain.n_items, size))
+        self.register_buffer("gram", torch.eye(size))
+        self.register_buffer("prior", torch.zeros(size))
+        self.register_buffer("rivals", torch.zeros(size, size + 1))
+        self.register_buffer("target", torch.tensor((1 + self.alpha) / self.alpha))
         self.register_buffer("popularity", torch.zeros(domain.n_items))
 
     def embed_users(self, users: Users) -> Embedded:
-        history = users.history
-        silent = (history.lengths() == 0).to(self.factors.dtype)
+        history, n = users.history, users.history.lengths()[:, None]
+        silent = (n == 0).to(self.factors.dtype)
         if self.rates:
             bias, own = self.base.residual(history)
             silent = silent * 0  # the item means already answer for them
         else:
-            bias, own = silent * 0, torch.full_like(history.values, (1 + self.alpha) / self.alpha)
+            bias = silent[:, 0] * 0
+            own = self.target - self.base.item_bias[history.items]
         outer, right = normal_equations(self.factors, history, own)
-        left = self.gram + self.alpha * outer
-        vector = torch.linalg.solve(left, self.alpha * right)
-        return Embedded(torch.cat([vector, silent[:, None]], -1), bias)
+        left = self.gram + self.alpha * outer + n[..., None] * self.rivals[:, :-1]
+        right = self.prior + self.alpha * right + n * self.rivals[:, -1]
+        vector = torch.linalg.solve(left, right) * (1 - silent)
+        return Embedded(torch.cat([vector, silent], -1), bias)
 
     def embed_items(self, items: Tensor, without: Tensor | None = None) -> Embedded:
         vector = torch.cat([self.factors[items], self.popularity[items][..., None]], -1)

@@ -48,6 +48,19 @@ class Belief(NamedTuple):
     factor: Tensor  # [B, T, D, D]: Cholesky factor of the precision
 
 
+class Moments(NamedTuple):
+    """Of people or items, in each block."""
+
+    means: Tensor  # [K, T, D]
+    seconds: Tensor  # [K, T, P]
+
+    @classmethod
+    def of(cls, mean: Tensor, covariance: Tensor) -> Moments:
+        second = covariance + mean[..., :, None] * mean[..., None, :]
+        low = torch.tril_indices(*second.shape[-2:], device=mean.device)
+        return cls(mean, second[..., low[0], low[1]])
+
+
 class Bayes(Posterior):
     """Items known up to means and second moments, and the prior of people never met."""
 
@@ -59,6 +72,8 @@ class Bayes(Posterior):
     precision: Tensor  # [T, D, D]: Λ
     link: Tensor  # [T, 1 + F, D]: ΛW
     average: Tensor  # [T, D]: of the key users
+    item_precision: Tensor  # [T, D, D]: Λ of the items, for one that is new
+    item_link: Tensor  # [T, D]: Λ times their mean
     basis: Tensor  # [I, R]
     shift: Tensor  # [R + 1]
     scale: Tensor  # [R + 1]
@@ -84,6 +99,8 @@ class Bayes(Posterior):
             "precision": (blocks, size, size),
             "link": (blocks, config.rank + 2, size),
             "average": (blocks, size),
+            "item_precision": (blocks, size, size),
+            "item_link": (blocks, size),
             "basis": (self.n_items, config.rank),
             "shift": (config.rank + 1,),
             "scale": (config.rank + 1,),
@@ -99,6 +116,7 @@ class Bayes(Posterior):
             self.register_buffer(name, torch.zeros(shape))
         self.noise += 1  # until it is sampled, a proper prior
         self.precision += torch.eye(size)
+        self.item_precision += torch.eye(size)
         self.scale += 1
         self.stretch += 1
         self.register_buffer("likes", torch.zeros(COHORTS, LIKES, dtype=torch.int64))
@@ -117,18 +135,9 @@ class Bayes(Posterior):
 
     def posterior(self, users: Users) -> Belief:
         """Of (p_u, b_u), in each block."""
-        history = users.history
-        blocks, size = self.average.shape
-        own, n = history.values - self.mean, history.lengths()
-        means, seconds = self.means.flatten(1), self.seconds.flatten(1)
-        first = pool(means, history).view(-1, blocks, size)
-        second = pool(seconds, history).view(-1, blocks, seconds.shape[1] // blocks)
-        left = second[..., self.triangle]
-        # Σ E(r - μ - b_i) q_i; the last coordinate of the evidence is 1, not b_i
-        right = pool(means, history, own).view(-1, blocks, size) - left[..., -1]
-        right[..., -1] = segment_sum(own, history.owner(), len(n))[:, None] - first[..., -1]
-        left[..., -1], left[..., -1, :] = first, first
-        left[..., -1, -1] = n[:, None]
+        history, n = users.history, users.history.lengths()
+        moments, own = Moments(self.means, self.seconds), history.values - self.mean
+        left, right = evidence(moments, self.triangle, history, own)
         prior = self.link[:, 0] + torch.einsum(
             "bf,tfd->btd", self.features(users), self.link[:, 1:]
         )
@@ -169,12 +178,33 @@ class Bayes(Posterior):
         vector = torch.cat([vector, self.usual[items][..., None]], -1)
         return Embedded(vector, means[..., -1].mean(-1))
 
+    def meet(self, people: Users, raters: History, known: Tensor) -> Moments:
+        """Of K items, from those who rated them: `posterior` with both sides exchanged. The
+        `raters` of an item are rows of `people`; `known` [K] is the row of an item that is in the
+        model already and now has more of them, or -1: what is believed of it then is the prior."""
+        mean, factor = self.posterior(people)
+        moments = Moments.of(mean, torch.cholesky_inverse(factor))
+        own = raters.values - self.mean - self.offset(people.history.lengths())[raters.items]
+        left, right = evidence(moments, self.triangle, raters, own)
+        before = self.means[known].double()
+        spread = (
+            self.seconds[known][..., self.triangle] - before[..., :, None] * before[..., None, :]
+        )
+        tiny = 1e-6 * torch.eye(before.shape[-1], dtype=before.dtype, device=before.device)
+        precision = torch.linalg.inv(spread + tiny)
+        there = (known >= 0)[:, None, None]
+        prior = torch.where(there, (precision @ before[..., None])[..., 0], self.item_link)
+        precision = torch.where(there[..., None], precision, self.item_precision)
+        left = self.noise[:, None, None] * left + precision
+        mean = torch.linalg.solve(left, self.noise[:, None] * right + prior)
+        return Moments.of(mean.float(), torch.linalg.inv(left).float())
+
     def part(self, blocks: int) -> Bayes:
         """The model that the first blocks alone would make."""
         out = copy(self)
         out._buffers = dict(self._buffers)
         out.means, out.seconds = self.means[:, :blocks], self.seconds[:, :blocks]
-        for name in ("noise", "precision", "link", "average"):
+        for name in ("noise", "precision", "link", "average", "item_precision", "item_link"):
             setattr(out, name, getattr(self, name)[:blocks])
         return out
 
@@ -200,6 +230,40 @@ class Bayes(Posterior):
         score = expected + mean[owner, :, -1][:, None]
         total = (inside.clamp(min=0) + 1 / self.noise).mean(-1) + score.var(-1, correction=0)
         return self.stretch * total.sqrt()
+
+
+def with_items(model: Bayes, found: Moments, rows: Tensor, usual: Tensor) -> Bayes:
+    """The same model with these items in these rows, some of them behind the last. To have had a
+    new one says nothing of a person, only their rating of it does."""
+    out = copy(model)
+    out._buffers, out.n_items = dict(model._buffers), max(model.n_items, int(rows.max()) + 1)
+    new = {"means": found.means, "seconds": found.seconds, "usual": usual}
+    for name in (*new, "basis"):
+        old: Tensor = getattr(model, name)
+        wide = old.new_zeros(out.n_items, *old.shape[1:])
+        wide[: model.n_items] = old
+        if name in new:
+            wide[rows] = new[name].to(wide.dtype)
+        setattr(out, name, wide)
+    return out
+
+
+def evidence(of: Moments, place: Tensor, history: History, own: Tensor) -> tuple[Tensor, Tensor]:
+    """What ratings of things known up to their moments say of those who rated them, as the left
+    [B, T, D, D] and the right side [B, T, D] of an equation, in units of the noise.
+
+    Σ E(own - b) q, where the last coordinate of what is paired with b_u is 1 and not b.
+    """
+    blocks, size = of.means.shape[1:]
+    means, seconds = of.means.flatten(1), of.seconds.flatten(1)
+    first = pool(means, history).view(-1, blocks, size)
+    left = pool(seconds, history).view(-1, blocks, of.seconds.shape[2])[..., place]
+    right = pool(means, history, own).view(-1, blocks, size) - left[..., -1]
+    sums = segment_sum(own, history.owner(), len(first))
+    right[..., -1] = sums[:, None] - first[..., -1]
+    left[..., -1], left[..., -1, :] = first, first
+    left[..., -1, -1] = history.lengths()[:, None]
+    return left, right
 
 
 def raw_features(basis: Tensor, history: History) -> Tensor:

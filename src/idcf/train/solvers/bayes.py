@@ -127,6 +127,7 @@ class Kept:
         self.low = torch.tril_indices(*model.triangle.shape).to(model.device)
         model.noise.zero_()
         model.precision.zero_()
+        model.item_precision.zero_()
 
     def add(self, block: int, share: float, chain: Chain, mean: Tensor, factor: Tensor) -> None:
         """One sweep, which is this share of its block."""
@@ -139,6 +140,10 @@ class Kept:
         link, precision = self._relation(users)
         model.precision[block] += share * precision.float()
         model.link[block] += share * (link @ precision).float()
+        items = chain.items.latent.double()
+        center, precision = items.mean(0), _precision(items - items.mean(0))
+        model.item_precision[block] += share * precision.float()
+        model.item_link[block] += share * (center @ precision).float()
 
     def _relation(self, users: Tensor) -> tuple[Tensor, Tensor]:
         """What short histories say of the users: ridge regression on random pieces of them."""
@@ -148,9 +153,7 @@ class Kept:
         ridge = torch.full_like(read[0], self.config.strength)
         ridge[0] = FREEDOM
         link = torch.linalg.solve(read.T @ read + ridge.diag(), read.T @ users)
-        left = users - read @ link
-        eye = torch.eye(left.shape[1], dtype=left.dtype, device=left.device)
-        return link, (len(left) + len(eye)) * torch.linalg.inv(left.T @ left + eye)
+        return link, _precision(users - read @ link)
 
     def _pieces(self) -> History:
         """Of each history, which was shuffled once, a random run: any part of it is as likely."""
@@ -163,6 +166,13 @@ class Kept:
         index, cut = ragged(offsets[:-1] + start, lengths)
         at, ends = (torch.from_numpy(x).to(table.items.device) for x in (index, cut))
         return History(table.items[at], table.values[at], ends)
+
+
+def _precision(left: Tensor) -> Tensor:
+    """Of rows whose mean is 0, shrunk a little towards 1."""
+    eye = torch.eye(left.shape[1], dtype=left.dtype, device=left.device)
+    found: Tensor = (len(left) + len(eye)) * torch.linalg.inv(left.T @ left + eye)
+    return found
 
 
 def directions(history: History, columns: int, rank: int, seed: int) -> Tensor:
