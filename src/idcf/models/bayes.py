@@ -145,8 +145,8 @@ class Bayes(Posterior):
         mean = torch.cholesky_solve((self.noise[:, None] * right + prior)[..., None], factor)[
             ..., 0
         ]
-        silent = (n == 0)[:, None, None]
-        return Belief(torch.where(silent, self.average + self.told(users), mean), factor)
+        usual = self.average + self.told(users)
+        return Belief(torch.where((n == 0)[:, None, None], usual, mean), factor)
 
     def told(self, users: Users) -> Tensor:
         """What is known of people beside their histories adds to the average person: [B, T, D]."""
@@ -154,8 +154,7 @@ class Bayes(Posterior):
         if users.features is None or not more:
             return torch.zeros_like(self.average)
         right = torch.einsum("bf,tfd->btd", users.features, self.link[:, -more:])
-        moved: Tensor = torch.linalg.solve(self.precision, right[..., None])[..., 0]
-        return moved
+        return torch.einsum("tde,bte->btd", torch.linalg.inv(self.precision), right)
 
     def offset(self, n: Tensor) -> Tensor:
         """People rate what they like: the less is known of them, the more a rating that they give
@@ -164,8 +163,7 @@ class Bayes(Posterior):
         return torch.stack([rest.sqrt(), rest], -1) @ self.selection
 
     def embed_users(self, users: Users) -> Embedded:
-        """The last coordinate is 1 for somebody without history: they get the items' means, and
-        what their features add."""
+        """The last coordinate is 1 without history: the items' means, and what features add."""
         n = users.history.lengths()
         mean, silent = self.posterior(users).mean, n == 0
         mean = torch.where(silent[:, None, None], self.told(users), mean)
