@@ -21,7 +21,11 @@ from idcf.recommender import Recommendation
 
 torch.set_num_threads(1)
 EVEN = {"i2": 5.0, "i4": 5.0, "i3": 1.0}
-INDUCTIVE = [name for name, row in MODELS.items() if getattr(row.build, "inductive", False)]
+INDUCTIVE = [
+    name
+    for name, row in MODELS.items()
+    if getattr(row.build, "inductive", False) and not row.implicit_only
+]
 TITLES = {f"i{n}": f"Film {n}" for n in range(20)}
 
 

@@ -97,7 +97,9 @@ def test_the_demo_on_a_world_of_its_own(
     said: list[str] = []
     monkeypatch.setattr(demo, "load", closed)
     monkeypatch.setattr(demo, "synthetic", lambda: world)
-    page = demo.show(tmp_path, say=said.append, models=("bias", "idcf-dot", "idcf-nn"))
+    page = demo.show(
+        tmp_path, say=said.append, models=("bias", "idcf-dot", "idcf-nn", "idcf-bayes")
+    )
     spoken, html = "\n".join(said), page.read_text()
     assert spoken.count("NOT REAL DATA") == 2
     assert "NOT REAL DATA" in html
@@ -107,7 +109,7 @@ def test_the_demo_on_a_world_of_its_own(
     assert " 10. Film <i" in spoken
     assert "Film &lt;i" in html
     assert "Film <i" not in html
-    assert html.count("data:image/png;base64,") == 4
+    assert html.count("data:image/png;base64,") == 5
     assert "http" not in html
     assert (tmp_path / "rows.json").exists()
 

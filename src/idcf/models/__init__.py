@@ -97,7 +97,7 @@ MODELS: dict[str, Entry] = {
         FoldInConfig,
         solver="als",
         grid={"embedding_size": (8, 16), "reg": (5.0, 10.0, 20.0)},
-        implicit_grid={"embedding_size": (32, 64), "alpha": (3.0, 10.0), "reg": (1.0, 10.0)},
+        implicit_grid={"embedding_size": (8, 64), "alpha": (3.0, 10.0), "reg": (1.0, 10.0)},
     ),
     "idcf-bayes": Entry(
         Bayes, BayesConfig, solver="bayes", ratings_only=True, implicit="idcf-odds"
