@@ -14,7 +14,7 @@ import torch
 
 from idcf import ColdUserError, ConfigError, DataError, Recommender
 from idcf.data.synthetic import LowRank, low_rank
-from idcf.models.bayes import Bayes, with_items
+from idcf.models.bayes import Bayes, meet, with_items
 from idcf.types import History, Users
 
 torch.set_num_threads(1)
@@ -161,7 +161,7 @@ def test_it_is_the_mirror_of_a_newcomer() -> None:
     assert isinstance(model, Bayes)
     people = Users(torch.full((9,), -1), work.table.history(np.arange(9)))
     told = History(torch.arange(9), torch.linspace(1, 5, 9), torch.tensor([0, 9]))
-    found = model.meet(people, told, torch.tensor([-1]))
+    found = meet(model, people, told, torch.tensor([-1]))
     mean, factor = model.posterior(people)
     cover = torch.cholesky_inverse(factor)
     size = mean.shape[-1]
@@ -179,7 +179,7 @@ def test_it_is_the_mirror_of_a_newcomer() -> None:
         torch.testing.assert_close(
             found.means[0, t], torch.linalg.solve(left, right), rtol=1e-3, atol=1e-4
         )
-    new = with_items(model, found, torch.tensor([model.n_items]), torch.zeros(1))
+    new = with_items(model, found, torch.tensor([model.n_items]), torch.zeros(1), torch.ones(1))
     spread = new.deviation(people, torch.tensor([[model.n_items]]), torch.tensor([0]))
     assert spread.isfinite().all()
 

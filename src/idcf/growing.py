@@ -19,7 +19,7 @@ from idcf.data.histories import Read, Reader, as_users, lookup, named
 from idcf.data.interactions import Interactions, Ints, Vocab, group
 from idcf.data.parsers import read_interactions
 from idcf.errors import ColdUserError, ConfigError, DataError
-from idcf.models.bayes import Bayes, Moments, with_items
+from idcf.models.bayes import Bayes, Moments, meet, with_items
 from idcf.nn.pooling import segment_sum
 from idcf.types import History, Users
 
@@ -63,8 +63,9 @@ def grow(
     place = torch.from_numpy(at).to(model.device)
     known = torch.where(place < len(old), place, -1)
     with torch.no_grad():
-        moments = model.meet(people, told, known)
-        grown = with_items(model, moments, place, _usual(model, people, told, known, moments))
+        moments = meet(model, people, told, known)
+        usual = _usual(model, people, told, known, moments)
+        grown = with_items(model, moments, place, usual, told.lengths())
     called = named(items, titles)
     names = found.titles + (None,) * (len(items) - len(old))
     manifest = replace(found.manifest, domain=replace(found.manifest.domain, n_items=len(items)))

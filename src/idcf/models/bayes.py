@@ -176,27 +176,6 @@ class Bayes(Posterior):
         vector = torch.cat([vector, self.usual[items][..., None]], -1)
         return Embedded(vector, means[..., -1].mean(-1))
 
-    def meet(self, people: Users, raters: History, known: Tensor) -> Moments:
-        """Of K items, from those who rated them: `posterior` with both sides exchanged. The
-        `raters` of an item are rows of `people`; `known` [K] is the row of an item that is in the
-        model already and now has more of them, or -1: what is believed of it then is the prior."""
-        mean, factor = self.posterior(people)
-        moments = Moments.of(mean, torch.cholesky_inverse(factor))
-        own = raters.values - self.mean - self.offset(people.history.lengths())[raters.items]
-        left, right = evidence(moments, self.triangle, raters, own)
-        before = self.means[known].double()
-        spread = (
-            self.seconds[known][..., self.triangle] - before[..., :, None] * before[..., None, :]
-        )
-        tiny = 1e-6 * torch.eye(before.shape[-1], dtype=before.dtype, device=before.device)
-        precision = torch.linalg.inv(spread + tiny)
-        there = (known >= 0)[:, None, None]
-        prior = torch.where(there, (precision @ before[..., None])[..., 0], self.item_link)
-        precision = torch.where(there[..., None], precision, self.item_precision)
-        left = self.noise[:, None, None] * left + precision
-        mean = torch.linalg.solve(left, self.noise[:, None] * right + prior)
-        return Moments.of(mean.float(), torch.linalg.inv(left).float())
-
     def part(self, blocks: int) -> Bayes:
         """The model that the first blocks alone would make."""
         out = copy(self)
@@ -230,18 +209,40 @@ class Bayes(Posterior):
         return self.stretch * total.sqrt()
 
 
-def with_items(model: Bayes, found: Moments, rows: Tensor, usual: Tensor) -> Bayes:
+def meet(model: Bayes, people: Users, raters: History, known: Tensor) -> Moments:
+    """Of K items, from those who rated them: `Bayes.posterior` with both sides exchanged. The
+    `raters` of an item are rows of `people`; `known` [K] is the row of an item that is in the
+    model already and now has more of them, or -1: what is believed of it then is the prior."""
+    mean, factor = model.posterior(people)
+    moments = Moments.of(mean, torch.cholesky_inverse(factor))
+    own = raters.values - model.mean - model.offset(people.history.lengths())[raters.items]
+    left, right = evidence(moments, model.triangle, raters, own)
+    before = model.means[known].double()
+    spread = model.seconds[known][..., model.triangle] - before[..., :, None] * before[..., None, :]
+    tiny = 1e-6 * torch.eye(before.shape[-1], dtype=before.dtype, device=before.device)
+    precision = torch.linalg.inv(spread + tiny)
+    there = (known >= 0)[:, None, None]
+    prior = torch.where(there, (precision @ before[..., None])[..., 0], model.item_link)
+    precision = torch.where(there[..., None], precision, model.item_precision)
+    left = model.noise[:, None, None] * left + precision
+    mean = torch.linalg.solve(left, model.noise[:, None] * right + prior)
+    return Moments.of(mean.float(), torch.linalg.inv(left).float())
+
+
+def with_items(model: Bayes, found: Moments, rows: Tensor, usual: Tensor, raters: Tensor) -> Bayes:
     """The same model with these items in these rows, some of them behind the last. To have had a
     new one says nothing of a person, only their rating of it does."""
     out = copy(model)
     out._buffers, out.n_items = dict(model._buffers), max(model.n_items, int(rows.max()) + 1)
     new = {"means": found.means, "seconds": found.seconds, "usual": usual}
-    for name in (*new, "basis"):
+    for name in (*new, "basis", "raters"):
         old: Tensor = getattr(model, name)
         wide = old.new_zeros(out.n_items, *old.shape[1:])
         wide[: model.n_items] = old
         if name in new:
             wide[rows] = new[name].to(wide.dtype)
+        if name == "raters":
+            wide[rows] += raters.to(wide.dtype)
         setattr(out, name, wide)
     return out
 
