@@ -14,7 +14,7 @@ from idcf.errors import ConfigError, DataError, unknown
 
 PRIOR = 5.0  # raters that what is known of any item is worth
 ROUNDS = 64
-LEFT = 0.05
+LEFT = 0.005
 
 
 @dataclass(frozen=True)
