@@ -278,8 +278,7 @@ def _held_out(
 ) -> tuple[Interactions, Task]:
     """Validation users: gone from the table, with histories as short as a newcomer's."""
     away = sample_users(users, chosen.validation or 0.1, stream(job.seed, "validation users"))
-    rng = stream(job.seed, "validation histories")
-    return hold_out_users(table, away, chosen.newcomers, rng)
+    return hold_out_users(table, away, chosen.newcomers, stream(job.seed, "validation histories"))
 
 
 def _trial(table: Interactions, job: Job) -> tuple[Interactions, Callable[[Model], float]]:
@@ -297,6 +296,5 @@ def _trial(table: Interactions, job: Job) -> tuple[Interactions, Callable[[Model
 def _watch(task: Task, seed: int) -> Callable[[Model], float]:
     if not task.rows.implicit:
         return lambda model: rmse_on(model, task.rows, task.seen)
-    return lambda model: loss_on(
-        model, task.rows, task.seen, negatives=5, rng=stream(seed, "validation negatives")
-    )
+    draw = partial(stream, seed, "validation negatives")  # the same for every model
+    return lambda model: loss_on(model, task.rows, task.seen, negatives=5, rng=draw())
