@@ -133,6 +133,27 @@ def reliability(shares: Mapping[str, NDArray[Any]], levels: Sequence[float]) -> 
 
 
 @_styled
+def budget(rows: Sequence[Mapping[str, Any]]) -> Figure:
+    """RMSE on new users against how many key users were trained on, and how they were chosen."""
+    figure, axes = _subplots(1, 1, (6.4, 4.0))
+    axis = axes[0][0]
+    for chosen, colour in (("random", "#7f7f7f"), ("informative", COLOURS["idcf-bayes"])):
+        mine = sorted((r["key_users"], r["rmse"]) for r in rows if r["chosen"] == chosen)
+        if mine:
+            axis.plot(*zip(*mine, strict=True), "o-", color=colour, lw=1.8, ms=5, label=chosen)
+    for r in rows:
+        if r["chosen"] == "all":
+            axis.axhline(r["rmse"], color="#444444", lw=1.2, label=f"all {r['key_users']:,}")
+            axis.axhline(r["rmse"] * 1.005, color="#444444", ls=":", lw=1.2, label="0.5 % worse")
+    axis.set_xscale("log")
+    axis.set_xlabel("key users trained on")
+    axis.set_ylabel("RMSE of new users")
+    axis.set_title("How many key users are enough?")
+    axis.legend()
+    return figure
+
+
+@_styled
 def attention(weights: NDArray[Any], shown: int = 80) -> Figure:
     """How newcomers listen to key users: weights [heads, newcomers, key users]."""
     from matplotlib.colors import LogNorm
