@@ -206,9 +206,10 @@ async function search() {
   const query = $("query").value.trim();
   looking?.abort();
   if (!query) return closeSearch();
-  looking = new AbortController();
+  const mine = looking = new AbortController();
   try {
-    const found = await call(`/v1/items?n=8&query=${encodeURIComponent(query)}`, null, looking.signal);
+    const found = await call(`/v1/items?n=8&query=${encodeURIComponent(query)}`, null, mine.signal);
+    if (mine.signal.aborted) return; // closed, or asked anew, in the meantime
     options = found.items;
     at = options.length ? 0 : -1;
     drawFound();
@@ -237,6 +238,7 @@ function markFound() {
 }
 
 function closeSearch() {
+  looking?.abort(); // an answer that comes late must not open it again
   $("found").hidden = true;
   $("query").setAttribute("aria-expanded", "false");
   $("query").removeAttribute("aria-activedescendant");
