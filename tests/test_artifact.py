@@ -12,10 +12,11 @@ import torch
 from pyarrow import parquet
 
 from idcf import artifact
-from idcf.artifact import Artifact, Manifest
+from idcf.artifact import Artifact, Manifest, Wish
 from idcf.config import plain, read
 from idcf.data.histories import named
 from idcf.data.interactions import Interactions, Vocab
+from idcf.data.side import Beside
 from idcf.data.synthetic import checkerboard
 from idcf.errors import ArtifactError
 from idcf.models import MODELS
@@ -37,7 +38,8 @@ def trained(name: str, implicit: bool = False) -> Artifact:
     table = world(implicit)
     options = {} if MODELS[name].solver else {"epochs": 2}
     titles = named(table.items, {"i0": "Zero", "i3": "Drei «3»"})
-    return deploy(name, table, titles, options, key_threshold=10, device="cpu")
+    wish = Wish(name, options, key_threshold=10, device="cpu")
+    return deploy(wish, Beside(table), titles)
 
 
 def newcomers(table: Interactions) -> Users:

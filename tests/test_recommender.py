@@ -12,12 +12,12 @@ import pytest
 import torch
 
 from idcf import ColdUserError, ConfigError, DataError, Recommender
+from idcf.answers import Recommendation
 from idcf.data.histories import as_users
 from idcf.data.interactions import Interactions
 from idcf.data.synthetic import checkerboard
 from idcf.data.tables import DataWarning
 from idcf.models import MODELS
-from idcf.recommender import Recommendation
 
 torch.set_num_threads(1)
 EVEN = {"i2": 5.0, "i4": 5.0, "i3": 1.0}
@@ -262,7 +262,7 @@ def test_fewer_key_users_by_choice(tmp_path: Path) -> None:
     assert made["informative"].about.data.key_users < every.key_users
     for chosen, one in made.items():
         again = Recommender.load(one.save(tmp_path / str(chosen)))
-        assert again.key_users == again.about.data.chosen == chosen
+        assert again.wish.key_users == again.about.data.chosen == chosen
         assert f"key_users={chosen}" in (tmp_path / str(chosen) / "card.md").read_text()
         assert again.recommend(EVEN) == one.recommend(EVEN)
     with pytest.raises(DataError, match="chosen by key_users=2; at least 3"):

@@ -10,7 +10,7 @@ import hashlib
 import json
 import platform
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import isfinite
 from pathlib import Path
 from typing import Any, Self
@@ -94,6 +94,23 @@ class Origin:
             key_threshold=threshold,
             chosen=chosen,
         )
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What is asked of a training; the manifest says what came of it."""
+
+    model: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+    key_threshold: int | None = None
+    key_users: str | int = "threshold"
+    preset: str = "clean"
+    seed: int = 0
+    device: str = "auto"
+
+    def plus(self, usual: Mapping[str, Any]) -> Self:
+        """With options that hold unless they were said otherwise."""
+        return replace(self, options={**usual, **self.options})
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,10 +13,6 @@ import torch
 
 from idcf.answers import (
     Answers,
-    Cohort,
-    Explanation,
-    Question,
-    Reason,
     Recommendation,
     Recommendations,
 )
@@ -25,10 +21,9 @@ from idcf.data.histories import Read, Reader, as_users, ragged
 from idcf.data.interactions import Floats, Ints
 from idcf.data.side import newcomer, newcomers
 from idcf.errors import ConfigError
-from idcf.index import Exact, best_of
+from idcf.index import Exact, Found, best_of
 from idcf.models import Posterior
 from idcf.models.bayes import Bayes
-from idcf.reasons import cohorts, gains, leave_one_out
 from idcf.types import Users
 
 __all__ = ["NEVER", "Asked", "Desk", "Filters", "Recommendations"]
@@ -107,8 +102,10 @@ class Desk:
         if filters.never is not None:
             order[filters.never] = NEVER
         rows = best_of(order, n)
-        found = self.listed(rows.tolist(), scores[rows].tolist(), read.unknown)
-        return self._told([found], as_users([read]), rows[None] if std else None)[0]
+        sure = None
+        if std and self.posterior is not None:
+            sure = self.deviations(as_users([read]), rows[None])[0].tolist()
+        return self.listed(rows.tolist(), scores[rows].tolist(), read, sure)
 
     def answer(self, asked: Sequence[Asked]) -> list[Recommendations]:
         """Many newcomers in one pass, each with an n and filters of their own."""
@@ -129,45 +126,40 @@ class Desk:
         if any(x.filters.never is not None or not x.filters.seen for x in asked):
             skip = ragged([_barred(x) for x in asked])
         found = self.index.top(people, max(x.n for x in asked), skip)
-        lists = zip(asked, found.rows.tolist(), found.scores.tolist(), strict=True)
-        listed = [self.listed(r[: x.n], s[: x.n], x.read.unknown) for x, r, s in lists]
-        sure = any(x.std for x in asked)
-        return self._told(listed, people, found.rows.numpy() if sure else None)
+        sure = self._sure(people, found, any(x.std for x in asked))
+        lists = zip(asked, found.rows.tolist(), found.scores.tolist(), sure, strict=True)
+        return [self.listed(r[: x.n], s[: x.n], x.read, y) for x, r, s, y in lists]
 
     def many(
-        self, users: Users, n: int, filters: Filters, who: Sequence[Hashable], std: bool = False
+        self, reads: Sequence[Read], n: int, filters: Filters, who: Sequence[Hashable], std: bool
     ) -> Answers:
         """All of them in one pass, with the same filters."""
+        users = as_users(reads)
+        answers = self.of_users(users, n, filters, who, std)
+        for place, read in enumerate(reads):
+            if not len(read.rows):  # all of whom nothing is known see the same
+                found = self.one(Asked(read, n, filters, std))
+                answers[place] = Recommendations(found, (), who[place])
+            answers[place].unknown_items = read.unknown
+        return answers
+
+    def of_users(
+        self, users: Users, n: int, filters: Filters, who: Sequence[Hashable], std: bool
+    ) -> Answers:
+        """The same of people with histories, who may be known by number."""
         skip = users.history if filters.seen else None
         only, never = (None if x is None else torch.from_numpy(x) for x in filters[:2])
         found = self.index.top(users, n, skip, only, never)
-        lists = zip(found.rows.tolist(), found.scores.tolist(), who, strict=True)
-        listed = [self.listed(rows, scores, (), user) for rows, scores, user in lists]
-        listed = self._told(listed, users, found.rows.numpy() if std else None)
-        for place in np.flatnonzero(users.history.lengths().numpy() == 0).tolist():
-            read = self.reader.one(None)
-            if users.features is not None:
-                read = read._replace(features=users.features[place].numpy())
-            listed[place] = Recommendations(self.one(Asked(read, n, filters, std)), (), who[place])
-        return Answers(listed)
+        sure = self._sure(users, found, std)
+        lists = zip(found.rows.tolist(), found.scores.tolist(), sure, who, strict=True)
+        return Answers(self.listed(r, s, None, y, user) for r, s, y, user in lists)
 
-    def _told(
-        self, found: list[Recommendations], users: Users, rows: Ints | None
-    ) -> list[Recommendations]:
-        """The same with how each answer came about and, where it is asked for, how sure it is."""
-        told, sure = users.history.lengths().tolist(), None
-        known = None if users.features is None else users.features.any(1).tolist()
-        if self.posterior is not None and rows is not None and rows.size:
-            sure = self.deviations(users, rows)
-        for place, (answer, length) in enumerate(zip(found, told, strict=True)):
-            source = self.source if length else POPULAR
-            if not length and known is not None and known[place]:
-                source = FEATURES
-            std = [None] * len(answer) if sure is None else sure[place].tolist()
-            answer[:] = [
-                x._replace(std=y, source=source) for x, y in zip(answer, std, strict=False)
-            ]
-        return found
+    def _sure(self, users: Users, found: Found, std: bool) -> list[list[float] | None]:
+        """How sure each answer is, where that is asked for and the model knows."""
+        if not std or self.posterior is None:
+            return [None] * len(users)
+        sure: list[list[float] | None] = self.deviations(users, found.rows.numpy()).tolist()
+        return sure
 
     @torch.inference_mode()
     def deviations(self, users: Users, rows: Ints) -> Floats:
@@ -184,52 +176,36 @@ class Desk:
         self,
         rows: list[int],
         scores: list[float],
-        unknown: Sequence[Hashable] = (),
+        read: Read | None = None,
+        std: list[float] | None = None,
         user: Hashable = None,
     ) -> Recommendations:
-        ids, titles, pairs = self.ids, self.titles, zip(rows, scores, strict=True)
+        """What is told: of a person who was read, or who is known to have a history."""
+        source, ids, titles = self.source, self.ids, self.titles
+        deviation: Sequence[float | None] = std or [None] * len(rows)
+        if read is not None and not len(read.rows):
+            source = FEATURES if read.told else POPULAR
         found = [
-            Recommendation(ids[row], score, rank, titles[row])
-            for rank, (row, score) in enumerate(pairs, 1)
+            Recommendation(ids[row], score, rank, titles[row], sure, source)
+            for rank, (row, score, sure) in enumerate(zip(rows, scores, deviation, strict=True), 1)
             if score > NEVER
         ]
-        return Recommendations(found, unknown, user)
+        return Recommendations(found, () if read is None else read.unknown, user)
 
-    def explain(self, read: Read, row: int) -> Explanation:
-        """Which of their own items, and which key users, a score comes from."""
-        score, effects = leave_one_out(self.index.model, read.rows, read.values, row)
-        own = zip(read.rows.tolist(), read.values.tolist(), effects, strict=True)
-        reasons = [Reason(self.ids[r], self.titles[r], v, e) for r, v, e in own]
-        users, std = as_users([read]), None
-        groups: tuple[Cohort, ...] = ()
-        if self.posterior is not None:
-            std = float(self.deviations(users, np.array([[row]]))[0, 0])
-        if isinstance(self.index.model, Bayes):
-            groups = self._cohorts(self.index.model, users)
-        reasons.sort(key=lambda x: -abs(x.effect))
-        return Explanation(self.ids[row], self.titles[row], score, std, tuple(reasons), groups)
+    def predict(self, read: Read, items: Iterable[Any], sure: bool) -> tuple[Floats, Floats]:
+        """Scores and, if asked, standard deviations of some items for one newcomer."""
+        rows = [self.reader.row(x) for x in items]
+        std = self.deviations(as_users([read]), np.array([rows]))[0] if sure else np.empty(0)
+        scores = self.index.one(read.rows, read.values, read.features)[rows]
+        return scores, std.astype(np.float32)
 
-    def _cohorts(self, model: Bayes, users: Users) -> tuple[Cohort, ...]:
-        weight = cohorts(model, users.to(model.device))[0]
-        best = weight.argsort(descending=True)[:_COHORTS].tolist()
-        return tuple(
-            Cohort(int(model.sizes[c]), float(weight[c]), self._named(model.likes[c].tolist()))
-            for c in best
-            if model.sizes[c] > 0
-        )
-
-    def _named(self, rows: list[int]) -> tuple[str, ...]:
-        return tuple(self.titles[r] or str(self.ids[r]) for r in rows)
-
-    def questions(self, read: Read, n: int) -> list[Question]:
-        """The items whose answer would tell most, without those that they have told of already."""
-        model = self.index.model
-        if not isinstance(model, Bayes):
-            raise ConfigError(no_posterior("next_question", self.source))
-        gain = gains(model, as_users([read]).to(model.device))[0].cpu().numpy()
-        gain[read.rows] = NEVER
-        rows = best_of(gain, n).tolist()
-        return [Question(self.ids[r], self.titles[r], float(gain[r])) for r in rows]
+    def similar(self, item: Any, n: int) -> Recommendations:
+        """The items most like this one; the score is their likeness."""
+        row = self.reader.row(item)
+        scores = self.index.similar(row)
+        scores[row] = NEVER
+        rows = best_of(scores, n)
+        return self.listed(rows.tolist(), scores[rows].tolist())
 
 
 def no_posterior(what: str, source: str) -> str:

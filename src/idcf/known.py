@@ -35,7 +35,7 @@ def known(
         trained &= np.isin(ids, _key_users(table, found.manifest))
     for x in np.flatnonzero(~trained):
         raise ColdUserError(f"user {who[x]!r} was not trained on; pass their history= instead")
-    lists = desk.many(people.anonymous() if inductive else people, n, filters, who, std)
+    lists = desk.of_users(people.anonymous() if inductive else people, n, filters, who, std)
     return lists[0] if one else lists
 
 

@@ -14,31 +14,21 @@ import torch
 from numpy.typing import NDArray
 
 from idcf import artifact
-from idcf.answers import Answers, Explanation, Predicted, Question, Recommendation, Recommendations
-from idcf.artifact import Artifact, Manifest
+from idcf.answers import Explanation, Predicted, Question, Recommendations
+from idcf.artifact import Artifact, Manifest, Wish
 from idcf.brought import Biases, How, bring
-from idcf.data.histories import as_users, is_many, named, report
+from idcf.data.histories import is_many, named, report
 from idcf.data.interactions import Interactions
 from idcf.data.parsers import read_interactions
 from idcf.data.side import beside
-from idcf.desk import NEVER, Asked, Desk
+from idcf.desk import Asked, Desk
 from idcf.errors import ConfigError
 from idcf.export import export
 from idcf.growing import grow
-from idcf.index import best_of
 from idcf.known import known
 from idcf.metrics.calibration import half_width
 from idcf.models import entry, require_option
-
-__all__ = [
-    "Answers",
-    "Explanation",
-    "Predicted",
-    "Question",
-    "Recommendation",
-    "Recommendations",
-    "Recommender",
-]
+from idcf.why import explain, questions
 
 Array = NDArray[np.float32]
 _GROWING = Lock()  # two who add items at once would lose one another's
@@ -73,14 +63,12 @@ class Recommender:
         **options: Any,
     ) -> None:
         entry(model)
-        self.model_name, self.options = model, options
-        self.key_threshold, self.key_users, self.preset = key_threshold, key_users, preset
-        self.seed, self.device = seed, device
+        self.wish = Wish(model, options, key_threshold, key_users, preset, seed, device)
         self._at_work: _AtWork | None = None
 
     def __repr__(self) -> str:
         what = f"{len(self._desk().ids):,} items" if self._at_work else "not fitted"
-        return f"<Recommender {self.model_name}, {what}>"
+        return f"<Recommender {self.wish.model}, {what}>"
 
     def fit(
         self,
@@ -105,24 +93,11 @@ class Recommender:
         table = read_interactions(interactions, columns=columns, implicit=implicit)
         more = beside(table, users, items)
         for option in more.features:
-            require_option(self.model_name, option)
-        self._use(
-            deploy(
-                self.model_name,
-                more.table,
-                named(table.items, more.titles if titles is None else titles),
-                {**dict.fromkeys(more.features, True), **self.options},
-                key_threshold=self.key_threshold,
-                key_users=self.key_users,
-                user_features=more.of_users,
-                preset=self.preset,
-                seed=self.seed,
-                device=self.device,
-                progress=progress,
-                watcher=watcher,
-            ),
-            more.table,
-        )
+            require_option(self.wish.model, option)
+        wish = self.wish.plus(dict.fromkeys(more.features, True))
+        titled = named(table.items, more.titles if titles is None else titles)
+        found = deploy(wish, more, titled, progress=progress, watcher=watcher)
+        self._use(found, more.table)
         return self
 
     def partial_fit_items(
@@ -256,14 +231,11 @@ class Recommender:
         if not is_many(history):
             return desk.one(Asked(desk.read(history, features), n, filters, std))
         who, reads = desk.reads(history, features)
-        found = desk.many(as_users(reads), n, filters, who, std)
-        for answer, read in zip(found, reads, strict=True):
-            answer.unknown_items = read.unknown
-        return found
+        return desk.many(reads, n, filters, who, std)
 
     def predict(self, history: Any, items: Iterable[Any], *, features: Any = None) -> Array:
         """The score of each of the items for one newcomer."""
-        return self._predict(history, items, features)[0]
+        return self._predict(history, items, features, sure=False)[0]
 
     def predict_interval(
         self, history: Any, items: Iterable[Any], level: float = 0.9, *, features: Any = None
@@ -274,39 +246,28 @@ class Recommender:
         return Predicted(scores, std, scores - half, scores + half)
 
     def _predict(
-        self, history: Any, items: Iterable[Any], features: Any, sure: bool = False
+        self, history: Any, items: Iterable[Any], features: Any, sure: bool
     ) -> tuple[Array, Array]:
         desk = self._desk()
-        read, rows = desk.read(history, features), [desk.reader.row(x) for x in items]
+        read = desk.read(history, features)
         report([read])
-        std = desk.deviations(as_users([read]), np.array([rows])) if sure else np.empty((1, 0))
-        scores = desk.index.one(read.rows, read.values, read.features)[rows]
-        return scores, std[0].astype(np.float32)
+        return desk.predict(read, items, sure)
 
     def similar_items(self, item: Any, n: int = 10) -> Recommendations:
         """The items most like this one; the score is their likeness."""
         _require_count(n)
-        desk = self._desk()
-        row = desk.reader.row(item)
-        scores = desk.index.similar(row)
-        scores[row] = NEVER
-        rows = best_of(scores, n)
-        return desk.listed(rows.tolist(), scores[rows].tolist())
+        return self._desk().similar(item, n)
 
     def explain(self, history: Any, item: Any) -> Explanation:
         """Why this item is recommended: which of their own items, which cohorts of key users."""
         desk = self._desk()
-        if not self._fitted().model.inductive:
-            raise ConfigError(
-                f"{self.model_name!r} knows no newcomers, so it cannot explain itself"
-            )
-        return desk.explain(desk.reader.one(history), desk.reader.row(item))
+        return explain(desk, desk.reader.one(history), desk.reader.row(item))
 
     def next_question(self, history: Any = None, n: int = 5) -> list[Question]:
         """The items whose answer would tell most about a newcomer, the best first."""
         _require_count(n)
         desk = self._desk()
-        return desk.questions(desk.reader.one(history), n)
+        return questions(desk, desk.reader.one(history), n)
 
     @property
     def desk(self) -> Desk:

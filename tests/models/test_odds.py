@@ -185,7 +185,7 @@ def test_bayes_takes_data_without_ratings(tmp_path):
     """Under the name asked for, saved and loaded."""
     made = Recommender("idcf-bayes", rank=4, device="cpu").fit(world())
     again = Recommender.load(made.save(tmp_path / "odds"))
-    assert again.model_name == "idcf-bayes"
+    assert again.wish.model == "idcf-bayes"
     items = [f"i{n}" for n in (0, 4, 8)]
     first, second = made.recommend(items), again.recommend(items)
     assert [(r.item_id, r.score) for r in first] == [(r.item_id, r.score) for r in second]

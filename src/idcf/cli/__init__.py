@@ -52,7 +52,7 @@ def _version(asked: bool) -> None:
 
 
 @app.callback()
-def options(
+def _root(
     version: Annotated[
         bool,
         typer.Option("--version", callback=_version, is_eager=True, help="Print the version."),

@@ -3,26 +3,22 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
 import typer
 
-from idcf.config import parse_overrides
+from idcf.cli import options as o
 from idcf.data.interactions import Interactions
-from idcf.data.parsers import read_interactions
-from idcf.data.sources import SOURCES, Dataset, fetch, find, load
-from idcf.errors import DataError, unknown
+from idcf.data.sources import SOURCES, Dataset, fetch, find
 
 app = typer.Typer(no_args_is_help=True, help="Datasets: list, fetch, describe.")
 
-Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 _QUANTILES = {"min": 0.0, "10%": 0.1, "25%": 0.25, "50%": 0.5, "75%": 0.75, "90%": 0.9, "max": 1.0}
 
 
 @app.command("list")
-def list_(as_json: Json = False) -> None:
+def list_(as_json: o.Json = False) -> None:
     """The datasets known by name, and which of them are on this machine."""
     rows = []
     for name, source in SOURCES.items():
@@ -52,7 +48,7 @@ def list_(as_json: Json = False) -> None:
 @app.command("fetch")
 def fetch_(
     name: Annotated[str, typer.Argument(help="A name that `idcf data list` prints.")],
-    as_json: Json = False,
+    as_json: o.Json = False,
 ) -> None:
     """Get a dataset: from $IDCF_DATA, from the cache, or from its address."""
     folder = fetch(name, progress=not as_json)
@@ -61,32 +57,16 @@ def fetch_(
 
 @app.command()
 def describe(
-    source: Annotated[str, typer.Argument(help="A dataset's name, or the path of a file.")],
-    key_threshold: Annotated[
-        int | None, typer.Option(help="Key users have at least that many training rows.")
-    ] = None,
-    column: Annotated[
-        list[str] | None, typer.Option(help="A column of your file, as in user_id=uid.")
-    ] = None,
-    implicit: Annotated[
-        bool | None, typer.Option(help="Feedback without ratings, whatever the columns.")
-    ] = None,
-    as_json: Json = False,
+    source: o.Source,
+    key_threshold: o.KeyThreshold = None,
+    column: o.Column = None,
+    implicit: o.Implicit = None,
+    as_json: o.Json = False,
 ) -> None:
     """What is in a dataset or in a file of yours."""
-    data = _open(source, column or [], implicit, not as_json)
+    data = o.opened(source, column, implicit, progress=not as_json)
     found = summary(data, key_threshold or data.threshold)
     typer.echo(json.dumps(found, indent=2) if as_json else _text(found))
-
-
-def _open(source: str, column: list[str], implicit: bool | None, progress: bool) -> Dataset:
-    if source in SOURCES:
-        return load(source, progress=progress)
-    if not Path(source).suffix and not Path(source).exists():
-        raise DataError(f"{unknown('dataset', source, SOURCES)}; or give the path of a file")
-    columns = {role: str(name) for role, name in parse_overrides(column).items()}
-    table = read_interactions(source, columns=columns, implicit=implicit)
-    return Dataset(source, table, None, None, {}, 20 if table.implicit else 30)
 
 
 def summary(data: Dataset, threshold: int) -> dict[str, Any]:

@@ -9,21 +9,20 @@ from typing import Annotated
 
 import typer
 
-from idcf.cli.evaluate import Device, Threads, limit_threads
-from idcf.cli.serve import Json
+from idcf.cli import options as o
 
 
 def demo(
     folder: Annotated[Path, typer.Option(help="Where the report goes.")] = Path("runs/demo"),
-    device: Device = "auto",
+    device: o.Device = "auto",
     jobs: Annotated[
         int | None, typer.Option(min=1, help="Systems to train at a time; all cores if not said.")
     ] = None,
-    threads: Threads = 1,
-    as_json: Json = False,
+    threads: o.Threads = 1,
+    as_json: o.Json = False,
 ) -> None:
     """Get MovieLens-100K, train on key users, meet new ones, and write a report."""
-    limit_threads(threads)
+    o.limit_threads(threads)
     from idcf.experiment.demo import show
     from idcf.experiment.pool import cores
     from idcf.experiment.rows import check_writable

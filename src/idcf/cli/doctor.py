@@ -13,7 +13,7 @@ from typing import Annotated, NamedTuple
 
 import typer
 
-from idcf.cli.serve import Json
+from idcf.cli import options as o
 from idcf.errors import IdcfError
 
 NEEDED = ("numpy", "scipy", "torch", "narwhals", "pyarrow", "pydantic", "safetensors", "typer")
@@ -36,7 +36,7 @@ def doctor(
     folder: Annotated[
         Path | None, typer.Argument(help="A saved model to look at, too.", show_default=False)
     ] = None,
-    as_json: Json = False,
+    as_json: o.Json = False,
 ) -> None:
     """Look at this installation, its data and, if asked, a saved model."""
     found = [*_python(), *_packages(), *_extras(), *_machine(), *_data(), *_model(folder)]

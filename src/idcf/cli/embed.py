@@ -10,26 +10,25 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from idcf.cli import options as o
 from idcf.cli import stream
-from idcf.cli.evaluate import Threads, limit_threads
-from idcf.cli.serve import Folder, Json
 
 if TYPE_CHECKING:
     from idcf.desk import Desk
 
 
 def embed(
-    folder: Folder,
+    folder: o.Folder,
     histories: Annotated[
         Path,
         typer.Argument(help="Parquet or CSV: user_id, item_id, rating; sorted by user_id."),
     ],
     out: Annotated[Path, typer.Option(help="The Parquet file to write.")],
-    threads: Threads = 1,
-    as_json: Json = False,
+    threads: o.Threads = 1,
+    as_json: o.Json = False,
 ) -> None:
     """Vectors of people the model has never met: columns user_id, vector, known, unknown."""
-    limit_threads(threads)
+    o.limit_threads(threads)
     from idcf.recommender import Recommender
 
     began = time.perf_counter()

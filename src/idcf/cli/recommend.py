@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from idcf.cli import options as o
 from idcf.cli import stream
-from idcf.cli.evaluate import Threads, limit_threads
-from idcf.cli.serve import Folder, Json
 from idcf.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -27,7 +26,7 @@ _AT_ONCE = 512  # people of a file: how sure a model is of each item takes room
 
 
 def recommend(
-    folder: Folder,
+    folder: o.Folder,
     rate: Annotated[
         list[str] | None,
         typer.Option(help='What they think of something: "Toy Story (1995)=5". By title or id.'),
@@ -50,15 +49,15 @@ def recommend(
     out: Annotated[
         Path | None, typer.Option(help="The Parquet file to write, with --histories.")
     ] = None,
-    threads: Threads = 1,
-    as_json: Json = False,
+    threads: o.Threads = 1,
+    as_json: o.Json = False,
 ) -> None:
     """The best items for somebody the model has never met, or for each of a file of them."""
     if (histories is None) != (out is None):
         raise ConfigError("--histories FILE and --out FILE go together: give both or neither")
     if histories and (rate or feature or explain):
         raise ConfigError("--histories is for many people; --rate, --feature and --explain for one")
-    limit_threads(threads)
+    o.limit_threads(threads)
     from idcf.config import parse_overrides
     from idcf.data.titles import Titles
     from idcf.recommender import Recommender
@@ -72,7 +71,8 @@ def recommend(
         return
     history = dict(_rated(x, names, desk) for x in rate or [])
     features = parse_overrides(feature) if feature else None
-    found = recommender.recommend(history, n=n, exclude=never, features=features)
+    sure = desk.posterior is not None
+    found = recommender.recommend(history, n=n, exclude=never, features=features, std=sure)
     why: list[Explanation] = []
     if explain:
         why = [recommender.explain(history, x.item_id) for x in found]
@@ -103,13 +103,11 @@ def _tables(
     filters: Filters,
     counts: dict[str, int],
 ) -> Iterator[Any]:
-    from idcf.data.histories import as_users
-
     schema = None
     for chunk in stream.chunks(everybody, _AT_ONCE):
         reads, _ = stream.read(desk, chunk, counts)
         who = [x for x, _ in chunk]
-        found = desk.many(as_users(reads), n, filters, who, std=True).to_table()
+        found = desk.many(reads, n, filters, who, std=True).to_table()
         schema = schema or found.schema
         yield found.cast(schema)
 

@@ -10,15 +10,12 @@ from typing import Annotated
 
 import typer
 
-from idcf.cli.evaluate import Threads, limit_threads
+from idcf.cli import options as o
 from idcf.errors import ConfigError
-
-Folder = Annotated[Path, typer.Argument(help="A saved model: the folder that train wrote.")]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 
 
 def serve(
-    folder: Folder,
+    folder: o.Folder,
     host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free one.")] = 8000,
     reload_token_file: Annotated[
@@ -30,13 +27,13 @@ def serve(
     ] = 1.0,
     batch: Annotated[int, typer.Option(min=1, help="People to answer in one pass.")] = 64,
     room: Annotated[int, typer.Option(min=1, help="Requests that may wait; then 503.")] = 1024,
-    threads: Threads = 1,
-    as_json: Json = False,
+    threads: o.Threads = 1,
+    as_json: o.Json = False,
 ) -> None:
     """Answer over HTTP: the page at /, the description at /openapi.json."""
     if missing := [x for x in ("fastapi", "uvicorn", "msgspec") if find_spec(x) is None]:
         raise ConfigError(f"{missing[0]} is not installed; pip install 'idcf[serve]'")
-    limit_threads(threads)
+    o.limit_threads(threads)
     from idcf.serve.engine import Limits
     from idcf.serve.server import read_token
     from idcf.serve.server import serve as run

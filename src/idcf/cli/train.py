@@ -10,19 +10,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from idcf.cli.evaluate import Device, KeyUsers, Threads, limit_threads, which
-from idcf.cli.serve import Json
+from idcf.cli import options as o
 
 if TYPE_CHECKING:
     from idcf.recommender import Recommender
 
 
 def train(
-    source: Annotated[
-        str, typer.Argument(help="A file (CSV, Parquet), or a name that `idcf data list` prints.")
-    ],
+    source: o.Source,
     out: Annotated[Path, typer.Option(help="The folder to write.")],
-    model: Annotated[str, typer.Option(help="Which model.")] = "idcf-bayes",
+    model: o.Model = "idcf-bayes",
     titles: Annotated[
         Path | None, typer.Option(help="A table with columns item_id and title.")
     ] = None,
@@ -32,51 +29,41 @@ def train(
     items: Annotated[
         Path | None, typer.Option(help="A table of items: item_id, title, their features.")
     ] = None,
-    key_threshold: Annotated[
-        int | None, typer.Option(min=1, help="Key users have at least that many rows.")
-    ] = None,
-    key_users: KeyUsers = "threshold",
-    preset: Annotated[str, typer.Option(help="clean or published.")] = "clean",
-    seed: Annotated[int, typer.Option(help="Of everything random.")] = 0,
-    set_: Annotated[
-        list[str] | None, typer.Option("--set", help="An option, as in heads=2 or epochs=5.")
-    ] = None,
-    column: Annotated[
-        list[str] | None, typer.Option(help="A column of your file, as in user_id=uid.")
-    ] = None,
-    implicit: Annotated[
-        bool | None, typer.Option(help="Feedback without ratings, whatever the columns.")
-    ] = None,
+    key_threshold: o.KeyThreshold = None,
+    key_users: o.KeyUsers = "threshold",
+    preset: o.Preset = "clean",
+    seed: o.Seed = 0,
+    set_: o.Set = None,
+    column: o.Column = None,
+    implicit: o.Implicit = None,
     tensorboard: Annotated[
         Path | None, typer.Option(help="A folder for the curves of the training.")
     ] = None,
     mlflow: Annotated[
         str | None, typer.Option(help="An MLflow tracking address for the same.")
     ] = None,
-    device: Device = "auto",
-    threads: Threads = 1,
-    as_json: Json = False,
+    device: o.Device = "auto",
+    threads: o.Threads = 1,
+    as_json: o.Json = False,
 ) -> None:
     """Train a model on all of a table and save it, for `recommend`, `embed` and `serve`."""
-    limit_threads(threads)
+    o.limit_threads(threads)
     from idcf.config import parse_overrides
-    from idcf.experiment.protocol import open_dataset
     from idcf.recommender import Recommender
     from idcf.train import trackers
 
     began = time.perf_counter()
-    columns = {role: str(name) for role, name in parse_overrides(column or []).items()}
     options = parse_overrides(set_ or [])
     made = Recommender(
         model,
         key_threshold=key_threshold,
-        key_users=which(key_users),
+        key_users=o.which(key_users),
         preset=preset,
         seed=seed,
         device=device,
         **options,
     )
-    data = open_dataset(source, columns=columns, implicit=implicit, progress=not as_json)
+    data = o.opened(source, column, implicit, progress=not as_json)
     named = _titles(titles) if titles else (data.titles or None)
     with ExitStack() as stack:
         watchers: list[Any] = []

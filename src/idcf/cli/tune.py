@@ -4,23 +4,21 @@ from __future__ import annotations
 
 import json
 import time
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from idcf.cli.evaluate import Device, Threads, limit_threads
-from idcf.cli.serve import Json
+from idcf.cli import options as o
 
 if TYPE_CHECKING:
-    from idcf.experiment.tune import Trial
+    from idcf.experiment.tune import Trial, Tuned
 
 
 def tune(
-    source: Annotated[
-        str, typer.Argument(help="A name that `idcf data list` prints, or the path of a file.")
-    ],
-    model: Annotated[str, typer.Option(help="Which model.")],
+    source: o.Source,
+    model: o.Model,
     storage: Annotated[
         Path, typer.Option(help="Keeps the trials (SQLite); the same file goes on with them.")
     ],
@@ -28,45 +26,31 @@ def tune(
     out: Annotated[
         Path | None, typer.Option(help="The TOML row to write; beside the storage if not said.")
     ] = None,
-    key_threshold: Annotated[
-        int | None, typer.Option(min=1, help="Key users have at least that many training rows.")
-    ] = None,
-    preset: Annotated[str, typer.Option(help="clean or published.")] = "clean",
-    seed: Annotated[int, typer.Option(help="Of everything random.")] = 0,
-    split_seed: Annotated[int, typer.Option(help="Of a random split, as in evaluate.")] = 0,
-    set_: Annotated[
-        list[str] | None, typer.Option("--set", help="An option that is not searched.")
-    ] = None,
-    column: Annotated[
-        list[str] | None, typer.Option(help="A column of your file, as in user_id=uid.")
-    ] = None,
-    implicit: Annotated[
-        bool | None, typer.Option(help="Feedback without ratings, whatever the columns.")
-    ] = None,
-    device: Device = "auto",
-    threads: Threads = 1,
-    as_json: Json = False,
+    key_threshold: o.KeyThreshold = None,
+    preset: o.Preset = "clean",
+    seed: o.Seed = 0,
+    split_seed: o.SplitSeed = 0,
+    set_: o.Set = None,
+    column: o.Column = None,
+    implicit: o.Implicit = None,
+    device: o.Device = "auto",
+    threads: o.Threads = 1,
+    as_json: o.Json = False,
 ) -> None:
-    """Search options on held-out people. Stop it when you like: the same command goes on."""
-    limit_threads(threads)
+    """Search options on held-out people, but for those that are `--set`. Stop it when you like:
+    the same command goes on."""
+    o.limit_threads(threads)
     from idcf.config import parse_overrides
     from idcf.experiment import tune as search
-    from idcf.experiment.protocol import open_dataset, standard_split
+    from idcf.experiment.protocol import standard_split
     from idcf.experiment.rows import check_writable
     from idcf.train.runtime import start
 
     row = out or storage.with_suffix(".toml")
     for path in (storage, row):
         check_writable(path)
-    columns = {role: str(name) for role, name in parse_overrides(column or []).items()}
-    data = open_dataset(source, columns=columns, implicit=implicit, progress=not as_json)
+    data = o.opened(source, column, implicit, progress=not as_json)
     began = time.perf_counter()
-
-    def told(trial: Trial) -> None:
-        typer.echo(
-            f"trial {trial.number} of {trials}: {trial.value:.4f}, {trial.options}", err=True
-        )
-
     found = search.tune(
         data,
         model,
@@ -77,24 +61,35 @@ def tune(
         options=parse_overrides(set_ or []),
         seed=seed,
         runtime=start(device),
-        told=told,
+        told=partial(_told, trials),
     )
     row.write_text(found.toml(preset, data.name), encoding="utf-8")
-    best, first = found.best, found.trials[0]
+    typer.echo(_plain(found, row, began) if as_json else _text(found, row))
+
+
+def _told(trials: int, trial: Trial) -> None:
+    typer.echo(f"trial {trial.number} of {trials}: {trial.value:.4f}, {trial.options}", err=True)
+
+
+def _plain(found: Tuned, row: Path, began: float) -> str:
     about = {
-        "model": model,
+        "model": found.model,
         "metric": found.metric,
         "people": found.people,
         "trials": len(found.trials),
-        "best": best._asdict(),
-        "first": first._asdict(),
+        "best": found.best._asdict(),
+        "first": found.trials[0]._asdict(),
         "words": found.words(),
         "file": str(row),
         "seconds": round(time.perf_counter() - began, 1),
     }
-    text = (
-        f"{model}: {found.metric} {best.value:.4f} of {found.people} held-out people in trial "
-        f"{best.number} of {len(found.trials)} (as it comes: {first.value:.4f})\n"
+    return json.dumps(about, indent=2)
+
+
+def _text(found: Tuned, row: Path) -> str:
+    best, first = found.best, found.trials[0]
+    return (
+        f"{found.model}: {found.metric} {best.value:.4f} of {found.people} held-out people in "
+        f"trial {best.number} of {len(found.trials)} (as it comes: {first.value:.4f})\n"
         f"{found.words()}\nwritten to {row}"
     )
-    typer.echo(json.dumps(about, indent=2) if as_json else text)

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from idcf.artifact import Artifact, Manifest, Origin, World, settle, versions
+from idcf.artifact import Artifact, Manifest, Origin, Wish, World, settle, versions
 from idcf.config import plain
-from idcf.data.features import Encoding
 from idcf.data.interactions import Interactions
+from idcf.data.side import Beside
 from idcf.data.split import Split, among
 from idcf.errors import ConfigError, DataError
 from idcf.models import configure, entry, stand_in
@@ -25,29 +25,22 @@ FEWEST_KEY_USERS = 3  # one is held out to learn how long to train, two have a s
 
 
 def deploy(
-    name: str,
-    table: Interactions,
+    wish: Wish,
+    given: Beside,
     titles: Sequence[str | None],
-    options: Mapping[str, Any],
     *,
-    key_threshold: int | None = None,
-    key_users: str | int = "threshold",
-    user_features: Encoding | None = None,
-    preset: str = "clean",
-    seed: int = 0,
-    device: str = "auto",
     progress: bool = False,
     watcher: Watcher | None = None,
 ) -> Artifact:
-    """The named model, trained on the key users of the table, with all that describes it.
-    `key_users`: which of those who have `key_threshold` rows; see `data.split.among`."""
-    split, threshold = _split(table, key_threshold, key_users, seed)
+    """The model asked for, trained on the key users of the table, with all that describes it."""
+    name, table = wish.model, given.table
+    split, threshold = _split(table, wish.key_threshold, wish.key_users, wish.seed)
     row = stand_in(name, table.implicit)
     if watcher and entry(row).solver:
         raise ConfigError(f"{name!r} is solved, not trained by epochs: there is nothing to watch")
-    runtime = start(device)
-    job = Job(split, preset=preset, seed=seed, runtime=runtime, progress=progress, watcher=watcher)
-    trained = train(row, job, options=_routed(row, options))
+    job = Job(split, preset=wish.preset, seed=wish.seed, runtime=start(wish.device))
+    job = dataclasses.replace(job, progress=progress, watcher=watcher)
+    trained = train(row, job, options=_routed(row, wish.options))
     found, base = entry(row), {}
     if found.backbone:
         base = plain(configure(found.backbone, trained.backbone_options))
@@ -57,11 +50,11 @@ def deploy(
         backbone=found.backbone,
         backbone_options=base,
         domain=World.of(table, trained.model),
-        data=Origin.of(split, threshold, key_users),
-        preset=preset,
-        seed=seed,
+        data=Origin.of(split, threshold, wish.key_users),
+        preset=wish.preset,
+        seed=wish.seed,
         versions=versions(),
-        user_features=user_features,
+        user_features=given.of_users,
     )
     return Artifact(manifest, settle(trained.model), table.items, tuple(titles))
 
