@@ -128,6 +128,8 @@ class Domain:
     levels: tuple[float, ...]  # the rating values that occur; (1,) for implicit feedback
     implicit: bool
     raters: History  # for each item, the users who rated it: I rows
+    n_user_features: int = 0
+    item_features: Tensor | None = None  # [I, F]
 
 
 def pick(history: History, rows: Tensor) -> History:

@@ -174,6 +174,10 @@ class Interactions:
             levels=(1.0,) if self.implicit else tuple(np.unique(self.rating).tolist()),
             implicit=self.implicit,
             raters=raters,
+            n_user_features=0 if self.user_features is None else self.user_features.shape[1],
+            item_features=None
+            if self.item_features is None
+            else torch.from_numpy(self.item_features.astype(np.float32)),
         )
 
 

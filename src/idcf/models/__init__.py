@@ -13,7 +13,7 @@ from typing import Any
 
 from idcf import config
 from idcf.errors import ConfigError, unknown
-from idcf.models.base import Backbone, Model, Posterior, TwoTower
+from idcf.models.base import Backbone, Graded, Model, Posterior, TwoTower
 from idcf.models.baselines import (
     Bias,
     BiasConfig,
@@ -35,6 +35,7 @@ __all__ = [
     "MODELS",
     "Backbone",
     "Entry",
+    "Graded",
     "Model",
     "Posterior",
     "TwoTower",

@@ -99,6 +99,19 @@ class TwoTower(Model):
         return self.match_all(self.embed_users(users), self.catalogue())
 
 
+class Graded(Model):
+    """A model that says how likely each rating level is; its score is the expected level."""
+
+    levels: Tensor  # [L]
+
+    @abstractmethod
+    def logits(self, users: Users, items: Tensor, owner: Tensor) -> Tensor:
+        """As `forward`, one number for each level: [M, K, L]."""
+
+    def forward(self, users: Users, items: Tensor, owner: Tensor) -> Tensor:
+        return self.logits(users, items, owner).softmax(-1) @ self.levels
+
+
 class Posterior(TwoTower):
     """A model that knows how sure it is."""
 

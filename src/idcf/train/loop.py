@@ -23,7 +23,7 @@ from idcf.errors import ArtifactError
 from idcf.models import Model
 from idcf.rng import derive
 from idcf.train.descent import Descent
-from idcf.train.objectives import Objective
+from idcf.train.objectives import Loss, Objective
 from idcf.train.runtime import LOCAL, Runtime
 from idcf.train.stopping import Log, read_checkpoint, write_checkpoint
 from idcf.types import Batch
@@ -48,6 +48,7 @@ class TrainConfig:
     bias_reg: float = 3.0  # on biases, per row
     penalty: Literal["squared", "norm"] = "squared"
     contrast: float = 0.0
+    loss: Loss = "fit"  # of models that are neither backbones nor wrapped round one
     negatives: int = 5  # per positive, for implicit feedback
     precision: Literal["float32", "bfloat16"] = "float32"
     compile: bool = False

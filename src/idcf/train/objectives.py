@@ -7,18 +7,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from idcf.models import IDCF, Backbone, Model
+from idcf.models import IDCF, Backbone, Graded, Model
 from idcf.models.idcf import part
 from idcf.train.runtime import LOCAL, Runtime
 from idcf.types import Batch
 
 Terms = dict[str, Tensor]
 Objective = Callable[[Model, Batch], Terms]
+Loss = Literal["fit", "bpr"]
 Penalty = Callable[[Backbone, Batch], Tensor]
 
 
@@ -31,14 +33,33 @@ def fit_to_labels(scores: Tensor, batch: Batch, rates: bool) -> Terms:
     return {"bce": loss / n}
 
 
-def accuracy() -> Objective:
+def accuracy(loss: Loss = "fit") -> Objective:
     """The fit alone."""
 
     def objective(model: Model, batch: Batch) -> Terms:
+        if isinstance(model, Graded):
+            return _levels(model, batch)
         scores = model(batch.users, batch.items, batch.owner)
+        if loss == "bpr":
+            return {"bpr": _bpr(scores, batch)}
         return fit_to_labels(scores, batch, model.rates)
 
     return objective
+
+
+def _levels(model: Graded, batch: Batch) -> Terms:
+    """Cross-entropy of the rating level."""
+    logits = model.logits(batch.users, batch.items, batch.owner)
+    middle = (model.levels[1:] + model.levels[:-1]) / 2
+    level = torch.bucketize(batch.labels, middle)
+    loss = F.cross_entropy(logits.flatten(0, 1), level.flatten(), reduction="sum")
+    return {"levels": loss / (batch.n_rows * batch.items.shape[1])}
+
+
+def _bpr(scores: Tensor, batch: Batch) -> Tensor:
+    """A positive, which comes first, should be above each of its negatives."""
+    margin = scores[:, :1] - scores[:, 1:]
+    return F.softplus(-margin).sum() / (batch.n_rows * margin.shape[1])
 
 
 @dataclass(frozen=True)

@@ -171,7 +171,7 @@ def _pretrain(
     graph = job.split.train if chosen.whole_graph else rest
     torch.manual_seed(derive(job.seed, name, "weights"))
     model = entry(name).build(configure(name, chosen.options), graph.domain())
-    objective = accuracy()
+    objective = accuracy(chosen.train.loss)
     if isinstance(model, Backbone):
         objective = factorise(_penalty(chosen.train, rest, job))
         if chosen.start_from_biases and model.rates:
