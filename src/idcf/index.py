@@ -134,7 +134,7 @@ class Exact:
     def similar(self, row: int) -> Floats:
         """How alike each item is to this one: [I]. Cosine, or the model's own weights."""
         if isinstance(self.model, ItemItem | Odds):
-            weights = self.model.weight if isinstance(self.model, ItemItem) else self.model.linear
+            weights = self.model.weight if isinstance(self.model, ItemItem) else self.model.kin
             said: Floats = weights.row(row).cpu().numpy()
             return said
         if self.items is None:

@@ -7,12 +7,15 @@ logit joins them, fitted on key users who were hidden (`train.solvers.odds`):
 
 u  1, the share of H that no key user had, the mean log count of H, log(1 + n); the middle two
    shrunk to what is usual, so that an empty history gets the prior.
-v  is i unknown to the key users?, and, v', log(1 + n_i) and two relations of i to H:
+v  is i unknown to the key users?, and, v', log(1 + n_i), when people come to i, and two
+   relations of i to H:
    spectral  the log of how often i goes with H more than by chance, in the first directions
-   linear    Σ_j∈H B_ji of EASE, on a scale of logs
+   kin       (Σ_j∈H K_ji^p)^1/p on a scale of logs; K is half EASE, half shrunk cosines, and with
+             p > 1 a few near items of H count for more than many that are far
 An item that no key user had has no relations: its chance depends on the kind of history alone.
 
-Both relations are sums over people, so nobody's row is stored. Scores are probabilities,
+When people come to an item is told by the order of the key users' rows; the order of H itself
+says nothing. Relations are sums over people, so nobody's row is stored. Scores are probabilities,
 comparable between people; of two items the likelier has the higher one.
 """
 
@@ -30,7 +33,7 @@ from idcf.nn.sparse import Sparse
 from idcf.types import Domain, History, Users
 
 SIDE = 4  # features of a history
-RELATIONS = 3  # of an item with readers: v'
+RELATIONS = 4  # of an item with readers: v'
 _PAIRS = SIDE * (SIDE + 1) // 2
 
 
@@ -38,10 +41,13 @@ _PAIRS = SIDE * (SIDE + 1) // 2
 class OddsConfig:
     rank: int = 32  # directions of the spectral relation
     damp: float = 1.0  # added to degrees there: isolated people make no directions
-    reg: float = 100.0  # ridge of the linear relation
-    neighbours: int = 200  # that may speak for an item, in the linear relation
+    reg: float = 100.0  # ridge of EASE
+    neighbours: int = 200  # that may speak for an item, in EASE
+    support: float = 5.0  # readers that cosines are shrunk by
+    nearest: int = 50  # that may speak for an item, by their cosine
+    power: float = 1.5  # p
     floor: float = 0.1  # least lift of the spectral relation
-    scale: float = 0.1  # linear weight that counts as one step of its log
+    scale: float = 0.1  # kinship that counts as one step of its log; 1 is that of the next of kin
     prior: float = 2.0  # items that what is usual is worth, in the description of a history
     horizon: int = 10  # how many items "the next few" are
     lengths: tuple[int, int] = (0, 19)  # of the histories the logit is learnt for
@@ -56,7 +62,7 @@ class Evidence(NamedTuple):
     """What a history says, before any item is looked at."""
 
     user: Tensor  # [B, SIDE]
-    linear: Tensor  # [B, I]
+    kin: Tensor  # [B, I]
     direction: Tensor  # [B, D]
     known: Tensor  # [B]: items that key users had
 
@@ -66,6 +72,7 @@ class Odds(Model):
 
     inductive: ClassVar[bool] = True
     readers: Tensor  # [I]: n_i
+    late: Tensor  # [I]: when people come to an item, in histories; 0 is the middle
     into: Tensor  # [I, D]
     out: Tensor  # [I, D]
     usual: Tensor  # [2]: of the description
@@ -75,11 +82,12 @@ class Odds(Model):
     def __init__(self, config: OddsConfig, domain: Domain) -> None:
         super().__init__()
         self.n_items, self.rates, self.config = domain.n_items, False, config
-        self.linear = Sparse(domain.n_items)
+        self.kin = Sparse(domain.n_items)  # K to the power p
         self.crowd = 1.0  # people that each reader stands for: some are hidden during the fit
         products = RELATIONS * (RELATIONS + 1) // 2
         shapes = {
             "readers": (self.n_items,),
+            "late": (self.n_items,),
             "into": (self.n_items, config.rank),
             "out": (self.n_items, config.rank),
             "usual": (2,),
@@ -123,7 +131,7 @@ class Odds(Model):
         )
         return Evidence(
             user,
-            self.linear.pool(history),
+            self.kin.pool(history) ** (1 / self.config.power),
             pool(self.into, history, known),
             segment_sum(known, owner, len(n)),
         )
@@ -136,18 +144,21 @@ class Odds(Model):
         self, told: Evidence, items: Tensor | None = None, owner: Tensor | None = None
     ) -> tuple[Tensor, list[Tensor]]:
         """Which items are unknown, and v' of each."""
-        linear, known, readers = told.linear, told.known[:, None], self.readers
+        kin, known = told.kin, told.known[:, None]
+        readers, late = self.readers, self.late
         if items is None or owner is None:
             met = told.direction @ self.out.T
         else:
-            linear, known, readers = linear[owner[:, None], items], known[owner], readers[items]
+            kin, known = kin[owner[:, None], items], known[owner]
+            readers, late = readers[items], late[items]
             met = torch.einsum("md,mkd->mk", told.direction[owner], self.out[items])
         chance = known * readers / self.readers.sum().clamp(min=1)
         there = chance > 0
         spectral = torch.where(there, met / torch.where(there, chance, 1.0), 1.0)
         spectral = spectral.clamp(min=self.config.floor).log()
-        linear = (linear.clamp(min=0) / self.config.scale).log1p()
-        return (readers == 0).to(linear.dtype), [self.fame(readers), spectral, linear]
+        kin = (kin / self.config.scale).log1p()
+        late = late * (known > 0)  # who comes with nothing is shown what is popular
+        return (readers == 0).to(kin.dtype), [self.fame(readers), late, spectral, kin]
 
     def join(self, user: Tensor, unknown: Tensor, relations: list[Tensor]) -> Tensor:
         """The quadratic form, the user's side first: one number per user and feature."""

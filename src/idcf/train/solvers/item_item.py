@@ -29,23 +29,33 @@ def item_knn(config: ItemItemConfig, table: Interactions, work: Work) -> ItemIte
     norm = np.sqrt(np.asarray(x.multiply(x).sum(0)).ravel()) + 1e-9
     unit = csr_array(x @ diags_array((1 / norm).astype(np.float32)))
     ones = csr_array((np.ones_like(x.data), x.indices, x.indptr), shape=x.shape)
-    model.weight.fill(csr_array(vstack(list(_cosines(unit, ones, config))).T))
+    model.weight.fill(
+        csr_array(vstack(list(_cosines(unit, ones, config.reg, config.neighbours))).T)
+    )
     return model
 
 
-def _cosines(unit: csr_array, ones: csr_array, config: ItemItemConfig) -> Iterator[csr_array]:
+def shrunk_cosines(x: csr_array, support: float, neighbours: int) -> csr_array:
+    """Σ x_ui x_uj / √(n_i + support)(n_j + support) of 0/1 columns [I, I], no item with itself.
+    Of each column the largest are kept."""
+    scale = (x.sum(0) + max(support, 1e-9)) ** -0.5
+    unit = csr_array(x @ diags_array(scale.astype(np.float32)))
+    return csr_array(vstack(list(_cosines(unit, x, 0.0, neighbours))).T)
+
+
+def _cosines(unit: csr_array, ones: csr_array, reg: float, neighbours: int) -> Iterator[csr_array]:
     """A row for each item: its nearest."""
     turned, had = csr_array(unit.T), csr_array(ones.T)
     for low, high in co_occurring(ones):
         block = csr_array(turned[low:high] @ unit)
-        if config.reg:
+        if reg:
             support = csr_array(had[low:high] @ ones)
-            support.data /= support.data + config.reg
+            support.data /= support.data + reg
             block = csr_array(block.multiply(support))
         each = block.tocoo()
         others = each.row + low != each.col
         at = (each.row[others], each.col[others])
-        yield nearest(csr_array((each.data[others], at), shape=block.shape), config.neighbours)
+        yield nearest(csr_array((each.data[others], at), shape=block.shape), neighbours)
 
 
 def co_occurring(x: csr_array) -> list[tuple[int, int]]:

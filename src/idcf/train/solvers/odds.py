@@ -22,13 +22,15 @@ from torch import Tensor
 from idcf.data.interactions import Interactions, Ints, ragged
 from idcf.models.odds import Odds, OddsConfig, design
 from idcf.rng import stream
-from idcf.train.solvers.item_item import linear
+from idcf.train.solvers.item_item import linear, shrunk_cosines
 from idcf.train.solvers.work import Work
 from idcf.types import Domain, History, pick
 
 _CELLS = 1 << 22  # of a matrix of scores held at once
 _NEAR = 300  # items that a relation puts first are near
-_ROUNDS = 50
+_ROUNDS = 50  # of Newton's method, at most
+_TURNS = 20  # between the times of items and those of people
+_MIDDLE = 5.0  # readers that hold an item in the middle
 
 Array = NDArray[np.float64]
 
@@ -73,13 +75,44 @@ def relations(
         "into": into,
         "out": out,
         # of an item that somebody had, as it looked without them
+        "late": lateness(x) * (config.cut == "last"),  # where "next" means in time
         "usual": np.array([(others == 0).mean(), np.log1p(others * model.crowd).mean()]),
         "own": np.array(float(known)),
     }
     for name, value in found.items():
         setattr(model, name, torch.from_numpy(np.array(value, np.float32, order="C")))
-    model.linear.fill(linear(x, config.reg / model.crowd, config.neighbours))
+    model.kin.fill(kinship(x, config, model.crowd))
     return model
+
+
+def kinship(x: csr_array, config: OddsConfig, crowd: float) -> csr_array:
+    """K to the power p: EASE and shrunk cosines, each in units of the next of kin."""
+    both = (
+        linear(x, config.reg / crowd, config.neighbours),
+        shrunk_cosines(x, config.support / crowd, config.nearest),
+    )
+    parts = []
+    for each in both:
+        each.data = each.data.clip(0)
+        first = each.max(0).toarray()
+        parts.append(each / (2 * first[first > 0].mean()) if (first > 0).any() else each)
+    kin = csr_array(parts[0] + parts[1])
+    kin.eliminate_zeros()
+    kin.data **= config.power
+    return kin
+
+
+def lateness(x: csr_array) -> Array:
+    """When people come to each item: the times that agree best with the order of all rows, of
+    which each spans one unit somewhere on a common line. Few readers are drawn to the middle."""
+    length, items = np.diff(x.indptr), x.indices
+    who = np.repeat(np.arange(len(length)), length)
+    place = (np.arange(len(items)) - x.indptr[who] + 0.5) / length[who] - 0.5
+    readers, late = np.bincount(items, minlength=x.shape[1]), np.zeros(x.shape[1])
+    for _ in range(_TURNS):
+        middle = np.bincount(who, late[items], minlength=len(length)) / length
+        late = np.bincount(items, middle[who] + place, minlength=x.shape[1]) / (readers + _MIDDLE)
+    return late
 
 
 def spectrum(
@@ -173,7 +206,7 @@ def _ask(
     free[history.owner(), history.items] = False
     positive = np.zeros_like(free)
     positive[wanted.owner(), wanted.items] = True
-    near = _first(told.linear) | _first(told.direction @ model.out.T)
+    near = _first(told.kin) | _first(told.direction @ model.out.T)
     near &= free & ~positive
     share = np.minimum(1, negatives / np.maximum(near.sum(1), 1))
     close = np.argwhere(near)
