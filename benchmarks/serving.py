@@ -97,9 +97,10 @@ def untrained(name: str, table: Any, keys: np.ndarray[Any, Any]) -> Any:
     """A recommender of the shipped sizes with random weights."""
     import torch
 
-    from idcf.artifact import Artifact, Manifest, Origin, World
+    from idcf.artifact import Artifact
     from idcf.config import plain
     from idcf.data.split import Split
+    from idcf.manifest import Manifest, Origin, World
     from idcf.models import configure, entry
     from idcf.recommender import Recommender
     from idcf.train.presets import setting

@@ -12,13 +12,14 @@ import torch
 from pyarrow import parquet
 
 from idcf import artifact
-from idcf.artifact import Artifact, Manifest, Wish
+from idcf.artifact import Artifact
 from idcf.config import plain, read
 from idcf.data.histories import named
 from idcf.data.interactions import Interactions, Vocab
 from idcf.data.side import Beside
 from idcf.data.synthetic import checkerboard
 from idcf.errors import ArtifactError
+from idcf.manifest import Manifest, Wish
 from idcf.models import MODELS
 from idcf.train.deploy import deploy
 from idcf.types import Users

@@ -20,13 +20,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from idcf.artifact import Artifact, Manifest, Origin, World, settle, versions
+from idcf.artifact import Artifact, settle, versions
 from idcf.config import plain
 from idcf.data.histories import named
 from idcf.data.interactions import Vocab
 from idcf.data.tables import Origin as Place
 from idcf.data.tables import typed_ids
 from idcf.errors import ConfigError, DataError
+from idcf.manifest import Manifest, Origin, World
 from idcf.models.baselines import FoldIn, FoldInConfig
 
 Numbers = NDArray[np.float64]

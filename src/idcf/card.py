@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from idcf.artifact import Manifest
+    from idcf.manifest import Manifest
 
 
 def card(manifest: Manifest) -> str:
@@ -19,11 +19,45 @@ Recommends to people it has never met, from what they did{_known(m)}.
 {_origin(m)}; options: {options}.
 - **Inside** vectors of items and key users. No names and no histories of users are stored.
 - **Limits** Items that nobody had in training are unknown to it and cannot be recommended. A
-  person without any history gets what is popular. Accuracy was not measured when this was
-  written: run `idcf evaluate` on data of your own.
+  person without any history gets what is popular. {_quality(m)}
 - **Catalogue** {w.n_items:,} items.
 - **Versions** {", ".join(f"{k} {v}" for k, v in m.versions.items())}
-"""
+{_curve(m)}"""
+
+
+def _quality(m: Manifest) -> str:
+    if m.measured:
+        return "What it is worth to a newcomer is below."
+    return (
+        "Accuracy was not measured when this was\n  written: train with `measure=True`, or run "
+        "`idcf evaluate` on data of your own."
+    )
+
+
+def _curve(m: Manifest) -> str:
+    """What newcomers may expect, by how much they have told."""
+    if not (found := m.measured):
+        return ""
+    better = "less is better" if found.metric == "rmse" else "more is better"
+    lines = [
+        f"| {p.shown} | {p.value:.3f} [{p.low:.3f}, {p.high:.3f}] | {p.plain:.3f} |"
+        for p in found.curve
+    ]
+    sure = ""
+    if found.cover90 is not None:
+        sure = f"\nOf their ratings {found.cover90:.1%} lay inside the 90 % intervals.\n"
+    table = "\n".join(lines)
+    return f"""
+## What newcomers may expect
+
+The same training without {found.people:,} of the key users, who then came as newcomers with some of
+their interactions and were asked about {found.rows:,} others ({found.metric}: {better};
+in brackets the 95 % interval over people).
+
+| shown | `{m.model}` | `{found.plain}` |
+|---|---|---|
+{table}
+{sure}"""
 
 
 def _known(m: Manifest) -> str:

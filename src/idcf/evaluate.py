@@ -110,10 +110,15 @@ def loss_on(
     return float(1 - np.mean((above > below) + 0.5 * (above == below)))
 
 
-def lists_on(model: Model, rows: Interactions, seen: Interactions, k: int = 20) -> float:
-    """1 - NDCG@k over the whole catalogue: what solvers are tried by, for implicit feedback."""
+def per_list(model: Model, rows: Interactions, seen: Interactions, k: int = 20) -> Floats:
+    """NDCG@k over the whole catalogue, of each user who has rows."""
     order, start = rows.by_user
     who = np.unique(rows.user)
     wanted = Relevant(rows.item[order], np.concatenate([[0], start[who + 1]]))
     found = top(model, who, seen, k, anonymous=model.inductive)
-    return float(1 - np.nanmean(ndcg_at(found, wanted, k=found.shape[1])))
+    return ndcg_at(found, wanted, k=found.shape[1]).astype(np.float32)
+
+
+def lists_on(model: Model, rows: Interactions, seen: Interactions, k: int = 20) -> float:
+    """1 - NDCG@k: what solvers are tried by, for implicit feedback."""
+    return float(1 - np.nanmean(per_list(model, rows, seen, k)))

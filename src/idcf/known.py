@@ -6,12 +6,13 @@ from typing import Any
 
 import numpy as np
 
-from idcf.artifact import Artifact, Manifest
+from idcf.artifact import Artifact
 from idcf.data.histories import lookup
 from idcf.data.interactions import Interactions, Ints
 from idcf.data.split import among
 from idcf.desk import Desk, Filters
 from idcf.errors import ColdUserError
+from idcf.manifest import Manifest
 
 
 def known(

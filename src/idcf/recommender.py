@@ -5,6 +5,7 @@ Training code is imported by `fit` alone.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from threading import Lock
 from typing import Any, NamedTuple, Self, overload
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 
 from idcf import artifact
 from idcf.answers import Explanation, Predicted, Question, Recommendations
-from idcf.artifact import Artifact, Manifest, Wish
+from idcf.artifact import Artifact
 from idcf.brought import Biases, How, bring
 from idcf.data.histories import is_many, named, report
 from idcf.data.interactions import Interactions
@@ -26,6 +27,7 @@ from idcf.errors import ConfigError
 from idcf.export import export
 from idcf.growing import grow
 from idcf.known import known
+from idcf.manifest import Manifest, Wish
 from idcf.metrics.calibration import half_width
 from idcf.models import entry, require_option
 from idcf.why import explain, questions
@@ -79,14 +81,14 @@ class Recommender:
         columns: Mapping[str, str] | None = None,
         implicit: bool | None = None,
         titles: Mapping[Any, str] | None = None,
+        measure: bool = False,
         progress: bool = False,
         watcher: Callable[[str, Mapping[str, float]], None] | None = None,
     ) -> Self:
         """Train on a dataframe, a file or `Interactions`. `titles` names items by their ids.
-
         `users` and `items` are tables (or files) of what else is known of them: `user_id` or
-        `item_id`, and a column for each feature; a column `title` of `items` names them. A
-        `watcher` hears of every epoch; `idcf.train.trackers` has some.
+        `item_id`, and a column for each feature; a column `title` of `items` names them.
+        `measure` trains a second time, for the card's curve. A `watcher` hears of every epoch.
         """
         from idcf.train.deploy import deploy
 
@@ -94,10 +96,9 @@ class Recommender:
         more = beside(table, users, items)
         for option in more.features:
             require_option(self.wish.model, option)
-        wish = self.wish.plus(dict.fromkeys(more.features, True))
+        wish = replace(self.wish.plus(dict.fromkeys(more.features, True)), measure=measure)
         titled = named(table.items, more.titles if titles is None else titles)
-        found = deploy(wish, more, titled, progress=progress, watcher=watcher)
-        self._use(found, more.table)
+        self._use(deploy(wish, more, titled, progress=progress, watcher=watcher), more.table)
         return self
 
     def partial_fit_items(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from contextlib import ExitStack
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -42,6 +43,10 @@ def train(
     mlflow: Annotated[
         str | None, typer.Option(help="An MLflow tracking address for the same.")
     ] = None,
+    measure: Annotated[
+        bool,
+        typer.Option(help="Train a second time without some key users, to fill the card's curve."),
+    ] = True,
     device: o.Device = "auto",
     threads: o.Threads = 1,
     as_json: o.Json = False,
@@ -78,6 +83,7 @@ def train(
             users=users,
             items=items,
             titles=named,
+            measure=measure,
             progress=not as_json,
             watcher=watcher,
         )
@@ -116,6 +122,7 @@ def _summary(made: Recommender, out: Path, seconds: float) -> dict[str, Any]:
         "key_threshold": about.data.key_threshold,
         "chosen": about.data.chosen,
         "seed": about.seed,
+        "measured": asdict(about.measured) if about.measured else None,
         "seconds": round(seconds, 1),
     }
 
@@ -126,5 +133,15 @@ def _text(found: dict[str, Any]) -> str:
         f"{found['model']}: {found['rows']:,} rows of {found['users']:,} users "
         f"({found['key_users']:,} of them key users, with {found['key_threshold']} rows or more"
         f"{fewer}), {found['items']:,} items; {found['seconds']:.0f} s\n"
-        f"saved in {found['folder']}"
+        f"{_newcomers(found['measured'])}saved in {found['folder']}"
+    )
+
+
+def _newcomers(measured: dict[str, Any] | None) -> str:
+    if not measured:
+        return ""
+    last, plain = measured["curve"][-1], measured["plain"]
+    return (
+        f"{measured['people']:,} key users held out of a twin, {last['shown']} interactions each: "
+        f"{measured['metric']} {last['value']:.3f} ({plain} {last['plain']:.3f})\n"
     )

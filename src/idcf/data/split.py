@@ -169,6 +169,11 @@ def hold_out_users(
     return data.where(~away[data.user]), Task(theirs.where(read), theirs.where(~read))
 
 
+def first(table: Interactions, n: int, rng: np.random.Generator) -> Interactions:
+    """n random rows of each user; of one generator a longer cut holds the shorter one."""
+    return table.where(_rank_in_user(table, rng.random(len(table))) < n)
+
+
 def sample_users(users: Ints, share: float, rng: np.random.Generator) -> Ints:
     """That share of the users (at least one), at random."""
     return np.sort(users[_shuffled(len(users), rng)[: max(1, round(share * len(users)))]])

@@ -18,11 +18,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from idcf.artifact import Origin
 from idcf.data.sources import SOURCES, Dataset
 from idcf.data.split import Split, hold_out_users, sample_users
 from idcf.errors import ConfigError, unknown
 from idcf.evaluate import loss_on, rmse_on
+from idcf.manifest import Origin
 from idcf.models import configure, entry
 from idcf.rng import derive, stream
 from idcf.train.presets import OWN, Setting, setting

@@ -8,15 +8,17 @@ from typing import Any
 
 import numpy as np
 
-from idcf.artifact import Artifact, Manifest, Origin, Wish, World, settle, versions
+from idcf.artifact import Artifact, settle, versions
 from idcf.config import plain
 from idcf.data.interactions import Interactions
 from idcf.data.side import Beside
 from idcf.data.split import Split, among
 from idcf.errors import ConfigError, DataError
+from idcf.manifest import Manifest, Origin, Wish, World
 from idcf.models import configure, entry, stand_in
 from idcf.train.loop import TrainConfig
 from idcf.train.recipes import Job, train
+from idcf.train.rehearsal import rehearse
 from idcf.train.runtime import start
 from idcf.train.stopping import Watcher
 
@@ -40,7 +42,8 @@ def deploy(
         raise ConfigError(f"{name!r} is solved, not trained by epochs: there is nothing to watch")
     job = Job(split, preset=wish.preset, seed=wish.seed, runtime=start(wish.device))
     job = dataclasses.replace(job, progress=progress, watcher=watcher)
-    trained = train(row, job, options=_routed(row, wish.options))
+    options = _routed(row, wish.options)
+    trained = train(row, job, options=options)
     found, base = entry(row), {}
     if found.backbone:
         base = plain(configure(found.backbone, trained.backbone_options))
@@ -55,6 +58,7 @@ def deploy(
         seed=wish.seed,
         versions=versions(),
         user_features=given.of_users,
+        measured=rehearse(row, job, options) if wish.measure else None,
     )
     return Artifact(manifest, settle(trained.model), table.items, tuple(titles))
 
