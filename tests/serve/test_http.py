@@ -10,6 +10,7 @@ from pathlib import Path
 
 import httpx2
 import numpy as np
+import pandas as pd
 import pytest
 from serve_world import EVEN, TITLES, TOKEN, fitted, ids, said, served, world
 
@@ -77,6 +78,32 @@ def test_ids_may_be_numbers(tmp_path: Path) -> None:
         assert [x.status_code for x in answers] == [200] * 3
         assert ids(answers[0]) == ids(answers[1]) == ids(answers[2])
         assert ids(httpx2.get(f"{address}/v1/items?query=20"))[0] == "20"
+
+
+def test_features_tell_what_people_like(client: httpx2.Client) -> None:
+    table = world()
+    users = pd.DataFrame({"user_id": table.users.ids})
+    users["likes"] = [("odd", "even")[int(x[1:]) % 2 == 0] for x in table.users.ids]
+    options = {"sweeps": 16, "burn_in": 8, "embedding_size": 4, "rank": 6}
+    made = Recommender("idcf-bayes", key_threshold=12, device="cpu", **options)
+    with served(made.fit(table, users=users)) as address:
+        for likes in ("odd", "even"):
+            told = {"features": {"likes": likes}}
+            found = httpx2.post(f"{address}/v1/recommend", json={**told, "n": 5}).json()["items"]
+            expected = made.recommend(features={"likes": likes}, n=5)
+            assert [x["item_id"] for x in found] == [x.item_id for x in expected]
+            assert {x["source"] for x in found} == {"features"}
+            asked = {**told, "items": [expected[0].item_id]}
+            scores = httpx2.post(f"{address}/v1/predict", json=asked).json()["items"]
+            assert scores[0]["score"] == pytest.approx(expected[0].score, abs=1e-4)
+            vector = httpx2.post(f"{address}/v1/embed", json=told).json()["vector"]
+            assert vector == pytest.approx(made.embed(features={"likes": likes}), abs=1e-4)
+        strange = httpx2.post(f"{address}/v1/recommend", json={"features": {"lieks": "odd"}})
+        assert strange.status_code == 422
+        assert "likes" in strange.json()["detail"]
+    refused = client.post("/v1/recommend", json={"features": {"likes": "odd"}})
+    assert refused.status_code == 422
+    assert "the model was trained without any" in refused.json()["detail"]
 
 
 def test_implicit_feedback_needs_no_ratings_and_explicit_does(client: httpx2.Client) -> None:

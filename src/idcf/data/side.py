@@ -123,8 +123,11 @@ def beside(table: Interactions, users: Any, items: Any) -> Beside:
 def newcomer(reader: Reader, encoding: Encoding | None, history: Any, features: Any) -> Read:
     """One newcomer's history and, where they are told, features."""
     read = reader.one(history)
-    if features is None:
-        return read
+    return read if features is None else told(read, encoding, features)
+
+
+def told(read: Read, encoding: Encoding | None, features: Any) -> Read:
+    """The same person, with what else they say of themselves."""
     if encoding is None:
         raise DataError(_NO_FEATURES)
     return read._replace(features=encoding.one(features))

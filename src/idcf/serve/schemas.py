@@ -28,6 +28,10 @@ History = Annotated[
     list[Said], Meta(max_length=HISTORY, description="What the newcomer did, in any order.")
 ]
 Ids = Annotated[list[Id], Meta(max_length=CHOICE)]
+Features = Annotated[
+    dict[str, str | int | float | None],
+    Meta(max_length=100, description="What else they say of themselves, by name."),
+]
 Best = Annotated[int, Meta(ge=1, le=BEST, description="How many, at most.")]
 _EXAMPLE = {"item_id": "50", "rating": 5}
 
@@ -39,7 +43,7 @@ class Ask(Struct, forbid_unknown_fields=True, frozen=True, gc=False):
     n: Best = 10
     exclude: Annotated[Ids, Meta(description="Never these.")] = []
     candidates: Annotated[Ids, Meta(description="Only these; empty: all there are.")] = []
-    features: Annotated[dict[str, Any], Meta(max_length=100)] = {}
+    features: Features = {}
 
 
 class Item(Struct, frozen=True, gc=False):
@@ -62,6 +66,7 @@ class Person(Struct, forbid_unknown_fields=True, frozen=True, gc=False):
     """A newcomer and nothing else."""
 
     history: History = []
+    features: Features = {}
 
 
 class Vector(Struct, frozen=True):
@@ -74,6 +79,7 @@ class Pairs(Struct, forbid_unknown_fields=True, frozen=True, gc=False):
 
     items: Annotated[list[Id], Meta(min_length=1, max_length=ITEMS)]
     history: History = []
+    features: Features = {}
 
 
 class Score(Struct, frozen=True):

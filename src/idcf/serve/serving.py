@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, NoReturn, Self
 
 from idcf.data.histories import Read
+from idcf.data.side import told
 from idcf.data.titles import Titles
 from idcf.desk import Asked, Desk, Filters, Recommendations
 from idcf.errors import ConfigError, DataError
@@ -59,9 +60,7 @@ class Serving:
 
     def read(self, ask: s.Ask) -> Asked:
         """Ids become rows, or an error says which cannot."""
-        if ask.features:
-            raise DataError("features: the model was trained without any; leave them out")
-        read = self._history(ask.history)
+        read = self._person(ask)
         if not ask.exclude and not ask.candidates:
             return Asked(read, ask.n, _ALL, True)
         if ask.candidates and not any(map(self.knows, ask.candidates)):
@@ -89,15 +88,15 @@ class Serving:
         return _listed(self.recommender.similar_items(item, n))
 
     def embed(self, person: s.Person) -> s.Vector:
-        read = self._history(person.history)
+        read = self._person(person)
         vector = self.desk.embed([read])[0].tolist()
         return s.Vector([round(x, _DIGITS) for x in vector], _texts(read.unknown))
 
     def predict(self, asked: s.Pairs) -> s.Scores:
         self._require(asked.items, "items")
-        desk, read = self.desk, self._history(asked.history)
+        desk, read = self.desk, self._person(asked)
         rows = [desk.reader.row(x) for x in asked.items]
-        scores = desk.index.one(read.rows, read.values)[rows].tolist()
+        scores = desk.index.one(read.rows, read.values, read.features)[rows].tolist()
         found = [
             s.Score(str(desk.ids[row]), desk.titles[row], round(score, _DIGITS))
             for row, score in zip(rows, scores, strict=True)
@@ -131,6 +130,10 @@ class Serving:
         kept = [x for x in found if str(x.item_id) not in skip][: person.n]
         items = [s.Question(str(x.item_id), x.title, round(x.gain, _DIGITS)) for x in kept]
         return s.Questions(items, _texts(read.unknown))
+
+    def _person(self, who: s.Ask | s.Person | s.Pairs) -> Read:
+        read = self._history(who.history)
+        return told(read, self.desk.features, who.features) if who.features else read
 
     def _history(self, history: Sequence[s.Said]) -> Read:
         if history and not any(self.knows(x.item_id) for x in history):
