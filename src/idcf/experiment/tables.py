@@ -53,10 +53,10 @@ def intervals(rows: Iterable[Row]) -> dict[tuple[str, str], Interval]:
     found: dict[tuple[str, str], list[Interval]] = {}
     for r in rows:
         found.setdefault((r.model, r.metric), []).append(Interval(r.value, r.low, r.high))
-    return {key: _mean(values) for key, values in found.items()}
+    return {key: over_seeds(values) for key, values in found.items()}
 
 
-def _mean(seeds: Sequence[Interval]) -> Interval:
+def over_seeds(seeds: Sequence[Interval]) -> Interval:
     """Two seeds say too little of their spread: then the interval is that of the users."""
     if len(seeds) != 2:
         return mean_of_seeds(seeds)
