@@ -36,6 +36,7 @@ app.command("serve")(serve.serve)
 app.command("evaluate")(evaluate.evaluate)
 app.command("tune")(tune.tune)
 app.command("reproduce")(reproduce.reproduce)
+app.command("report")(reproduce.report)
 app.command("demo")(demo.demo)
 app.command("doctor")(doctor.doctor)
 

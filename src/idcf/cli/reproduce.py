@@ -71,6 +71,27 @@ def reproduce(
         raise typer.Exit(1)
 
 
+def report(
+    out: Annotated[Path, typer.Option(help="The folder of pages.")] = Path("docs/results"),
+    results: Results = _RESULTS,
+    check: Annotated[
+        bool, typer.Option("--check", help="Write nothing; say which pages are not current.")
+    ] = False,
+    as_json: o.Json = False,
+) -> None:
+    """Draw the paper's tables from the rows at hand: a page of Markdown each, and HTML for all."""
+    from idcf.experiment import pages
+
+    found = pages.render(results)
+    if check:
+        old = pages.outdated(out, found)
+        told = "".join(f"{out / name} is not what {results} renders to\n" for name in old)
+        _tell({"outdated": old}, told + f"{len(found) - len(old)} pages are current", as_json)
+        raise typer.Exit(bool(old))
+    pages.write(out, found)
+    _tell({"pages": sorted(found)}, f"{len(found)} pages written to {out}", as_json)
+
+
 def _plain(runs: Sequence[Run]) -> list[str]:
     return [str(run) for run in runs]
 
