@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import tomllib
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
 
@@ -20,7 +21,8 @@ def read(kind: type[T], values: Mapping[str, Any], what: str = "") -> T:
     what = what or kind.__name__
     _check_keys(kind, values, what)
     try:
-        return TypeAdapter(kind).validate_python(dict(values))
+        found: T = _adapter(kind).validate_python(dict(values))  # type: ignore[arg-type]
+        return found
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(x) for x in first["loc"]) or what
@@ -29,13 +31,25 @@ def read(kind: type[T], values: Mapping[str, Any], what: str = "") -> T:
         ) from None
 
 
+@cache
+def _adapter(kind: Any) -> TypeAdapter[Any]:
+    """Slow to build and quick to use: files have thousands of lines."""
+    return TypeAdapter(kind)
+
+
 def _check_keys(kind: Any, values: Mapping[str, Any], what: str) -> None:
-    fields, hints = [f.name for f in dataclasses.fields(kind)], get_type_hints(kind)
+    hints = _hints(kind)
     for key, value in values.items():
-        if key not in fields:
-            raise ConfigError(f"{what}: {unknown('option', key, fields)}")
+        if key not in hints:
+            raise ConfigError(f"{what}: {unknown('option', key, hints)}")
         if dataclasses.is_dataclass(hints[key]) and isinstance(value, Mapping):
             _check_keys(hints[key], value, f"{what}, {key!r}")
+
+
+@cache
+def _hints(kind: Any) -> dict[str, Any]:
+    found = get_type_hints(kind)
+    return {f.name: found[f.name] for f in dataclasses.fields(kind)}
 
 
 def plain(config: Any) -> dict[str, Any]:

@@ -8,7 +8,18 @@ from typing import Annotated, TextIO
 
 import typer
 
-from idcf.cli import demo, doctor, embed, evaluate, export, recommend, serve, train, tune
+from idcf.cli import (
+    demo,
+    doctor,
+    embed,
+    evaluate,
+    export,
+    recommend,
+    reproduce,
+    serve,
+    train,
+    tune,
+)
 from idcf.errors import ArtifactError, IdcfError
 
 app = typer.Typer(
@@ -24,6 +35,8 @@ app.command("export")(export.export)
 app.command("serve")(serve.serve)
 app.command("evaluate")(evaluate.evaluate)
 app.command("tune")(tune.tune)
+app.command("reproduce")(reproduce.reproduce)
+app.command("report")(reproduce.report)
 app.command("demo")(demo.demo)
 app.command("doctor")(doctor.doctor)
 

@@ -47,8 +47,8 @@ def evaluate(
     data = o.opened(dataset, column, implicit, test=test)
     rows = run.evaluate(
         data,
-        _names(models),
-        _names(users),
+        o.names(models),
+        o.names(users),
         seeds,
         preset,
         split=standard_split(
@@ -63,7 +63,3 @@ def evaluate(
     if json:
         write_json(rows, json)
         typer.echo(f"\n{len(rows)} rows written to {json}")
-
-
-def _names(text: str) -> list[str]:
-    return [name.strip() for name in text.split(",") if name.strip()]

@@ -63,6 +63,11 @@ def opened(
     return open_dataset(source, test=test, columns=columns, implicit=implicit, progress=progress)
 
 
+def names(text: str) -> list[str]:
+    """What was separated by commas."""
+    return [name.strip() for name in text.split(",") if name.strip()]
+
+
 def which(key_users: str) -> str | int:
     """A choice of key users as it was typed."""
     return int(key_users) if key_users.isdecimal() else key_users

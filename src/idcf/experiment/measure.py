@@ -31,6 +31,14 @@ from idcf.rng import stream
 NEGATIVES = 5  # for each positive
 NDCG_AT, RECALL_AT = 10, 20
 CELLS = 1 << 21  # of a matrix of scores held at once
+_LISTS = (f"ndcg@{NDCG_AT}", f"recall@{RECALL_AT}")
+
+
+def metrics_of(implicit: bool) -> tuple[str, ...]:
+    """Every metric that such data may have."""
+    if implicit:
+        return ("auc", "auc-user", "ndcg", *_LISTS, f"ndcg@{RECALL_AT}")
+    return ("rmse", "mae", "cover90", "nll", "ndcg", *_LISTS)
 
 
 class Part(NamedTuple):
@@ -44,6 +52,7 @@ class Measured(NamedTuple):
     interval: Interval
     n_users: int
     n_ratings: int
+    each: PerUser | None = None  # what the interval is of: for pairing systems
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,8 +83,8 @@ class Exam:
         return self.asked.rating - min(0.0, float(self.asked.rating.min()))
 
 
-def measure(exam: Exam, parts: Sequence[Part]) -> dict[str, Measured]:
-    """Every metric that the system has, by name."""
+def measure(exam: Exam, parts: Sequence[Part], *, lists: bool = True) -> dict[str, Measured]:
+    """Every metric that the system has, by name; without `lists` no whole catalogue is ranked."""
     asked, scores = exam.asked, _scores(exam, parts)
     found: dict[str, Measured] = {}
     if not exam.rows.implicit and all(part.model.rates for part in parts):
@@ -87,13 +96,16 @@ def measure(exam: Exam, parts: Sequence[Part]) -> dict[str, Measured]:
         found |= _calibration(exam, parts, scores)
     if exam.rows.implicit:
         pooled = metrics.auc_interval(asked.user, scores, asked.rating)
-        found["auc"] = Measured(pooled, len(exam.users), len(exam.rows))
+        each = metrics.auc_parts(asked.user, scores, asked.rating)
+        found["auc"] = Measured(pooled, len(exam.users), len(exam.rows), each)
         found["auc-user"] = _average(exam, metrics.auc_per_user(asked.user, scores, asked.rating))
     found["ndcg"] = _average(exam, metrics.ndcg(asked.user, scores, exam.labels()))
+    if not lists:
+        return found
     best = _lists(exam, parts, max(NDCG_AT, RECALL_AT))
     at = min(NDCG_AT, best.shape[1])
-    found[f"ndcg@{NDCG_AT}"] = _each(exam, metrics.ndcg_at(best, exam.relevant, at))
-    found[f"recall@{RECALL_AT}"] = _each(exam, metrics.recall_at(best, exam.relevant))
+    found[_LISTS[0]] = _each(exam, metrics.ndcg_at(best, exam.relevant, at))
+    found[_LISTS[1]] = _each(exam, metrics.recall_at(best, exam.relevant))
     if exam.rows.implicit:
         found[f"ndcg@{RECALL_AT}"] = _each(exam, metrics.ndcg_at(best, exam.relevant))
     return found
@@ -191,7 +203,7 @@ def _average(exam: Exam, each: PerUser, statistic: Statistic = "mean-ratio") -> 
     interval = metrics.bootstrap(
         each.total, each.weight, statistic=statistic, rng=stream(0, "bootstrap")
     )
-    return Measured(interval, len(each), int(exam.rows.counts()[each.users].sum()))
+    return Measured(interval, len(each), int(exam.rows.counts()[each.users].sum()), each)
 
 
 def _each(exam: Exam, value: np.typing.NDArray[np.float64]) -> Measured:

@@ -6,18 +6,33 @@ The split is fixed by its own seed; the seeds of the models never change it.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from idcf.data.parsers import read_interactions, read_split
-from idcf.data.sources import SOURCES, Dataset, load
-from idcf.data.split import Split, among, hold_out, last_n
+from idcf.data.sources import SOURCES, Dataset, Source, load
+from idcf.data.split import Split, among, at_random, hold_out, last_n
 from idcf.errors import DataError, unknown
+from idcf.rng import stream
 
 SHARE = 0.1  # of the ratings, held out where there is no official split
 SHARES = {"ml-100k": 0.2}  # RecBole's copy has no u1: as large a test part as u1's
 POSITIVES = 10  # of each user, held out of implicit feedback
+
+
+@dataclass(frozen=True)
+class Cut:
+    """Who is a key user: whoever has `threshold` training rows, or each with chance `gamma`."""
+
+    threshold: int | None = None  # None: the data set's own
+    gamma: float | None = None
+
+    def label(self, threshold: int) -> str:
+        if self.gamma is not None:
+            return f"gamma={self.gamma:g}"
+        return f"delta={threshold if self.threshold is None else self.threshold}"
 
 
 def open_dataset(
@@ -48,31 +63,44 @@ def standard_split(
     seed: int = 0,
     threshold: int | None = None,
     key_users: str | int = "threshold",
+    gamma: float | None = None,
 ) -> tuple[Split, str]:
     """The split everybody is measured on, and its name.
 
     The official one where there is one. Otherwise a random share of the ratings or, without
     ratings, ten random positives of each user. Key users have `threshold` training rows;
-    `key_users` takes fewer of them, and the others are then met as newcomers.
+    `key_users` takes fewer of them, and the others are then met as newcomers. With `gamma`, each
+    user is a key user with that probability.
     """
     table, rng = dataset.interactions, np.random.default_rng(seed)
-    delta = dataset.threshold if threshold is None else threshold
+    official = dataset.train is not None and dataset.test is not None
+    how = _how(dataset.name, table.implicit, official, seed)
     if dataset.train is not None and dataset.test is not None:
-        train, test, how = dataset.train, dataset.test, _given(dataset.name)
+        train, test = dataset.train, dataset.test
     elif table.implicit:
         train, test = last_n(table, POSITIVES, rng)
-        how = f"random-{POSITIVES}-per-user-seed{seed}"
     else:
-        share = SHARES.get(dataset.name, SHARE)
-        train, test = hold_out(table, share, rng)
-        how = f"random-{share:.0%}-seed{seed}"
+        train, test = hold_out(table, SHARES.get(dataset.name, SHARE), rng)
+    name = f"{how}, {Cut(threshold, gamma).label(dataset.threshold)}"
+    if gamma is not None:
+        return at_random(train, test, gamma, stream(seed, "key users")), name
+    delta = dataset.threshold if threshold is None else threshold
     split = among(train, test, delta, key_users, seed)
-    fewer = "" if key_users == "threshold" else f", key_users={key_users}"
-    return split, f"{how}, delta={delta}{fewer}"
+    return split, name if key_users == "threshold" else f"{name}, key_users={key_users}"
 
 
-def _given(name: str) -> str:
-    return {"ml-100k": "u1"}.get(name, "official" if name in SOURCES else "given")
+def split_name(source: Source, cut: Cut) -> str:
+    """The name that `standard_split` gives, known without the data (of its first edition)."""
+    how = _how(source.name, source.implicit, bool(source.counts[0].train), 0)
+    return f"{how}, {cut.label(source.threshold)}"
+
+
+def _how(name: str, implicit: bool, official: bool, seed: int) -> str:
+    if official:
+        return {"ml-100k": "u1"}.get(name, "official" if name in SOURCES else "given")
+    if implicit:
+        return f"random-{POSITIVES}-per-user-seed{seed}"
+    return f"random-{SHARES.get(name, SHARE):.0%}-seed{seed}"
 
 
 def _threshold(implicit: bool) -> int:

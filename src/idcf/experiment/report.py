@@ -40,19 +40,22 @@ def write_report(
     path: Path, title: str, lead: str, sections: Sequence[Section], footer: str, loud: str = ""
 ) -> None:
     """The page, whole or not at all. `loud` is what nobody may overlook."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    fresh = path.with_name(f"{path.name}.{os.getpid()}.part")
+    fresh.write_text(page(title, lead, sections, footer, loud), encoding="utf-8")
+    fresh.replace(path)
+
+
+def page(title: str, lead: str, sections: Sequence[Section], footer: str, loud: str = "") -> str:
     body = "\n".join(_section(s) for s in sections)
     warning = f'<p class="loud">{escape(loud)}</p>' if loud else ""
-    page = (
+    return (
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         f'<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<title>{escape(title)}</title><style>{_STYLE}</style></head>\n<body><main>"
         f'<h1>{escape(title)}</h1><p class="lead">{escape(lead)}</p>{warning}\n{body}\n'
         f"<footer>{escape(footer)}</footer></main></body></html>\n"
     )
-    path.parent.mkdir(parents=True, exist_ok=True)
-    fresh = path.with_name(f"{path.name}.{os.getpid()}.part")
-    fresh.write_text(page, encoding="utf-8")
-    fresh.replace(path)
 
 
 def _section(section: Section) -> str:

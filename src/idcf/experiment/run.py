@@ -3,6 +3,8 @@
 `new`       query users, absent from training, known by their histories alone.
 `few-shot`  the same people when their training rows are trained on.
 `all`       every test row; shares its training with `few-shot`.
+`probe`     users with fewer than PROBE training rows, whoever is a key user: one fixed group for
+            splits that differ in that. Trained as `few-shot`; `probe-new` as `new`.
 """
 
 from __future__ import annotations
@@ -11,24 +13,32 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from idcf.data.interactions import Ints
 from idcf.data.sources import Dataset
 from idcf.data.split import Split
-from idcf.errors import ConfigError, unknown
+from idcf.errors import ConfigError, DataError, unknown
 from idcf.experiment import pool
 from idcf.experiment.measure import Exam, Measured, Part, chance, measure
 from idcf.experiment.protocol import standard_split
 from idcf.experiment.rows import FLOORS, Row
+from idcf.metrics import PerUser
 from idcf.models import MODELS, configure, entry, stand_in
 from idcf.train.presets import setting
 from idcf.train.recipes import Job, Trained, Who, divide, train
 from idcf.train.runtime import LOCAL, Runtime
 
-GROUPS = ("new", "few-shot", "all")
+GROUPS: Mapping[str, Who] = {  # and which training each goes with
+    "new": "new",
+    "few-shot": "few-shot",
+    "all": "few-shot",
+    "probe": "few-shot",
+    "probe-new": "new",
+}
+PROBE = 20
 Keep = Callable[[str, str, int, Trained], None]  # model, users, seed
 
 
@@ -100,7 +110,7 @@ def evaluate(
     `keep` is shown each of them."""
     plan = Plan(dataset, models, users, seeds, preset, options or {})
     chosen, name = split or standard_split(dataset)
-    exams = {group: Exam.of(chosen, _asked(chosen, group)) for group in dict.fromkeys(users)}
+    exams = exams_of(chosen, users)
     blank = Row(dataset.name, name, "", preset, "", "", 0, 0, 0, 0, 0, 0, 0)
     rows: list[Row] = []
     for group, exam in exams.items():
@@ -114,52 +124,83 @@ def evaluate(
             replace(blank, model=model, seed=seed),
             replace(job, users=who, seed=seed),
             plan.options_of(model),
-            {group: exam for group, exam in exams.items() if _training(group) == who},
+            {group: exam for group, exam in exams.items() if GROUPS[group] == who},
+            keep is not None,
         )
         for model, who, seed in steps
     }
-    done = pool.each(_examine, tasks, jobs=jobs, progress=progress)
-    for (model, who, seed), (found_rows, trained) in zip(steps, done, strict=True):
-        rows += found_rows
-        if keep:
-            keep(model, who, seed, trained)
+    done = pool.each(examine, tasks, jobs=jobs, progress=progress)
+    for (model, who, seed), examined in zip(steps, done, strict=True):
+        rows += examined.rows
+        if keep and examined.trained:
+            keep(model, who, seed, examined.trained)
     return rows
 
 
-def _examine(
-    stamp: Row, job: Job, options: Mapping[str, Any], exams: Mapping[str, Exam]
-) -> tuple[list[Row], Trained]:
-    """Train one system and put it through its exams."""
-    began = time.perf_counter()
-    trained = train(stamp.model, job, options=options)
-    stamp = replace(stamp, seconds=time.perf_counter() - began)
+class Examined(NamedTuple):
+    """What came out of one training."""
+
+    rows: list[Row]
+    each: Mapping[tuple[str, str], PerUser]  # by group and metric
+    trained: Trained | None
+
+
+def examine(
+    stamp: Row,
+    job: Job,
+    options: Mapping[str, Any],
+    exams: Mapping[str, Exam],
+    keep: bool = False,
+    lists: bool = True,
+) -> Examined:
+    """Train one system and put it through its exams. `random` is chance itself; the model comes
+    back only if it is to be kept, as the way may lead from another process."""
+    began, trained = time.perf_counter(), None
+    if stamp.model != "random":
+        trained = train(stamp.model, job, options=options)
+        stamp = replace(stamp, seconds=time.perf_counter() - began)
     rows: list[Row] = []
+    each: dict[tuple[str, str], PerUser] = {}
     for group, exam in exams.items():
-        found = measure(exam, _parts(trained, job.split))
+        parts = trained and _parts(trained, job.split)
+        found = measure(exam, parts, lists=lists) if parts else chance(exam)
         rows += _rows(replace(stamp, users=group), found)
-    return rows, trained
+        each |= {(group, metric): m.each for metric, m in found.items() if m.each is not None}
+    return Examined(rows, each, trained if keep else None)
+
+
+def exams_of(split: Split, groups: Iterable[str]) -> dict[str, Exam]:
+    """An examination for each group of users."""
+    return {group: Exam.of(split, _asked(split, group)) for group in dict.fromkeys(groups)}
 
 
 def _steps(plan: Plan, groups: Iterable[str]) -> Iterable[tuple[str, Who, int]]:
     """Every training that is needed: `few-shot` and `all` share theirs."""
     for name in plan.names():
-        for who in dict.fromkeys(_training(group) for group in groups):
-            if who == "new" and not _inductive(name):
+        for who in dict.fromkeys(GROUPS[group] for group in groups):
+            if who == "new" and not inductive(name):
                 _note(f"{name} knows only the users it was trained on: no rows for new users")
                 continue
             for seed in range(plan.seeds):
                 yield name, who, seed
 
 
-def _training(group: str) -> Who:
-    return "new" if group == "new" else "few-shot"
-
-
 def _asked(split: Split, group: str) -> Ints:
-    return np.arange(len(split.test.users)) if group == "all" else split.query_users
+    if group == "all":
+        return np.arange(len(split.test.users))
+    if not group.startswith("probe"):
+        return split.query_users
+    light = np.flatnonzero(split.train.counts() < PROBE)
+    if group == "probe-new" and not np.isin(light, split.query_users).all():
+        raise DataError(
+            f"some users with fewer than {PROBE} training rows are key users here, so they are "
+            "not new; ask for the group 'probe'"
+        )
+    return light
 
 
-def _inductive(name: str) -> bool:
+def inductive(name: str) -> bool:
+    """Does this row answer for people it was not trained on?"""
     return bool(getattr(entry(name).build, "inductive", True))
 
 
@@ -173,14 +214,14 @@ def _rows(stamp: Row, found: Mapping[str, Measured]) -> list[Row]:
         replace(
             stamp,
             metric=metric,
-            value=interval.value,
-            low=interval.low,
-            high=interval.high,
-            n_users=n_users,
-            n_ratings=n_ratings,
+            value=m.interval.value,
+            low=m.interval.low,
+            high=m.interval.high,
+            n_users=m.n_users,
+            n_ratings=m.n_ratings,
         )
-        for metric, (interval, n_users, n_ratings) in found.items()
-        if n_users
+        for metric, m in found.items()
+        if m.n_users
     ]
 
 

@@ -12,10 +12,12 @@ from idcf.experiment.paper import published, same_split, systems
 from idcf.experiment.rows import FLOORS, LOWER, NOMINAL, Row
 from idcf.metrics import Interval, mean_of_seeds
 
-_MEANING = {
+MEANING = {
     "new": "new users (absent from training, known by their histories alone)",
     "few-shot": "few-shot users (their few training rows are trained on)",
     "all": "all users (every test row)",
+    "probe": "light users (fewer than 20 training rows, which are trained on)",
+    "probe-new": "light users (fewer than 20 training rows, absent from training)",
 }
 _BEST = "*"
 
@@ -53,10 +55,10 @@ def intervals(rows: Iterable[Row]) -> dict[tuple[str, str], Interval]:
     found: dict[tuple[str, str], list[Interval]] = {}
     for r in rows:
         found.setdefault((r.model, r.metric), []).append(Interval(r.value, r.low, r.high))
-    return {key: _mean(values) for key, values in found.items()}
+    return {key: over_seeds(values) for key, values in found.items()}
 
 
-def _mean(seeds: Sequence[Interval]) -> Interval:
+def over_seeds(seeds: Sequence[Interval]) -> Interval:
     """Two seeds say too little of their spread: then the interval is that of the users."""
     if len(seeds) != 2:
         return mean_of_seeds(seeds)
@@ -69,7 +71,7 @@ def better(metric: str) -> Callable[[Iterable[float]], float]:
     return min if metric in LOWER else max
 
 
-def _arrow(metric: str) -> str:
+def arrow(metric: str) -> str:
     return f"→ {NOMINAL[metric]:g}" if metric in NOMINAL else "↓" if metric in LOWER else "↑"
 
 
@@ -85,7 +87,7 @@ def _table(rows: Sequence[Row]) -> Table:
     beside = [m for m in metrics if systems(first.dataset, first.users, m)]
     header = ["model"]
     for m in metrics:
-        header += [f"{m} {_arrow(m)}", *(["paper"] if m in beside else [])]
+        header += [f"{m} {arrow(m)}", *(["paper"] if m in beside else [])]
 
     def line(model: str) -> tuple[str, ...]:
         out = [model]
@@ -99,7 +101,7 @@ def _table(rows: Sequence[Row]) -> Table:
         return tuple(out)
 
     return Table(
-        f"{first.dataset}: {_MEANING.get(first.users, first.users)}",
+        f"{first.dataset}: {MEANING.get(first.users, first.users)}",
         (*_notes(rows), *_others(first, beside, models)),
         tuple(header),
         tuple(line(m) for m in models if m in FLOORS),
@@ -157,13 +159,17 @@ def _text(table: Table) -> str:
 
 
 def _markdown(table: Table) -> str:
-    def row(line: Sequence[str]) -> str:
-        return f"| {' | '.join(_bold(x) for x in line)} |"
-
-    rule = f"|{'|'.join(['---'] * len(table.header))}|"
-    body = [row(line) for line in (*table.floors, *table.body)]
     notes = "  \n".join(table.notes).replace(f"{_BEST} best", "bold: best")
-    return "\n".join([f"**{table.title}**", "", notes, "", row(table.header), rule, *body])
+    return "\n".join(
+        [f"**{table.title}**", "", notes, "", grid(table.header, (*table.floors, *table.body))]
+    )
+
+
+def grid(header: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
+    """Rows as Markdown has them; what ends in a star is bold."""
+    rule = f"|{'|'.join(['---'] * len(header))}|"
+    first, *rest = (f"| {' | '.join(_bold(x) for x in line)} |" for line in (header, *lines))
+    return "\n".join([first, rule, *rest])
 
 
 def _bold(text: str) -> str:

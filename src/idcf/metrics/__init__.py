@@ -6,12 +6,11 @@ label` in any order, and a user is whatever integer their rows share.
 
 from __future__ import annotations
 
+from idcf.metrics.auc import auc_interval, auc_parts, auc_pooled
 from idcf.metrics.calibration import covered, negative_log_likelihood, reliability
 from idcf.metrics.ranking import (
     Relevant,
-    auc_interval,
     auc_per_user,
-    auc_pooled,
     hit_at,
     mrr_at,
     ndcg,
@@ -30,6 +29,7 @@ __all__ = [
     "Relevant",
     "absolute_error",
     "auc_interval",
+    "auc_parts",
     "auc_per_user",
     "auc_pooled",
     "bootstrap",

@@ -1,8 +1,9 @@
 """How well a user's items are ordered.
 
 Two settings. *Rated lists*: flat rows `user, score, label`, each user's own test items put in order
-of score; `ndcg`, `auc_*`. *Full catalogue*: `top` [U, k], the best items of all (-1 = empty place)
-from any ranker, against the user's relevant items; `recall_at`, `hit_at`, `mrr_at`, `ndcg_at`.
+of score; `ndcg`, `auc_per_user`. *Full catalogue*: `top` [U, k], the best items of all (-1 = empty
+place) from any ranker, against the user's relevant items; `recall_at`, `hit_at`, `mrr_at`,
+`ndcg_at`.
 Discount of rank r = 1, 2, ...: 1 / log2(r + 1), and 0 beyond the cut-off.
 """
 
@@ -14,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from idcf.errors import ConfigError, DataError, unknown
-from idcf.metrics.stats import Array, Floats, Interval, Ints, PerUser, columns, sum_by
+from idcf.metrics.auc import binary, no_nan
+from idcf.metrics.stats import Array, Floats, Ints, PerUser, columns, sum_by
 
 Gain = Literal["exp", "linear"]
 Denominator = Literal["relevant", "min"]
@@ -52,7 +54,7 @@ def ndcg(
     and the order of rows decides nothing. With `rng`, ties are broken by one random draw instead.
     """
     user, score, label = columns(user=user, score=score, label=label)
-    _no_nan(score, "score")
+    no_nan(score, "score")
     gained = _gains(label, gain)
     _cut(k)
     # ties by gain: of no weight in the expectation, but the same sum to the last bit
@@ -78,20 +80,12 @@ def random_ndcg(
     return ndcg(user, np.zeros(len(label)), label, gain=gain, k=k, min_rows=min_rows)
 
 
-def auc_pooled(score: Array, positive: Array) -> float:
-    """P(a positive row scores above a negative row), all users' rows in one pot, ties half.
-
-    Denominator: all positive-negative pairs, also those of two different users.
-    """
-    return auc_interval(np.arange(len(score)), score, positive).value
-
-
 def auc_per_user(user: Array, score: Array, positive: Array) -> PerUser:
     """P(a positive row scores above a negative row of the same user), ties half.
 
     Each user counts once; users whose rows are all positive or all negative are left out.
     """
-    user, score, positive = _binary(user, score, positive)
+    user, score, positive = binary(user, score, positive)
     order = np.lexsort((score, user))
     users, start, rank = _groups(user[order])
     middle = _shared(np.add(rank, 1, dtype=np.float64), rank, score[order])
@@ -101,31 +95,6 @@ def auc_per_user(user: Array, score: Array, positive: Array) -> PerUser:
     above = _sums(middle * hit, start) - ones * (ones + 1) / 2
     kept = pairs > 0
     return PerUser(users[kept], above[kept] / pairs[kept], np.ones(int(kept.sum())))
-
-
-def auc_interval(user: Array, score: Array, positive: Array, *, level: float = 0.95) -> Interval:
-    """`auc_pooled` and its normal interval, users being the unit of chance.
-
-    Var = Σ_u (Σ_{u's positives}(V - A) / n₁ + Σ_{u's negatives}(V - A) / n₀)², V the share of
-    rows of the other class that a row stands on the right side of (Obuchowski 1997).
-    """
-    from scipy.special import ndtri
-
-    if not 0 < level < 1:
-        raise ConfigError(f"level is {level}: give a share between 0 and 1, such as 0.95")
-    user, score, positive = _binary(user, score, positive)
-    ones, zeros = int(positive.sum()), int((~positive).sum())
-    if not ones or not zeros:
-        raise DataError(f"auc needs both classes, got {ones} positive and {zeros} negative rows")
-    high, low = np.sort(score[positive]), np.sort(score[~positive])
-    right = np.empty(len(score))
-    right[positive] = _below(low, score[positive]) / zeros
-    right[~positive] = 1 - _below(high, score[~positive]) / ones
-    auc = float(right[positive].mean())
-    part = (right - auc) / np.where(positive, ones, zeros)
-    users, owner = np.unique(user, return_inverse=True)
-    half = float(ndtri(0.5 + level / 2)) * float(np.linalg.norm(sum_by(owner, part, len(users))))
-    return Interval(auc, max(auc - half, 0.0), min(auc + half, 1.0))
 
 
 def recall_at(
@@ -240,7 +209,7 @@ def _where(defined: NDArray[np.bool_], above: Array, below: Array) -> Floats:
 def _gains(label: Array, gain: str) -> Floats:
     if gain not in get_args(Gain):
         raise ConfigError(unknown("gain", gain, get_args(Gain)))
-    _no_nan(label, "label")
+    no_nan(label, "label")
     label = label.astype(np.float64)
     if label.min(initial=0) < 0:
         raise DataError(f"label {label.min():g} is below 0 and has no gain: shift the labels")
@@ -272,26 +241,6 @@ def _discount(rank: Ints, k: int | None) -> Floats:
     """1 / log2(r + 1) of ranks counted from 0 here."""
     discount = 1 / np.log2(np.add(rank, 2, dtype=np.float64))
     return discount if k is None else np.where(rank < k, discount, 0.0)
-
-
-def _below(sorted_scores: Array, score: Array) -> Floats:
-    """How many of the sorted scores lie below each score, equal ones counted half."""
-    left = np.searchsorted(sorted_scores, score, "left")
-    return np.add(left, np.searchsorted(sorted_scores, score, "right"), dtype=np.float64) / 2
-
-
-def _binary(user: Array, score: Array, positive: Array) -> list[Array]:
-    user, score, positive = columns(user=user, score=score, positive=positive)
-    _no_nan(score, "score")
-    if positive.dtype != np.bool_ and not np.isin(positive, (0, 1)).all():
-        raise DataError("positive holds values other than 0 and 1: say which labels are positive")
-    return [user, score.astype(np.float64), positive.astype(np.bool_)]
-
-
-def _no_nan(x: Array, name: str) -> None:
-    bad = np.flatnonzero(np.isnan(x))
-    if len(bad):
-        raise DataError(f"{name} is NaN in {len(bad)} rows, first in row {bad[0]}: mend the model")
 
 
 def _cut(k: int | None) -> None:

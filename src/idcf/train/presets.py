@@ -17,6 +17,7 @@ from idcf.errors import ConfigError, unknown
 from idcf.models import MODELS, entry
 from idcf.train.loop import TrainConfig
 
+PRESETS = ("clean", "published")
 OWN = "own"  # the row for data that has no name here
 
 
@@ -63,6 +64,11 @@ def setting(
         found[part] = {**found.get(part, {}), (rest if part == "train" else key): value}
     train = read(TrainConfig, found.pop("train", {}), f"training of {name!r}")
     return read(Setting, {**found, "train": train}, f"setting of {name!r}")
+
+
+def has_row(preset: str, name: str) -> bool:
+    """Does the table say anything of this model? `clean` may rely on the defaults."""
+    return name in _table().get(preset, {})
 
 
 _FIELDS = {f.name for f in fields(Setting)}

@@ -1,0 +1,96 @@
+"""Every system against the best simple one, paired over users."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from idcf.experiment import store
+from idcf.experiment.rows import LOWER
+from idcf.experiment.spec import load_all
+from idcf.experiment.store import Pair, Record
+from idcf.experiment.tables import over_seeds
+from idcf.metrics import paired
+from idcf.metrics.stats import Statistic
+from idcf.rng import stream
+
+SIMPLE = ("item-mean", "popularity", "bias", "item-knn", "ease", "als")
+Systems = dict[tuple[str, str], list[Record]]  # (model, preset) -> its seeds
+
+
+def columns(records: Iterable[Record]) -> dict[tuple[str, str, str], Systems]:
+    """(split, users, metric) -> the rows of every system."""
+    found: dict[tuple[str, str, str], Systems] = {}
+    for r in records:
+        systems = found.setdefault((r.split, r.users, r.metric), {})
+        systems.setdefault((r.model, r.preset), []).append(r)
+    return found
+
+
+def best_simple(systems: Systems, metric: str) -> str | None:
+    """The simple baseline with the best mean: on test rows, which favours it and not us."""
+    means = {
+        model: sum(r.value for r in rows) / len(rows)
+        for (model, preset), rows in systems.items()
+        if model in SIMPLE and preset == "clean"
+    }
+    if not means:
+        return None
+    return (min if metric in LOWER else max)(means, key=lambda m: means[m])
+
+
+def update(results: Path, dataset: str) -> int:
+    """Pair what can be paired anew; differences whose values are not at hand stay. How many."""
+    records = store.records(results, dataset)
+    lines = store.read(results, Pair, dataset)
+    wanted = {m for spec in load_all().values() if dataset in spec.datasets for m in spec.metrics}
+    fresh = 0
+    for (_, _, metric), systems in columns(records).items():
+        baseline = best_simple(systems, metric) if metric in wanted else None
+        if baseline is None:
+            continue
+        against = {r.seed: r for r in systems[baseline, "clean"]}
+        for system, rows in systems.items():
+            mine = [(r, against[r.seed]) for r in rows if r.seed in against]
+            if not mine or system in ((baseline, "clean"), ("random", "clean")):
+                continue
+            options = "+".join(sorted({f"{a.options}/{b.options}" for a, b in mine}))
+            known = lines.get(pair_key(mine[0][0]))
+            if known and (known.baseline, known.options, known.seeds) == (
+                *(baseline, options),
+                len(mine),
+            ):
+                continue
+            if line := _pair(results, mine, baseline, options):
+                lines[line.key()] = line
+                fresh += 1
+    store.rewrite(results, Pair, dataset, sorted(lines.values(), key=Pair.key))
+    return fresh
+
+
+def pair_key(r: Record) -> tuple[str, ...]:
+    """The key of the difference that a row goes into."""
+    return r.dataset, r.split, r.model, r.preset, r.users, r.metric
+
+
+def _pair(
+    results: Path, mine: list[tuple[Record, Record]], baseline: str, options: str
+) -> Pair | None:
+    """Seed against seed, then the mean over seeds."""
+    found, first = [], mine[0][0]
+    for record, other in mine:
+        a, b = (store.load_each(results, r) for r in (record, other))
+        if a is None or b is None:
+            return None
+        statistic: Statistic = "rmse" if record.metric == "rmse" else "mean-ratio"
+        rng = stream(0, "bootstrap")
+        found.append(paired(a, b, statistic=statistic, rng=rng).difference)
+    value, low, high = over_seeds(found)
+    return Pair(
+        *(first.dataset, first.split, first.model, first.preset, first.users, first.metric),
+        baseline,
+        *(value, low, high),
+        first.n_users,
+        len(found),
+        options,
+    )

@@ -1,0 +1,30 @@
+"""Small worlds under the names of real data sets, so that the tables' own path runs on them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from idcf.data.interactions import Interactions
+from idcf.data.sources import SOURCES, Dataset
+from idcf.data.split import hold_out, last_n
+from idcf.data.synthetic import checkerboard
+
+
+def small(name: str) -> Dataset:
+    """Of the same kind as the data set of this name, with features, and split as it is."""
+    source, rng = SOURCES[name], np.random.default_rng(0)
+    few, many = (26, 70) if source.implicit else (14, 42)
+    table = checkerboard(48, 90, rng, few=few, many=many, implicit=source.implicit)
+    features = {
+        side: rng.integers(0, 2, (n, 3)).astype(np.float32)
+        for side, n in (("user_features", 48), ("item_features", 90))
+    }
+    table = replace(table, **features)  # type: ignore[arg-type]
+    train, test = _official(table, rng) if source.counts[0].train else (None, None)
+    return Dataset(name, table, train, test, {}, source.threshold)
+
+
+def _official(table: Interactions, rng: np.random.Generator) -> tuple[Interactions, Interactions]:
+    return last_n(table, 8) if table.implicit else hold_out(table, 0.1, rng)

@@ -1,0 +1,389 @@
+"""Runs that are made once, kept at once, taken up again, paired, merged and drawn."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tables_world import small
+from typer.testing import CliRunner
+
+from idcf.cli import app
+from idcf.data.sources import SOURCES
+from idcf.errors import ConfigError, DataError
+from idcf.experiment import pages, pairs, pool, run, store
+from idcf.experiment import reproduce as work
+from idcf.experiment.measure import Exam, Part, measure
+from idcf.experiment.plan import Run, fingerprint, runs_of
+from idcf.experiment.protocol import Cut, split_name, standard_split
+from idcf.experiment.spec import find, load_all, refusal
+from idcf.experiment.store import Failure, Pair, Record
+from idcf.metrics import auc_interval, auc_parts, paired
+from idcf.train.recipes import Job, train
+
+ROOT = Path(__file__).parents[2]
+FAST = ["random", "item-mean", "popularity", "bias"]
+
+
+def fast(table: str = "table4", dataset: str = "ml-100k", seeds: int = 2) -> list[Run]:
+    return runs_of([find(table)], datasets=[dataset], models=FAST, seeds=seeds)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Results of the quick systems in tables 2 and 4."""
+    results = tmp_path_factory.mktemp("made")
+    runs = runs_of([find("table2"), find("table4")], datasets=["ml-100k"], models=FAST, seeds=2)
+    assert not work.reproduce(runs, results, opened=small).failed
+    return results
+
+
+def copy(source: Path, place: Path) -> Path:
+    for path in source.rglob("*"):
+        if path.is_file():
+            (place / path.relative_to(source)).parent.mkdir(parents=True, exist_ok=True)
+            (place / path.relative_to(source)).write_bytes(path.read_bytes())
+    return place
+
+
+def test_a_training_serves_all_its_groups_and_tables() -> None:
+    runs = runs_of(load_all().values(), datasets=["ml-1m"], models=["bias"])
+    usual = [r for r in runs if r.split.endswith("delta=30")]
+    assert [(r.users, r.seed) for r in usual] == [
+        *(("few-shot", n) for n in range(3)),
+        *(("new", n) for n in range(3)),
+    ]
+    assert usual[0].groups() == ["all", "few-shot", "probe"]
+    assert usual[-1].groups() == ["new", "probe-new"]
+    drawn = next(r for r in runs if "gamma" in r.split and r.users == "new")
+    assert drawn.groups() == ["new"]  # the light ones are not all new there
+
+
+def test_rows_are_done_once(made: Path) -> None:
+    rows = store.records(made, "ml-100k")
+    assert {r.users for r in rows} == {"all", "few-shot", "new"}
+    assert all(r.version and r.device == "cpu" and r.options for r in rows)
+    for table in ("table2", "table4"):
+        assert work.missing(fast(table), made) == []
+    assert len(work.missing(fast(seeds=3), made)) == 3  # one more seed each; chance has one
+    text = (made / "ml-100k.jsonl").read_text()
+    assert len(text.splitlines()) == len(rows)
+
+
+def test_a_row_is_what_evaluate_gives(made: Path) -> None:
+    data = small("ml-100k")
+    rows = run.evaluate(data, ["bias"], ["new", "all"])
+    kept = {(r.model, r.users, r.metric): r for r in store.records(made, "ml-100k") if not r.seed}
+    for row in rows:
+        there = kept[row.model, row.users, row.metric]
+        assert there.split == row.split
+        assert there.value == pytest.approx(row.value, abs=1e-6)
+
+
+def test_other_settings_are_run_again(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    [*_, last] = fast()
+    other = last._replace(options=(("strength", 3.0),))
+    assert other.fingerprint() != last.fingerprint()
+    assert work.missing([last], made) == []
+    assert work.missing([other], made) == [other]
+    assert fingerprint("random", "clean", "ml-100k", {}) == "none"
+    pair = [fingerprint("idcf-nn", p, "ml-100k", {}) for p in ("clean", "published")]
+    assert len(set(pair)) == 2
+
+
+def test_a_newer_run_replaces_the_older(made: Path, tmp_path: Path) -> None:
+    results = copy(made, tmp_path)
+    [*_, last] = fast()
+    other = last._replace(options=(("strength", 3.0),))
+    work.reproduce([other], results, opened=small)
+    assert work.missing([other], results) == []
+    assert work.missing([last], results) == [last]
+    assert len(store.records(results, "ml-100k")) == len(store.records(made, "ml-100k"))
+
+
+def test_a_line_cut_short_is_survived_and_said(
+    made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    results = copy(made, tmp_path)
+    path = results / "ml-100k.jsonl"
+    whole = path.read_bytes()
+    for cut in (1, 40, len(whole.splitlines()[-1]) + 1):  # the newline, half a line, a line
+        path.write_bytes(whole[:-cut])
+        assert len(work.missing([*fast("table2"), *fast("table4")], results)) == 1
+        told = capsys.readouterr().err
+        assert ("cut short" in told) is (cut != len(whole.splitlines()[-1]) + 1)
+    path.write_bytes(whole[:-40])
+    [lost] = work.missing([*fast("table2"), *fast("table4")], results)
+    work.reproduce([lost], results, opened=small)
+    capsys.readouterr()
+    assert work.missing([*fast("table2"), *fast("table4")], results) == []
+    assert "cut short" not in capsys.readouterr().err
+
+
+def test_a_damaged_line_is_an_error(made: Path, tmp_path: Path) -> None:
+    results = copy(made, tmp_path)
+    path = results / "ml-100k.jsonl"
+    lines = path.read_text().splitlines()
+    path.write_text("\n".join([lines[0], lines[1][:20], *lines[2:]]) + "\n")
+    with pytest.raises(DataError, match=r"ml-100k.jsonl, line 2: .*mend or delete"):
+        store.records(results, "ml-100k")
+
+
+def test_a_failure_is_put_down_and_the_others_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def train_or_not(name: str, job: Job, **more: Any) -> Any:
+        if name == "item-mean":
+            raise ConfigError("it would not")
+        return train(name, job, **more)
+
+    monkeypatch.setattr(run, "train", train_or_not)
+    found = work.reproduce(fast(seeds=1), tmp_path, opened=small)
+    assert list(found.failed.values()) == ["ConfigError: it would not"]
+    assert [r.model for r in found.made] == ["random", "popularity", "bias"]
+    assert found.left == 1
+    assert "failed: ml-100k delta=30: item-mean (clean)" in capsys.readouterr().err
+    [line] = store.read(tmp_path, Failure, "ml-100k").values()
+    assert line.reason == "ConfigError: it would not"
+    assert "failed: ConfigError: it would not" in pages.render(tmp_path)["table4.md"]
+    monkeypatch.undo()
+    work.reproduce(work.missing(fast(seeds=1), tmp_path), tmp_path, opened=small)
+    assert store.read(tmp_path, Failure, "ml-100k") == {}
+    assert not (tmp_path / "ml-100k.failed.jsonl").exists()
+
+
+def test_several_processes_write_the_rows_of_one(made: Path, tmp_path: Path) -> None:
+    work.reproduce(fast(), tmp_path, jobs=2, opened=small)
+
+    def values(results: Path) -> set[tuple[Any, ...]]:
+        return {(*r.key(), r.value) for r in store.records(results, "ml-100k") if r.users == "new"}
+
+    assert values(tmp_path) == values(made)
+
+
+def test_the_longest_start_first(made: Path) -> None:
+    runs = runs_of([find("table4")], datasets=["ml-100k"], seeds=1)
+    order = [r.model for r in work.missing(runs, made, longest_first=True)]
+    assert order[0].startswith("idcf-n")
+    plain = [r.model for r in work.missing(runs, made)]
+    assert plain == [r.model for r in runs if r.model not in FAST]
+
+
+def test_a_helper_that_dies_takes_no_other_run_with_it() -> None:
+    tasks = {"a": (0,), "b": (7,), "c": (0,), "d": (0,)}
+    found = dict(pool.finished(die_or_live, tasks, jobs=2))
+    assert isinstance(found.pop("b"), ConfigError)
+    assert found == {"a": 0, "c": 0, "d": 0}
+
+
+def die_or_live(code: int) -> int:
+    if code:
+        os._exit(code)
+    return code
+
+
+_SLOW = """
+import sys, time
+sys.path.insert(0, {here!r})
+from pathlib import Path
+import torch
+torch.set_num_threads(1)
+from idcf.experiment import reproduce as work, run
+from test_reproduce import fast
+from tables_world import small
+train = run.train
+def slow(*args, **more):
+    time.sleep(0.2)
+    return train(*args, **more)
+run.train = slow
+work.reproduce(work.missing(fast(seeds=9), Path({results!r})), Path({results!r}), opened=small)
+"""
+
+
+def test_a_kill_at_any_moment_costs_one_run(tmp_path: Path) -> None:
+    code = _SLOW.format(here=str(Path(__file__).parent), results=str(tmp_path))
+    child = subprocess.Popen([sys.executable, "-c", code])
+    path = tmp_path / "ml-100k.jsonl"
+    until = time.monotonic() + 120
+    while time.monotonic() < until and not (path.exists() and path.read_bytes().count(b"\n") > 12):
+        time.sleep(0.02)
+    child.send_signal(signal.SIGKILL)
+    child.wait()
+    left = work.missing(fast(seeds=9), tmp_path)
+    assert 0 < len(left) < 28
+    found = work.reproduce(left, tmp_path, opened=small)
+    assert len(found.made) == len(left)
+    assert work.missing(fast(seeds=9), tmp_path) == []
+
+
+def test_differences_are_paired_over_users(made: Path) -> None:
+    lines = store.read(made, Pair, "ml-100k")
+    place = ("ml-100k", split_name(SOURCES["ml-100k"], Cut()))
+    found = lines[(*place, "item-mean", "clean", "new", "rmse")]
+    assert (found.baseline, found.seeds) == ("bias", 2)
+    split, _ = standard_split(small("ml-100k"))
+    exam = Exam.of(split, split.query_users)
+    each = []
+    for name in ("item-mean", "bias"):
+        model = train(name, Job(split)).model
+        each.append(measure(exam, [Part(model, split.query_users)])["rmse"])
+    gap = each[0].interval.value - each[1].interval.value
+    assert found.difference == pytest.approx(gap, abs=2e-3)  # the grid of `bias` sees the seed
+    assert found.low <= found.difference <= found.high
+    assert not any(p.model in ("bias", "random") for p in lines.values() if p.metric == "rmse")
+
+
+def test_differences_stay_where_the_values_are_gone(made: Path, tmp_path: Path) -> None:
+    results = copy(made, tmp_path)
+    before = store.read(results, Pair, "ml-100k")
+    assert pairs.update(results, "ml-100k") == 0  # nothing is computed twice
+    for path in (results / ".per-user").rglob("*.npz"):
+        path.unlink()
+    (results / "ml-100k.paired.jsonl").write_text(
+        "".join(json.dumps({**line_of(x), "options": "old"}) + "\n" for x in before.values())
+    )
+    assert pairs.update(results, "ml-100k") == 0
+    assert store.read(results, Pair, "ml-100k").keys() == before.keys()
+
+
+def line_of(pair: Pair) -> dict[str, Any]:
+    return {name: getattr(pair, name) for name in Pair.__dataclass_fields__}
+
+
+def test_pooled_auc_can_be_paired() -> None:
+    """What users add averages to the AUC, and its bootstrap is as wide as the known interval."""
+    rng = np.random.default_rng(0)
+    user, label = np.repeat(np.arange(300), 12), rng.random(3600) < 0.3
+    score = label + rng.normal(0, 1.5, 3600) + np.repeat(rng.normal(0, 0.5, 300), 12)
+    each, whole = auc_parts(user, score, label), auc_interval(user, score, label)
+    assert each.mean() == pytest.approx(whole.value)
+    worse = auc_parts(user, np.zeros(3600), label)
+    found = paired(each, worse, rng=np.random.default_rng(1)).difference
+    assert found.value == pytest.approx(whole.value - 0.5)
+    assert found.high - found.low == pytest.approx(whole.high - whole.low, rel=0.1)
+
+
+def test_rows_from_elsewhere_are_merged_once(made: Path, tmp_path: Path) -> None:
+    there, here = copy(made, tmp_path / "there"), tmp_path / "here"
+    (there / "other-study.jsonl").write_text('{"dataset": "ml-1m"}\n')
+    fresh = store.merge(there, here)
+    assert fresh == len(store.records(made, "ml-100k")) + len(store.read(made, Pair, "ml-100k"))
+    assert store.merge(there, here) == 0
+    assert not (here / "other-study.jsonl").exists()
+    assert store.records(here, "ml-100k") == store.records(made, "ml-100k")
+    assert len(list(here.rglob("*.npz"))) == len(list(made.rglob("*.npz")))
+    [first, *_] = store.records(there, "ml-100k")
+    store.append(there, "ml-100k", [replace(first, value=0.25)])
+    assert store.merge(there, here) == 1
+    assert 0.25 in [r.value for r in store.records(here, "ml-100k")]
+    with pytest.raises(DataError, match="no folder of results"):
+        store.merge(tmp_path / "nowhere", here)
+
+
+def test_random_key_users_have_their_split() -> None:
+    data = small("ml-1m")
+    split, how = standard_split(data, gamma=0.75)
+    assert how == "random-10%-seed0, gamma=0.75" == split_name(SOURCES["ml-1m"], Cut(gamma=0.75))
+    assert 20 < len(split.key_users) < 48
+    again, _ = standard_split(data, gamma=0.75)
+    assert np.array_equal(split.key_users, again.key_users)
+    light = split.train.counts() < run.PROBE
+    probe = run.exams_of(split, ["probe"])["probe"]
+    assert set(probe.users) <= set(np.flatnonzero(light))
+    with pytest.raises(DataError, match="ask for the group 'probe'"):
+        run.exams_of(split, ["probe-new"])
+    with pytest.raises(DataError, match="another edition"):
+        work.reproduce([fast()[0]._replace(split="u2, delta=30")], Path(), opened=small)
+
+
+def test_why_there_is_no_number() -> None:
+    assert refusal("no-such-system", "ml-1m", "new", Cut()) == "not built"
+    assert refusal("pmf", "ml-1m", "new", Cut()) == "inductive only"
+    assert refusal("pmf", "ml-1m", "few-shot", Cut()) == ""
+    assert refusal("bias", "amazon-books", "new", Cut()) == "refused: needs ratings"
+    assert refusal("idcf-bayes", "amazon-books", "new", Cut()) == ""
+    assert refusal("bias", "ml-1m", "probe-new", Cut(gamma=0.5)) == "some are key users"
+
+
+def test_pages_say_what_there_is_and_why_not(made: Path, tmp_path: Path) -> None:
+    found = pages.render(made)
+    assert found == pages.render(made)
+    four = found["table4.md"]
+    section = next(x for x in four.split("\n## ") if x.startswith("ml-100k") and "rmse" in x[:99])
+    lines = {x.split(" | ")[0].strip("| "): x for x in section.splitlines() if x[:1] == "|"}
+    assert lines["bias"].count("**") == 2
+    assert "best simple" in lines["bias"]
+    assert "(2 of 3 seeds)" in lines["item-mean"]
+    assert "orders only" in lines["popularity"]
+    assert "| 1.078 | not run | not run |" in lines["idcf-nn"]
+    assert "**1.011**" in lines["idcf-gc"]
+    assert "not in the paper" in lines["als"]
+    assert "not reported" in found["table2.md"]
+    assert "inductive only" in found["table3.md"]
+    assert "refused: needs ratings" in found["table7.md"]
+    assert "some are key users" in found["table6.md"]
+    html = found["index.html"]
+    assert html.count("<h1>") == 1
+    assert "<script" not in html
+    assert "http" not in html
+    pages.write(tmp_path, found)
+    assert pages.outdated(tmp_path, found) == []
+    (tmp_path / "table4.md").write_text("else")
+    assert pages.outdated(tmp_path, found) == ["table4.md"]
+
+
+def test_settings_that_changed_are_marked(made: Path, tmp_path: Path) -> None:
+    results = copy(made, tmp_path)
+    rows = [replace(r, options="old") for r in store.records(results, "ml-100k")]
+    store.rewrite(results, Record, "ml-100k", rows)
+    assert "] †" in pages.render(results)["table4.md"]
+    assert "] †" not in pages.render(made)["table4.md"]
+
+
+def test_the_committed_pages_are_what_the_rows_say() -> None:
+    found = pages.render(ROOT / "experiments/results")
+    assert pages.outdated(ROOT / "docs/results", found) == [], "run `idcf report`"
+
+
+def cli(*words: str) -> Any:
+    return CliRunner().invoke(app, [str(w) for w in words])
+
+
+def test_on_the_command_line(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(work, "open_dataset", small)
+    monkeypatch.setattr(work.reproduce, "__kwdefaults__", {**kwdefaults(), "opened": small})
+    where = ["--dataset", "ml-100k", "--models", "bias", "--results", str(tmp_path)]
+    dry = cli("reproduce", "table4", *where, "--dry-run", "--json")
+    assert len(json.loads(dry.stdout)["missing"]) == 3
+    done = cli("reproduce", "table4", *where, "--seeds", "1", "--device", "cpu")
+    assert done.exit_code == 0, done.output
+    assert "1 runs made, 0 failed" in done.stdout
+    more = cli("reproduce", "table4", *where, "--merge", str(made), "--json")
+    assert json.loads(more.stdout)["merged"] > 10
+    drawn = cli("report", "--results", str(tmp_path), "--out", str(tmp_path / "pages"))
+    assert "6 pages written" in drawn.stdout
+    same = cli("report", "--results", str(tmp_path), "--out", str(tmp_path / "pages"), "--check")
+    assert (same.exit_code, "6 pages are current" in same.stdout) == (0, True)
+    (tmp_path / "pages" / "table2.md").unlink()
+    other = cli("report", "--results", str(tmp_path), "--out", str(tmp_path / "pages"), "--check")
+    assert (other.exit_code, "table2.md is not what" in other.stdout) == (1, True)
+
+
+def kwdefaults() -> dict[str, Any]:
+    return dict(work.reproduce.__kwdefaults__ or {})
+
+
+def test_wrong_words_are_told() -> None:
+    with pytest.raises(ConfigError, match="no system of the table named 'bais'; did you mean"):
+        runs_of([find("table4")], models=["bais"])
+    with pytest.raises(ConfigError, match="no dataset of the table named 'amazon-books'"):
+        runs_of([find("table4")], datasets=["amazon-books"])
