@@ -35,6 +35,8 @@ _OPTIONS: Mapping[str, Mapping[str, Any]] = {  # what suits a world this small
     "pmf": {"embedding_size": 8},
     "nnmf": {"embedding_size": 8, "hidden": (16,)},
     "gcmc": {"embedding_size": 8, "hidden": (16,)},
+    "f-eae": {"channels": 16, "code": 8, "dropout": 0.1},
+    "gcmc-softmax": {"hidden": 20, "embedding_size": 8, "node_dropout": 0.1, "dropout": 0.1},
 }
 _SAMPLE = {"sample": 24}  # fewer than the key users, so that training draws
 
