@@ -108,6 +108,11 @@ MODELS: dict[str, Entry] = {
     "idcf-odds": Entry(Odds, OddsConfig, solver="odds", implicit_only=True),
     "pmf": Entry(Factor, FactorConfig, {"head": "dot"}),
     "nnmf": Entry(Factor, FactorConfig, {"head": "perceptron"}),
+    "nnmf-original": Entry(
+        Factor,
+        FactorConfig,
+        {"head": "concat", "embedding_size": 60, "hidden": (50, 50, 50)},
+    ),
     "gcmc": Entry(GCMC, GCMCConfig),
     "f-eae": Entry(FEAE, FEAEConfig, ratings_only=True),
     "gcmc-softmax": Entry(GCMCSoftmax, GCMCSoftmaxConfig, ratings_only=True),

@@ -166,23 +166,23 @@ class FEAE(Graded):
             return heard[-1]
 
         x = F.one_hot(level, len(self.levels)).float()
-        *first, last = self.encoder
+        *first, last = _hearing(self.encoder)
         for layer in first:
             x = F.leaky_relu(layer(x, rows, column, hear(layer, x)), _SLOPE)
         code = last.of_rows(x, rows, column, hear(last, x))
-        silent = rows.count[:, None] == 0
+        silent = rows.read[:, None] == 0
         if isinstance(columns, Columns):
             known, nobody = columns.code, columns.nobody
         else:
             known = last.of_columns(x, rows, columns, heard[-1])
             nobody = code.masked_fill(silent, 0).sum(0) / (~silent).sum().clamp(min=1)
         code = torch.where(silent, nobody, code)
-        said = []
-        if self.config.exchangeable_decoder:
+        said, later = [], _hearing(self.decoder)
+        if later:
             x = torch.cat([code.index_select(0, rows.of), known.index_select(0, column)], -1)
-            for layer in self.decoder:
-                said.append(layer.row(rows.mean(x)))
-                x = F.leaky_relu(layer(x, rows, column, hear(layer, x)), _SLOPE)
+        for layer in later:
+            said.append(layer.row(rows.mean(x)))
+            x = F.leaky_relu(layer(x, rows, column, hear(layer, x)), _SLOPE)
         return Rows(code, said), Columns(heard, known, nobody)
 
     def _decode(self, rows: Rows, columns: Columns, asked: Asked) -> Tensor:
@@ -191,6 +191,7 @@ class FEAE(Graded):
         x = torch.empty(0)
         for number, layer in enumerate(self.decoder):
             own = layer.own if isinstance(layer, Exchangeable) else layer
+            assert isinstance(own, nn.Linear)
             if number:
                 x = F.dropout(F.leaky_relu(x, _SLOPE), drop, self.training)
                 x = own(x)
@@ -205,3 +206,7 @@ class FEAE(Graded):
 
 def _layers(kind: type[nn.Module], *sizes: int) -> nn.ModuleList:
     return nn.ModuleList(kind(a, b) for a, b in pairwise(sizes))
+
+
+def _hearing(layers: nn.ModuleList) -> list[Exchangeable]:
+    return [x for x in layers if isinstance(x, Exchangeable)]

@@ -66,8 +66,11 @@ class GCMCSoftmax(Graded):
     def logits(self, users: Users, items: Tensor, owner: Tensor) -> Tensor:
         user = self._embed_users(users).index_select(0, owner)
         if not (self.training and self.config.hide_target):
-            return self.head(user, self._embed_items()[items])
-        return self.head(user, self._embed_items(items, users.ids.index_select(0, owner)))
+            item = self._embed_items()[items]
+        else:
+            item = self._embed_items(items, users.ids.index_select(0, owner))
+        out: Tensor = self.head(user, item)
+        return out
 
     def rank(self, users: Users) -> Tensor:
         logits = self.head.all(self._embed_users(users), self._embed_items())

@@ -19,7 +19,7 @@ class Axis(NamedTuple):
     places: Tensor  # int64 [N]
     offsets: Tensor  # int64 [R + 1]
     keep: Tensor  # float [N]: 0 for an entry that must not be read
-    count: Tensor  # float [R]: how many are read
+    read: Tensor  # float [R]: how many are
 
     @classmethod
     def build(cls, of: Tensor, places: Tensor, offsets: Tensor, keep: Tensor) -> Axis:
@@ -29,12 +29,12 @@ class Axis(NamedTuple):
     def mean(self, x: Tensor) -> Tensor:
         """Of the entries [N, C] that are read: [R, C]; zero where there are none."""
         total: Tensor = _Sum.apply(x, self)  # type: ignore[no-untyped-call]
-        return total / self.count.clamp(min=1)[:, None]
+        return total / self.read.clamp(min=1)[:, None]
 
     def mean_of(self, table: Tensor, index: Tensor) -> Tensor:
         """The same of table[index], which is never made."""
         bags = History(index[self.places], self.keep, self.offsets)
-        return pool(table, bags, self.keep[self.places]) / self.count.clamp(min=1)[:, None]
+        return pool(table, bags, self.keep[self.places]) / self.read.clamp(min=1)[:, None]
 
 
 class _Sum(torch.autograd.Function):
@@ -47,7 +47,7 @@ class _Sum(torch.autograd.Function):
         return pool(x, History(axis.places, axis.keep, axis.offsets), axis.keep[axis.places])
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
         return grad.index_select(0, ctx.axis.of) * ctx.axis.keep[:, None], None
 
 
