@@ -116,13 +116,13 @@ class FEAE(Graded):
         it. Once frozen, it is read once."""
         if self.frozen and self._kept is not None and self._kept.code.device == self.device:
             return self._kept
-        keep = torch.ones_like(self.edges, dtype=torch.float32)
+        keep = self.levels.new_ones(len(self.edges))
         if self.training and user is not None and items is not None:
             found = find(self.edges, self.n_users, user, items)
             times = torch.zeros_like(keep).index_add(
-                0, found.at.flatten(), found.there.flatten().float()
+                0, found.at.flatten(), found.there.flatten().to(keep.dtype)
             )
-            keep = (times == 0).float()
+            keep = (times == 0).to(keep.dtype)
         item, own = self.edges // self.n_users, self.edges % self.n_users
         order = torch.arange(len(keep), device=keep.device)
         columns = Axis.build(item, order, self.starts, keep)
@@ -145,7 +145,7 @@ class FEAE(Graded):
             asked = torch.sort((owner[:, None] * self.n_items + items).flatten()).values
             mine = of * self.n_items + history.items
             at = torch.searchsorted(asked, mine).clamp(max=len(asked) - 1)
-            keep = (asked[at] != mine).float()
+            keep = (asked[at] != mine).to(keep.dtype)
         order = torch.arange(len(keep), device=keep.device)
         axis = Axis.build(of, order, history.offsets, keep)
         return self._read(axis, history.items, nearest(history.values, self.levels), columns)[0]
@@ -165,7 +165,7 @@ class FEAE(Graded):
                 heard.append(layer.hear(columns.mean(x), every))
             return heard[-1]
 
-        x = F.one_hot(level, len(self.levels)).float()
+        x = F.one_hot(level, len(self.levels)).to(rows.keep.dtype)
         *first, last = _hearing(self.encoder)
         for layer in first:
             x = F.leaky_relu(layer(x, rows, column, hear(layer, x)), _SLOPE)
