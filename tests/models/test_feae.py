@@ -102,10 +102,12 @@ def test_equals_plain_loops() -> None:
             assert torch.allclose(got[m, k], by_hand(net, RATINGS, had, item), atol=1e-5)
 
 
+@pytest.mark.parametrize("episodic", [False, True])
 @torch.no_grad()
-def test_in_training_what_is_asked_is_read_nowhere() -> None:
-    """Whole histories are given; what is asked is taken out of them and out of the matrix."""
-    net = model().train()
+def test_in_training_what_is_asked_is_read_nowhere(episodic: bool) -> None:
+    """Whole histories are given; what is asked is taken out of them and out of the matrix. So it
+    is all the same whether rows are read from one or from the other."""
+    net = model(episodic=episodic).train()
     asked = {(0, 1), (3, 2), (3, 0)}
     users = people((0, history(0)), (3, history(3)))
     items, owner = torch.tensor([[1], [2], [0]]), torch.tensor([0, 1, 1])
@@ -117,13 +119,15 @@ def test_in_training_what_is_asked_is_read_nowhere() -> None:
 
 
 @pytest.mark.parametrize("exchangeable", [False, True])
+@pytest.mark.parametrize("episodic", [False, True])
 @torch.no_grad()
-def test_a_changed_target_changes_nothing_in_training(exchangeable: bool) -> None:
+def test_a_changed_target_changes_nothing_in_training(exchangeable: bool, episodic: bool) -> None:
     """The same weights over a matrix in which the target has another value."""
     answers = []
     for value in LEVELS:
         ratings = {**RATINGS, (3, 1): value}
-        net = model(ratings, exchangeable_decoder=exchangeable).train()
+        options = {"exchangeable_decoder": exchangeable, "episodic": episodic}
+        net = model(ratings, **options).train()
         had = [(i, ratings[3, i]) for i in (0, 1, 2)]
         answers.append(net.logits(people((3, had)), torch.tensor([[1]]), torch.tensor([0])))
     assert torch.equal(answers[0], answers[1])
@@ -186,4 +190,4 @@ def test_gradients_are_right() -> None:
     weight = net.encoder[0].column.weight
     weight.data[1, 1] += 1e-6
     moved = accuracy()(net, batch)["levels"]
-    assert float((moved - loss) / 1e-6) == pytest.approx(float(weight.grad[1, 1]), rel=1e-3)
+    assert ((moved - loss) / 1e-6).item() == pytest.approx(float(weight.grad[1, 1]), rel=1e-3)

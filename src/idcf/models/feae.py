@@ -35,6 +35,7 @@ class FEAEConfig:
     decoder: int = 2  # hidden layers; the paper: 4
     exchangeable_decoder: bool = False  # the paper: its layers hear rows and columns too
     dropout: float = 0.5  # of the decoder's channels
+    episodic: bool = False  # in training, read the histories that are shown, not the matrix's rows
 
 
 class Columns(NamedTuple):
@@ -50,6 +51,9 @@ class Rows(NamedTuple):
 
     code: Tensor  # [B, D]
     said: list[Tensor]  # for each layer of an exchangeable decoder: [B, C]
+
+    def take(self, rows: Tensor) -> Rows:
+        return Rows(self.code[rows], [x[rows] for x in self.said])
 
 
 class Asked(NamedTuple):
@@ -96,41 +100,50 @@ class FEAE(Graded):
         self._kept: Columns | None = None
 
     def logits(self, users: Users, items: Tensor, owner: Tensor) -> Tensor:
-        columns = self._columns(users.ids.index_select(0, owner), items)
-        rows = self._rows(users.history, columns, owner, items)
+        if self.training:
+            rows, columns = self._matrix(users.ids.index_select(0, owner), items)
+            if self.config.episodic:
+                rows = self._rows(users.history, columns, owner, items)
+            else:
+                rows = rows.take(users.ids)
+        else:
+            columns = self._columns()
+            rows = self._rows(users.history, columns)
         return self._decode(rows, columns, Asked(owner, items))
 
     def rank(self, users: Users) -> Tensor:
         columns = self._columns()
         rows = self._rows(users.history, columns)
         step = max(1, _ASKED // (self.n_items * self.config.channels))
-        parts = []
-        for begin in range(0, len(users), step):
-            here = slice(begin, begin + step)
-            some = Rows(rows.code[here], [x[here] for x in rows.said])
-            parts.append(self._decode(some, columns, Asked()).softmax(-1) @ self.levels)
+        parts = [
+            self._decode(rows.take(some), columns, Asked()).softmax(-1) @ self.levels
+            for some in torch.split(torch.arange(len(users), device=self.device), step)
+        ]
         return torch.cat(parts)
 
-    def _columns(self, user: Tensor | None = None, items: Tensor | None = None) -> Columns:
-        """The training matrix, read; in training as if the pairs that are asked for were not in
-        it. Once frozen, it is read once."""
+    def _columns(self) -> Columns:
+        """The training matrix, read; once it is frozen, this is done once."""
         if self.frozen and self._kept is not None and self._kept.code.device == self.device:
             return self._kept
+        columns = self._matrix()[1]
+        if self.frozen:
+            self._kept = columns
+        return columns
+
+    def _matrix(
+        self, user: Tensor | None = None, items: Tensor | None = None
+    ) -> tuple[Rows, Columns]:
+        """The training matrix, as if these pairs were not in it."""
         keep = self.levels.new_ones(len(self.edges))
-        if self.training and user is not None and items is not None:
-            found = find(self.edges, self.n_users, user, items)
-            times = torch.zeros_like(keep).index_add(
-                0, found.at.flatten(), found.there.flatten().to(keep.dtype)
-            )
-            keep = (times == 0).to(keep.dtype)
+        if user is not None and items is not None:
+            there, at, _ = find(self.edges, self.n_users, user, items)
+            times = torch.zeros_like(keep).index_add(0, at.flatten(), there.flatten().to(keep))
+            keep = (times == 0).to(keep)
         item, own = self.edges // self.n_users, self.edges % self.n_users
         order = torch.arange(len(keep), device=keep.device)
         columns = Axis.build(item, order, self.starts, keep)
         rows = Axis.build(own, self.by_user, self.user_starts, keep)
-        found_columns = self._read(rows, item, self.edge_level, columns)[1]
-        if self.frozen:
-            self._kept = found_columns
-        return found_columns
+        return self._read(rows, item, self.edge_level, columns)
 
     def _rows(
         self,
@@ -139,13 +152,13 @@ class FEAE(Graded):
         owner: Tensor | None = None,
         items: Tensor | None = None,
     ) -> Rows:
-        """Histories, read; in training as if what is asked of their owner were not in them."""
+        """Histories, read; as if what is asked of their owner were not in them."""
         of, keep = history.owner(), torch.ones_like(history.values)
-        if self.training and owner is not None and items is not None:
+        if owner is not None and items is not None:
             asked = torch.sort((owner[:, None] * self.n_items + items).flatten()).values
             mine = of * self.n_items + history.items
             at = torch.searchsorted(asked, mine).clamp(max=len(asked) - 1)
-            keep = (asked[at] != mine).to(keep.dtype)
+            keep = (asked[at] != mine).to(keep)
         order = torch.arange(len(keep), device=keep.device)
         axis = Axis.build(of, order, history.offsets, keep)
         return self._read(axis, history.items, nearest(history.values, self.levels), columns)[0]
