@@ -84,15 +84,23 @@ def by_hand(net, matrix: Matrix, had: list[tuple[int, float]], item: int) -> tor
     """Logits of one pair: the matrix first, then a row that hears it."""
     _, columns, said = encode(net, matrix)
     row, _, _ = encode(net, {(99, i): r for i, r in had}, said)
-    x = torch.cat([row[99], columns[item]])
+    parts = [row[99], columns[item]]
+    if net.config.counts:
+        counts = (len(had), sum(i == item for _, i in matrix))
+        parts = [
+            torch.cat([x, torch.tensor([n]).log1p() * 0.2])
+            for x, n in zip(parts, counts, strict=True)
+        ]
+    x = torch.cat(parts)
     for n, part in enumerate(net.decoder):
         x = part(act(x) if n else x)
     return x
 
 
+@pytest.mark.parametrize("counts", [False, True])
 @torch.no_grad()
-def test_equals_plain_loops() -> None:
-    net = model().eval()
+def test_equals_plain_loops(counts: bool) -> None:
+    net = model(counts=counts).eval()
     strangers = [[(0, 4.0)], [(2, 1.0), (1, 2.0), (0, 2.0)]]
     users = people(*((-1, had) for had in strangers))
     items = torch.tensor([[0, 1, 2], [2, 1, 0]])
@@ -160,7 +168,7 @@ def test_people_and_items_have_no_number() -> None:
 
 @torch.no_grad()
 def test_nobody_is_the_mean_row_and_frozen_columns_are_kept() -> None:
-    net = model().eval()
+    net = model(counts=False).eval()
     rows, _, _ = encode(net, RATINGS)
     assert torch.allclose(net._columns().nobody, torch.stack([*rows.values()]).mean(0), atol=1e-5)
     before = net.rank(people((-1, [])))

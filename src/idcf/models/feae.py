@@ -24,6 +24,7 @@ from idcf.nn.pooling import nearest
 from idcf.types import Domain, History, Users
 
 _SLOPE = 0.01
+_COUNT = 0.2  # what the logarithm of a count is multiplied by, to be of the size of a code
 _ASKED = 1 << 26  # numbers of a hidden layer at a time, where the whole catalogue is asked for
 
 
@@ -34,6 +35,7 @@ class FEAEConfig:
     encoder: int = 2  # layers before the one that is averaged into codes
     decoder: int = 2  # hidden layers; the paper: 4
     exchangeable_decoder: bool = False  # the paper: its layers hear rows and columns too
+    counts: bool = True  # codes also say of how many ratings they are the mean; not in the paper
     dropout: float = 0.5  # of the decoder's channels
     episodic: bool = False  # in training, read the histories that are shown, not the matrix's rows
 
@@ -86,7 +88,8 @@ class FEAE(Graded):
         n, hidden = len(domain.levels), config.channels
         self.encoder = _layers(Exchangeable, n, *[hidden] * config.encoder, config.code)
         kind = Exchangeable if config.exchangeable_decoder else nn.Linear
-        self.decoder = _layers(kind, 2 * config.code, *[hidden] * config.decoder, n)
+        wide = config.code + config.counts
+        self.decoder = _layers(kind, 2 * wide, *[hidden] * config.decoder, n)
         self.register_buffer("levels", torch.tensor(domain.levels))
         raters = domain.raters
         edges, order = torch.sort(raters.owner() * domain.n_users + raters.items)
@@ -182,12 +185,12 @@ class FEAE(Graded):
         *first, last = _hearing(self.encoder)
         for layer in first:
             x = F.leaky_relu(layer(x, rows, column, hear(layer, x)), _SLOPE)
-        code = last.of_rows(x, rows, column, hear(last, x))
+        code = self._counted(last.of_rows(x, rows, column, hear(last, x)), rows)
         silent = rows.read[:, None] == 0
         if isinstance(columns, Columns):
             known, nobody = columns.code, columns.nobody
         else:
-            known = last.of_columns(x, rows, columns, heard[-1])
+            known = self._counted(last.of_columns(x, rows, columns, heard[-1]), columns)
             nobody = code.masked_fill(silent, 0).sum(0) / (~silent).sum().clamp(min=1)
         code = torch.where(silent, nobody, code)
         said, later = [], _hearing(self.decoder)
@@ -197,6 +200,11 @@ class FEAE(Graded):
             said.append(layer.row(rows.mean(x)))
             x = F.leaky_relu(layer(x, rows, column, hear(layer, x)), _SLOPE)
         return Rows(code, said), Columns(heard, known, nobody)
+
+    def _counted(self, code: Tensor, axis: Axis) -> Tensor:
+        if not self.config.counts:
+            return code
+        return torch.cat([code, axis.read.log1p()[:, None] * _COUNT], -1)
 
     def _decode(self, rows: Rows, columns: Columns, asked: Asked) -> Tensor:
         """Logits of what is asked. The first layer is a sum of what the two codes say."""
