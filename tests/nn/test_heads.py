@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from idcf.nn.heads import Dot, Perceptron, Products, mlp
+from idcf.nn.heads import Concat, Dot, Perceptron, Products, mlp
 from idcf.nn.table import Table
 
 torch.set_num_threads(1)
@@ -12,19 +12,21 @@ USERS, ITEMS, SIZE = 4, 9, 3
 
 def head(kind, hidden):
     torch.manual_seed(0)
+    if kind == "concat":
+        return Concat(SIZE - 1, SIZE + 1, hidden).double()
     made = {"dot": Dot, "perceptron": Perceptron, "products": Products}[kind]
     return (made() if kind == "dot" else made(SIZE, hidden)).double()
 
 
 def towers(kind):
-    width = 2 * SIZE if kind == "products" else SIZE
+    width = 2 * SIZE if kind in ("products", "concat") else SIZE
     draw = torch.Generator().manual_seed(1)
     shapes = ((USERS, width), (ITEMS, width))
     return (torch.randn(s, dtype=torch.float64, generator=draw) for s in shapes)
 
 
 @pytest.mark.parametrize("hidden", [(5,), (5, 4)], ids=str)
-@pytest.mark.parametrize("kind", ["dot", "perceptron", "products"])
+@pytest.mark.parametrize("kind", ["dot", "perceptron", "products", "concat"])
 def test_all_equals_forward(kind, hidden):
     f, (user, item) = head(kind, hidden), towers(kind)
     expected = f(user, item.expand(USERS, -1, -1))
@@ -50,7 +52,17 @@ def test_products_against_its_equation():
             torch.testing.assert_close(f.all(user, item)[b, i], expected)
 
 
-@pytest.mark.parametrize("kind", ["perceptron", "products"])
+def test_concat_against_its_equation():
+    f, (user, item) = head("concat", (5,)), towers("concat")
+    plain = SIZE - 1
+    for b in range(USERS):
+        for i in range(ITEMS):
+            p, q = user[b], item[i]
+            expected = f.net(torch.cat([p[:plain], q[:plain], p[plain:] * q[plain:]]))[0]
+            torch.testing.assert_close(f.all(user, item)[b, i], expected)
+
+
+@pytest.mark.parametrize("kind", ["perceptron", "products", "concat"])
 def test_gradients_agree(kind):
     """Training goes one way and may be checked by the other."""
     f, (user, item) = head(kind, (5,)), towers(kind)

@@ -25,7 +25,9 @@ from idcf.models.baselines import (
     PopularityConfig,
 )
 from idcf.models.bayes import Bayes, BayesConfig
+from idcf.models.feae import FEAE, FEAEConfig
 from idcf.models.gcmc import GCMC, GCMCConfig
+from idcf.models.gcmc_softmax import GCMCSoftmax, GCMCSoftmaxConfig
 from idcf.models.idcf import IDCF, IDCFConfig
 from idcf.models.mf import Factor, FactorConfig
 from idcf.models.odds import Odds, OddsConfig
@@ -106,7 +108,14 @@ MODELS: dict[str, Entry] = {
     "idcf-odds": Entry(Odds, OddsConfig, solver="odds", implicit_only=True),
     "pmf": Entry(Factor, FactorConfig, {"head": "dot"}),
     "nnmf": Entry(Factor, FactorConfig, {"head": "perceptron"}),
+    "nnmf-original": Entry(
+        Factor,
+        FactorConfig,
+        {"head": "concat", "embedding_size": 60, "hidden": (50, 50, 50)},
+    ),
     "gcmc": Entry(GCMC, GCMCConfig),
+    "f-eae": Entry(FEAE, FEAEConfig, ratings_only=True),
+    "gcmc-softmax": Entry(GCMCSoftmax, GCMCSoftmaxConfig, ratings_only=True),
     "idcf-dot": Entry(IDCF, IDCFConfig, backbone="pmf"),
     "idcf-nn": Entry(IDCF, IDCFConfig, backbone="nnmf"),
     "idcf-gc": Entry(IDCF, IDCFConfig, backbone="gcmc"),

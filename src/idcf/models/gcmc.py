@@ -12,6 +12,7 @@ from torch import Tensor
 
 from idcf.models.base import Backbone
 from idcf.nn.conv import LevelConv
+from idcf.nn.graph import find, graph_of
 from idcf.nn.heads import Head, Products
 from idcf.nn.pooling import per_level, pool
 from idcf.nn.table import Table
@@ -35,10 +36,10 @@ class GCMC(Backbone):
 
     reads_history: ClassVar[bool] = True
     levels: Tensor  # [L]
-    raters: Tensor  # [E] users of all edges, grouped by (item, level)
-    starts: Tensor  # [I * L + 1]
-    edges: Tensor  # [E] item * U + user of every edge, ascending
-    edge_level: Tensor  # [E]
+    raters: Tensor  # these four: nn.graph.Graph
+    starts: Tensor
+    edges: Tensor
+    edge_level: Tensor
 
     def __init__(self, config: GCMCConfig, domain: Domain) -> None:
         super().__init__()
@@ -54,15 +55,9 @@ class GCMC(Backbone):
         self.from_users = LevelConv(n_levels, size, **options)
         self.head: Head = Products(size, config.hidden)
         levels = torch.tensor(domain.levels)
-        graph = per_level(domain.raters, levels)
-        row = graph.owner()
-        edges = (row // n_levels) * domain.n_users + graph.items
-        order = torch.argsort(edges)
         self.register_buffer("levels", levels)
-        self.register_buffer("raters", graph.items)
-        self.register_buffer("starts", graph.offsets)
-        self.register_buffer("edges", edges[order])
-        self.register_buffer("edge_level", (row % n_levels)[order])
+        for name, value in graph_of(domain, levels)._asdict().items():
+            self.register_buffer(name, value)
         self._kept: tuple[tuple[int, int], tuple[Tensor, Tensor]] | None = None
 
     def compose(self, own: Embedded, users: Users) -> Embedded:
@@ -110,11 +105,10 @@ class GCMC(Backbone):
         self, sums: Tensor, counts: Tensor, items: Tensor, without: Tensor
     ) -> tuple[Tensor, Tensor]:
         """Take the edge (without[m], items[m, k]) out of the sums, where the graph has it."""
-        own = without if items.ndim == 1 else without[:, None]
-        wanted = items * self.n_users + own
-        at = torch.searchsorted(self.edges, wanted).clamp(max=len(self.edges) - 1)
-        there = (self.edges[at] == wanted) & (own >= 0)
+        found = find(self.edges, self.n_users, without, items)
         level = torch.arange(len(self.levels), device=items.device)
-        mine = there[..., None] & (self.edge_level[at][..., None] == level)  # [M, K, L] or [M, L]
-        latent = self.users.vector[own.clamp(min=0)][..., None, :]
+        mine = found.there[..., None] & (
+            self.edge_level[found.at][..., None] == level
+        )  # [M, K, L] or [M, L]
+        latent = self.users.vector[found.user][..., None, :]
         return sums - mine[..., None] * latent, counts - mine.to(counts.dtype)

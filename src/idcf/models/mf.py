@@ -1,6 +1,8 @@
 """PMF and NNMF: a table of users, a table of items, and a head.
 
-PMF: Salakhutdinov & Mnih 2007. NNMF in the form the IDCF paper gives it.
+PMF: Salakhutdinov & Mnih 2007. NNMF in the form the IDCF paper gives it, and (`concat`) as first
+published by Dziugaite & Roy 2015. The latter took turns between network and latents; one step for
+both finds the same minimum and is what is done here. Biases and μ stay, as in every row here.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ from typing import ClassVar, Literal
 from torch import Tensor
 
 from idcf.models.base import Backbone
-from idcf.nn.heads import Dot, Head, Perceptron
+from idcf.nn.heads import Concat, Dot, Head, Perceptron
 from idcf.nn.table import Table
 from idcf.types import Domain, Embedded, Users
 
@@ -19,7 +21,8 @@ from idcf.types import Domain, Embedded, Users
 @dataclass(frozen=True, kw_only=True)
 class FactorConfig:
     embedding_size: int = 16
-    head: Literal["dot", "perceptron"] = "dot"
+    plain_size: int = 10  # of the latents that `concat` does not multiply
+    head: Literal["dot", "perceptron", "concat"] = "dot"
     hidden: tuple[int, ...] = (32, 32)
     center: bool = True  # add the mean rating; the published code does not
 
@@ -34,10 +37,11 @@ class Factor(Backbone):
         self.mean = domain.mean if config.center else 0.0
         self.n_items = domain.n_items
         self.rates = not domain.implicit
-        self.users = Table(domain.n_users, config.embedding_size)
-        self.items = Table(domain.n_items, config.embedding_size)
-        dot = config.head == "dot"
-        self.head: Head = Dot() if dot else Perceptron(config.embedding_size, config.hidden)
+        size = config.embedding_size
+        wide = size + config.plain_size if config.head == "concat" else size
+        self.users = Table(domain.n_users, wide)
+        self.items = Table(domain.n_items, wide)
+        self.head: Head = _head(config)
 
     def compose(self, own: Embedded, users: Users) -> Embedded:
         return own
@@ -45,3 +49,10 @@ class Factor(Backbone):
     def embed_items(self, items: Tensor, without: Tensor | None = None) -> Embedded:
         found: Embedded = self.items(items)
         return found
+
+
+def _head(config: FactorConfig) -> Head:
+    size, hidden = config.embedding_size, config.hidden
+    if config.head == "concat":
+        return Concat(config.plain_size, size, hidden)
+    return Dot() if config.head == "dot" else Perceptron(size, hidden)

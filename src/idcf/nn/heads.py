@@ -73,6 +73,35 @@ class Perceptron(Head):
         return (user @ item.T + rest) / 2
 
 
+class Concat(Head):
+    """nn([U ‖ V ‖ U'⊙V']) with sigmoids, on towers [U ‖ U'] and [V ‖ V']: the head of NNMF as
+    first published. `plain` is the size of U and V, `size` that of U' and V'."""
+
+    def __init__(self, plain: int, size: int, hidden: tuple[int, ...]) -> None:
+        super().__init__()
+        self.sizes = [plain, size]
+        self.net = mlp((2 * plain + size, *hidden, 1), nn.Sigmoid)
+
+    def forward(self, user: Tensor, item: Tensor) -> Tensor:
+        p, p_both = _facing(user, item).split_with_sizes(self.sizes, -1)
+        q, q_both = item.split_with_sizes(self.sizes, -1)
+        out: Tensor = self.net(torch.cat([p.expand_as(q), q, p_both * q_both], -1)).squeeze(-1)
+        return out
+
+    def all(self, user: Tensor, item: Tensor) -> Tensor:
+        """The first layer is linear in [V ‖ V'] once the user is fixed."""
+        first = self.net[0]
+        assert isinstance(first, nn.Linear)
+        plain, size = self.sizes
+        by_user, by_item, by_both = first.weight.split_with_sizes([plain, plain, size], 1)
+        p, p_both = user.split_with_sizes(self.sizes, -1)
+        q, q_both = item.split_with_sizes(self.sizes, -1)
+        hidden = torch.einsum("id,bhd->bih", q_both, by_both * p_both[:, None])
+        hidden = hidden + q @ by_item.T + (p @ by_user.T + first.bias)[:, None]
+        out: Tensor = self.net[1:](hidden).squeeze(-1)
+        return out
+
+
 class Products(Head):
     """nn'([p⊙q ‖ p⊙m ‖ n⊙q ‖ n⊙m]) with ReLU, on towers [p ‖ m] and [q ‖ n]: IDCF-GC."""
 

@@ -37,14 +37,17 @@ def shrunk_mean(values: Tensor, history: History, strength: Tensor | float) -> T
     return segment_sum(values, history.owner(), len(n)) / (n + strength).clamp(min=1e-9)
 
 
+def nearest(values: Tensor, levels: Tensor) -> Tensor:
+    """Which level each value is, or is next to."""
+    return torch.bucketize(values, (levels[1:] + levels[:-1]) / 2)
+
+
 def per_level(history: History, levels: Tensor) -> History:
     """The same entries with one row per (user, rating level): B·L rows, levels ascending.
 
     A value between two levels counts as the nearest one.
     """
-    middle = (levels[1:] + levels[:-1]) / 2
-    level = torch.bucketize(history.values, middle)
-    key = history.owner() * len(levels) + level
+    key = history.owner() * len(levels) + nearest(history.values, levels)
     order = torch.argsort(key, stable=True)
     rows = (len(history.offsets) - 1) * len(levels)
     offsets = key.new_zeros(rows + 1)

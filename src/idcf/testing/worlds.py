@@ -34,7 +34,10 @@ _OPTIONS: Mapping[str, Mapping[str, Any]] = {  # what suits a world this small
     "als": {"reg": 1.0, "embedding_size": 4},
     "pmf": {"embedding_size": 8},
     "nnmf": {"embedding_size": 8, "hidden": (16,)},
+    "nnmf-original": {"embedding_size": 8, "plain_size": 4, "hidden": (16,)},
     "gcmc": {"embedding_size": 8, "hidden": (16,)},
+    "f-eae": {"channels": 16, "code": 8, "dropout": 0.1},
+    "gcmc-softmax": {"hidden": 20, "embedding_size": 8, "node_dropout": 0.1, "dropout": 0.1},
 }
 _SAMPLE = {"sample": 24}  # fewer than the key users, so that training draws
 
