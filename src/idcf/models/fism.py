@@ -17,6 +17,7 @@ from idcf.types import Domain, Embedded, Users
 @dataclass(frozen=True, kw_only=True)
 class FISMConfig:
     embedding_size: int = 16
+    scale: float = 0.1  # of the first random vectors, which items that nobody had keep
     alpha: float = 0.5  # a history of n counts n^(1-α)
     strength: float = 5.0  # ratings of "nothing unusual" that a user's own must outweigh
     had: bool = True  # with ratings: does it count which items were rated, or only how?
@@ -44,7 +45,7 @@ class FISM(TwoTower):
         self.binary, self.mean = config.binary, domain.mean if rated else 0.0
         self.head: Head = Dot()
         start = ridge_biases(domain, config.strength) if rated else log_odds(domain)
-        self.items = Offered(start, size)
+        self.items = Offered(start, size, config.scale)
         self.reader = Reader(
             domain.n_items,
             size,
@@ -54,6 +55,7 @@ class FISM(TwoTower):
             strength=config.strength,
             dropout=config.dropout,
             had=config.had,
+            scale=config.scale,
         )
         self.level = None if rated else nn.Parameter(torch.zeros(()))
 

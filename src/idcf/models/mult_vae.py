@@ -13,11 +13,14 @@ from idcf.nn.heads import Dot, Head
 from idcf.nn.reading import Offered, Reader, log_odds, ridge_biases
 from idcf.types import Domain, Embedded, Users
 
+_SURE = -4.0  # log s² to begin with: at 0 what little is said is lost in noise, and stays unsaid
+
 
 @dataclass(frozen=True, kw_only=True)
 class MultVAEConfig:
     embedding_size: int = 32  # of z
     hidden: int = 64
+    scale: float = 0.1  # of the first random vectors, which items that nobody had keep
     dropout: float = 0.5  # share of a history that a training step does not see
     beta: float = 0.2  # what a nat of knowledge about a user costs
     anneal: int = 1000  # steps until it costs that much
@@ -57,9 +60,11 @@ class MultVAE(Variational):
             strength=config.strength,
             dropout=config.dropout,
             had=config.had,
+            scale=config.scale,
         )
         self.first = nn.Parameter(torch.zeros(config.hidden))
         self.belief = nn.Linear(config.hidden, 2 * config.embedding_size)
+        nn.init.constant_(self.belief.bias[config.embedding_size :], _SURE)
         self.decoder = nn.Sequential(nn.Linear(config.embedding_size, config.hidden), nn.Tanh())
         self.register_buffer("steps", torch.zeros((), dtype=torch.int64))
 
