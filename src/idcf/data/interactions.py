@@ -104,6 +104,10 @@ class Interactions:
             self, user=self.user[mask], item=self.item[mask], rating=self.rating[mask], time=time
         )
 
+    def had(self) -> Self:
+        """Who had what, and not how they rated it."""
+        return replace(self, rating=np.ones_like(self.rating), implicit=True)
+
     def of(self, users: Ints) -> Self:
         """The rows of these users."""
         chosen = np.zeros(len(self.users), bool)

@@ -13,7 +13,7 @@ from typing import Any
 
 from idcf import config
 from idcf.errors import ConfigError, unknown
-from idcf.models.base import Backbone, Graded, Model, Posterior, TwoTower
+from idcf.models.base import Backbone, Graded, Model, Posterior, TwoTower, Variational
 from idcf.models.baselines import (
     Bias,
     BiasConfig,
@@ -26,10 +26,12 @@ from idcf.models.baselines import (
 )
 from idcf.models.bayes import Bayes, BayesConfig
 from idcf.models.feae import FEAE, FEAEConfig
+from idcf.models.fism import FISM, FISMConfig
 from idcf.models.gcmc import GCMC, GCMCConfig
 from idcf.models.gcmc_softmax import GCMCSoftmax, GCMCSoftmaxConfig
 from idcf.models.idcf import IDCF, IDCFConfig
 from idcf.models.mf import Factor, FactorConfig
+from idcf.models.mult_vae import MultVAE, MultVAEConfig
 from idcf.models.odds import Odds, OddsConfig
 
 __all__ = [
@@ -41,6 +43,7 @@ __all__ = [
     "Model",
     "Posterior",
     "TwoTower",
+    "Variational",
     "configure",
     "entry",
     "require_option",
@@ -106,6 +109,8 @@ MODELS: dict[str, Entry] = {
         Bayes, BayesConfig, solver="bayes", ratings_only=True, implicit="idcf-odds"
     ),
     "idcf-odds": Entry(Odds, OddsConfig, solver="odds", implicit_only=True),
+    "fism": Entry(FISM, FISMConfig),
+    "mult-vae": Entry(MultVAE, MultVAEConfig),
     "pmf": Entry(Factor, FactorConfig, {"head": "dot"}),
     "nnmf": Entry(Factor, FactorConfig, {"head": "perceptron"}),
     "nnmf-original": Entry(

@@ -27,6 +27,7 @@ class Model(nn.Module, ABC):
     source: ClassVar[str] = "relation"  # of its answers: posterior, relation, features, popular
     n_items: int
     rates: bool = True  # are the scores on the scale of the ratings?
+    binary: bool = False  # is it trained on who had what, though there are ratings?
     frozen: bool = False  # weights will not change any more: what depends on them may be kept
 
     @abstractmethod
@@ -110,6 +111,17 @@ class Graded(Model):
 
     def forward(self, users: Users, items: Tensor, owner: Tensor) -> Tensor:
         return self.logits(users, items, owner).softmax(-1) @ self.levels
+
+
+class Variational(TwoTower):
+    """A model that, in training, draws a user's vector from what it believes of the user.
+
+    Without ratings its scores are logarithms of shares, which add up to 1 over the catalogue.
+    """
+
+    @abstractmethod
+    def divergence(self, users: Users) -> Tensor:
+        """What the belief about each user costs: [B]."""
 
 
 class Posterior(TwoTower):

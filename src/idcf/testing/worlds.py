@@ -32,6 +32,8 @@ _OPTIONS: Mapping[str, Mapping[str, Any]] = {  # what suits a world this small
     "item-knn": {"reg": 1.0, "neighbours": 20},
     "ease": {"reg": 50.0, "strength": 20.0},
     "als": {"reg": 1.0, "embedding_size": 4},
+    "fism": {"embedding_size": 8},
+    "mult-vae": {"embedding_size": 8, "hidden": 16, "beta": 0.05, "anneal": 20},
     "pmf": {"embedding_size": 8},
     "nnmf": {"embedding_size": 8, "hidden": (16,)},
     "nnmf-original": {"embedding_size": 8, "plain_size": 4, "hidden": (16,)},

@@ -13,14 +13,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from idcf.models import IDCF, Backbone, Graded, Model
+from idcf.models import IDCF, Backbone, Graded, Model, Variational
 from idcf.models.idcf import part
 from idcf.train.runtime import LOCAL, Runtime
 from idcf.types import Batch
 
 Terms = dict[str, Tensor]
 Objective = Callable[[Model, Batch], Terms]
-Loss = Literal["fit", "bpr"]
+Loss = Literal["fit", "bpr", "logistic"]
 Penalty = Callable[[Backbone, Batch], Tensor]
 
 
@@ -40,11 +40,23 @@ def accuracy(loss: Loss = "fit") -> Objective:
         if isinstance(model, Graded):
             return _levels(model, batch)
         scores = model(batch.users, batch.items, batch.owner)
+        if isinstance(model, Variational):
+            return _variational(model, scores, batch)
         if loss == "bpr":
             return {"bpr": _bpr(scores, batch)}
-        return fit_to_labels(scores, batch, model.rates)
+        return fit_to_labels(scores, batch, model.rates and loss != "logistic")
 
     return objective
+
+
+def _variational(model: Variational, scores: Tensor, batch: Batch) -> Terms:
+    """The likelihood of what was asked, and what the belief behind it cost. Without ratings it is
+    multinomial: a list of positives costs the sum of theirs, and no negatives are read."""
+    if model.rates:
+        terms = fit_to_labels(scores, batch, True)
+    else:
+        terms = {"multinomial": -scores[:, 0].sum() / batch.n_rows}
+    return {**terms, "kl": model.divergence(batch.users).sum() / batch.n_rows}
 
 
 def _levels(model: Graded, batch: Batch) -> Terms:

@@ -17,12 +17,12 @@ import numpy as np
 import torch
 
 from idcf.data import batches
-from idcf.data.interactions import Interactions, Ints
-from idcf.data.split import Split, Task, hold_out, hold_out_users, lightest_users, sample_users
-from idcf.evaluate import lists_on, loss_on, rmse_on
+from idcf.data.interactions import Interactions
+from idcf.data.split import Split, Task, hold_out
 from idcf.models import IDCF, Backbone, Model, configure, entry, stand_in
 from idcf.models.baselines import BiasConfig
 from idcf.rng import derive, stream
+from idcf.train.aside import held_out, trial, watcher
 from idcf.train.loop import TrainConfig, fit
 from idcf.train.objectives import Objective, Penalty, Ridge, accuracy, adapt, factorise, norms
 from idcf.train.presets import Setting, setting
@@ -33,7 +33,6 @@ from idcf.train.stopping import Log, Watcher
 from idcf.types import Batch, Users
 
 Who = Literal["new", "few-shot"]
-_SHORT = (4, 15)  # histories that leave the lightest key users something to be asked about
 
 
 @dataclass(frozen=True)
@@ -89,7 +88,7 @@ def _solve(name: str, job: Job, options: Mapping[str, Any]) -> Trained:
     solver = SOLVERS[found.solver]
     known = job.users == "few-shot"
     work = Work(job.seed, job.runtime.device, name if job.progress else None, known)
-    rest, watch = _trial(table, job)
+    rest, watch = trial(table, job.seed)
     grid = {k: v for k, v in found.tries(table.implicit).items() if k not in options}
     trials: list[tuple[float, int, dict[str, Any]]] = []
     for values in product(*grid.values()) if grid else []:
@@ -119,7 +118,7 @@ def _relate(name: str, job: Job, chosen: Setting, base: Setting) -> Trained:
     whole = keys if job.users == "new" else split.train.of(split.query_users)
     rest, rows, task = keys, whole, None
     if chosen.validation and job.users == "new":
-        rest, task = _held_out(keys, split.key_users, chosen, job)
+        rest, task = held_out(keys, split.key_users, chosen, job.seed)
         rows = rest
     elif chosen.validation:
         rows, held = hold_out(whole, chosen.validation, stream(job.seed, name, "rows"))
@@ -165,9 +164,14 @@ def _pretrain(
     name: str, job: Job, chosen: Setting, table: Interactions, *, epochs: int | None = None
 ) -> tuple[Model, Log]:
     """A backbone on this table: for so many epochs, or until held-out rows stop improving."""
-    rest, rows = table, None
-    if epochs is None and chosen.validation:
+    rest, task = table, None
+    # who is known by history alone is trained, and validated, on newcomers
+    meets = job.users == "new" and bool(getattr(entry(name).build, "inductive", False))
+    if epochs is None and chosen.validation and meets:
+        rest, task = held_out(table, np.flatnonzero(table.counts()), chosen, job.seed)
+    elif epochs is None and chosen.validation:
         rest, rows = hold_out(table, chosen.validation / 2, stream(job.seed, name, "rows"))
+        task = Task(rest, rows)
     graph = job.split.train if chosen.whole_graph else rest
     torch.manual_seed(derive(job.seed, name, "weights"))
     model = entry(name).build(configure(name, chosen.options), graph.domain())
@@ -176,9 +180,12 @@ def _pretrain(
         objective = factorise(_penalty(chosen.train, rest, job))
         if chosen.start_from_biases and model.rates:
             _start_from_biases(model, rest)
-    watch = None if rows is None else _watch(Task(rest, rows), job.seed)
+    if model.binary:
+        rest, task = rest.had(), task and Task(task.seen.had(), task.rows.had())
+    watch = None if task is None else watcher(task, job.seed)
     everything = (1 << 30, 1 << 30)  # an episode's history is all that is not asked for
-    epoch = _epochs(name, job, replace(chosen, lengths=everything), rest, model.reads_history)
+    lengths = chosen.lengths if meets else everything
+    epoch = _epochs(name, job, replace(chosen, lengths=lengths), rest, model.reads_history)
     return model, _fit(name, model, epoch, objective, chosen.train, watch, job, epochs)
 
 
@@ -199,7 +206,7 @@ def _adapt(
     torch.manual_seed(derive(job.seed, name, "weights"))
     model = entry(name).build(configure(name, chosen.options), backbone, who)
     contrast = chosen.train.contrast if job.users == "new" else 0.0
-    watch = None if task is None else _watch(task, job.seed)
+    watch = None if task is None else watcher(task, job.seed)
     assert isinstance(model, IDCF)
     epoch = _epochs(name, job, chosen, rows, True)
     # several processes divide a batch first, and each reads its own
@@ -271,30 +278,3 @@ def _fit(
         progress=name if job.progress else None,
         watcher=partial(job.watcher, f"{job.stage}{part}/{name}") if job.watcher else None,
     )
-
-
-def _held_out(
-    table: Interactions, users: Ints, chosen: Setting, job: Job
-) -> tuple[Interactions, Task]:
-    """Validation users: gone from the table, with histories as short as a newcomer's."""
-    away = sample_users(users, chosen.validation or 0.1, stream(job.seed, "validation users"))
-    return hold_out_users(table, away, chosen.newcomers, stream(job.seed, "validation histories"))
-
-
-def _trial(table: Interactions, job: Job) -> tuple[Interactions, Callable[[Model], float]]:
-    """What solvers are tried on. Without ratings, lists for the lightest users: pairs with random
-    items are won by whoever knows what is rare, and lists are what people see."""
-    if not table.implicit:
-        rest, task = _held_out(table, np.flatnonzero(table.counts()), Setting(), job)
-        return rest, _watch(task, job.seed)
-    rng, n = stream(job.seed, "validation histories"), np.count_nonzero(table.counts())
-    away = lightest_users(table, max(Setting().validation, 1 / n), rng)
-    rest, task = hold_out_users(table, away, _SHORT, rng)
-    return rest, lambda model: lists_on(model, task.rows, task.seen)
-
-
-def _watch(task: Task, seed: int) -> Callable[[Model], float]:
-    if not task.rows.implicit:
-        return lambda model: rmse_on(model, task.rows, task.seen)
-    draw = partial(stream, seed, "validation negatives")  # the same for every model
-    return lambda model: loss_on(model, task.rows, task.seen, negatives=5, rng=draw())
