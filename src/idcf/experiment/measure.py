@@ -90,6 +90,8 @@ def measure(exam: Exam, parts: Sequence[Part]) -> dict[str, Measured]:
         found["auc"] = Measured(pooled, len(exam.users), len(exam.rows))
         found["auc-user"] = _average(exam, metrics.auc_per_user(asked.user, scores, asked.rating))
     found["ndcg"] = _average(exam, metrics.ndcg(asked.user, scores, exam.labels()))
+    if not all(part.model.lists for part in parts):
+        return found
     best = _lists(exam, parts, max(NDCG_AT, RECALL_AT))
     at = min(NDCG_AT, best.shape[1])
     found[f"ndcg@{NDCG_AT}"] = _each(exam, metrics.ndcg_at(best, exam.relevant, at))

@@ -13,7 +13,7 @@ from typing import Any
 
 from idcf import config
 from idcf.errors import ConfigError, unknown
-from idcf.models.base import Backbone, Graded, Model, Posterior, TwoTower
+from idcf.models.base import Backbone, Graded, Model, Penalised, Posterior, TwoTower
 from idcf.models.baselines import (
     Bias,
     BiasConfig,
@@ -27,6 +27,7 @@ from idcf.models.baselines import (
 from idcf.models.bayes import Bayes, BayesConfig
 from idcf.models.gcmc import GCMC, GCMCConfig
 from idcf.models.idcf import IDCF, IDCFConfig
+from idcf.models.igmc import IGMC, IGMCConfig
 from idcf.models.mf import Factor, FactorConfig
 from idcf.models.odds import Odds, OddsConfig
 
@@ -37,6 +38,7 @@ __all__ = [
     "Entry",
     "Graded",
     "Model",
+    "Penalised",
     "Posterior",
     "TwoTower",
     "configure",
@@ -107,6 +109,7 @@ MODELS: dict[str, Entry] = {
     "pmf": Entry(Factor, FactorConfig, {"head": "dot"}),
     "nnmf": Entry(Factor, FactorConfig, {"head": "perceptron"}),
     "gcmc": Entry(GCMC, GCMCConfig),
+    "igmc": Entry(IGMC, IGMCConfig, ratings_only=True),
     "idcf-dot": Entry(IDCF, IDCFConfig, backbone="pmf"),
     "idcf-nn": Entry(IDCF, IDCFConfig, backbone="nnmf"),
     "idcf-gc": Entry(IDCF, IDCFConfig, backbone="gcmc"),

@@ -24,6 +24,7 @@ class Model(nn.Module, ABC):
 
     inductive: ClassVar[bool]  # can it score users with id -1?
     reads_history: ClassVar[bool] = True
+    lists: ClassVar[bool] = True  # can whole catalogues be ranked for many users in a moment?
     source: ClassVar[str] = "relation"  # of its answers: posterior, relation, features, popular
     n_items: int
     rates: bool = True  # are the scores on the scale of the ratings?
@@ -110,6 +111,14 @@ class Graded(Model):
 
     def forward(self, users: Users, items: Tensor, owner: Tensor) -> Tensor:
         return self.logits(users, items, owner).softmax(-1) @ self.levels
+
+
+class Penalised(Model):
+    """A model that holds its own weights back, beyond what training does for every network."""
+
+    @abstractmethod
+    def penalty(self) -> Tensor:
+        """What is added to the loss of a whole batch."""
 
 
 class Posterior(TwoTower):

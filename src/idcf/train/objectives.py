@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from idcf.models import IDCF, Backbone, Graded, Model
+from idcf.models import IDCF, Backbone, Graded, Model, Penalised
 from idcf.models.idcf import part
 from idcf.train.runtime import LOCAL, Runtime
 from idcf.types import Batch
@@ -34,7 +34,7 @@ def fit_to_labels(scores: Tensor, batch: Batch, rates: bool) -> Terms:
 
 
 def accuracy(loss: Loss = "fit") -> Objective:
-    """The fit alone."""
+    """The fit, and what the model itself asks to be added."""
 
     def objective(model: Model, batch: Batch) -> Terms:
         if isinstance(model, Graded):
@@ -42,7 +42,10 @@ def accuracy(loss: Loss = "fit") -> Objective:
         scores = model(batch.users, batch.items, batch.owner)
         if loss == "bpr":
             return {"bpr": _bpr(scores, batch)}
-        return fit_to_labels(scores, batch, model.rates)
+        terms = fit_to_labels(scores, batch, model.rates)
+        if isinstance(model, Penalised):
+            terms["reg"] = model.penalty() * (len(batch.items) / batch.n_rows)
+        return terms
 
     return objective
 

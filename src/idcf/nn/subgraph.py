@@ -1,0 +1,126 @@
+"""Enclosing subgraphs of many (user, item) pairs at once (Zhang & Chen 2020).
+
+The subgraph of (u, i) is u, i, the items u had, the raters of i, and the ratings among them. It is
+bipartite, so it is a small matrix of rating levels: row 0 is u, column 0 is i, and 0 is "no edge".
+A node that is not there is a row or column without edges: it reaches nobody, so it needs no mask.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from idcf.types import History
+
+_DENSE = 1 << 28  # cells up to which the whole table is laid out as a matrix of bytes
+
+
+class Near(NamedTuple):
+    """What B users had: [B, H], `nothing` where they had less."""
+
+    items: Tensor
+    level: Tensor  # uint8
+
+
+class Graph(nn.Module):
+    """The training table: who rated an item, and how anybody rated anything.
+
+    Neighbours beyond `cap` are left out: by a hash, so that nothing depends on the batch, on the
+    order of a history or on chance; in training by chance, so that all of them are met.
+    """
+
+    raters: Tensor  # int32 [E]: of each item, in the order of a hash
+    level: Tensor  # uint8 [E], from 1
+    starts: Tensor  # int64 [I + 1]
+    levels: Tensor  # [L]
+
+    def __init__(self, raters: History, users: int, levels: tuple[float, ...]) -> None:
+        super().__init__()
+        self.n_users, self.n_items = users, len(raters.offsets) - 1
+        self.register_buffer("levels", torch.tensor(levels))
+        item = raters.owner()
+        order = torch.argsort(item << 31 | _hash(raters.items * self.n_items + item))
+        self.register_buffer("raters", raters.items[order].to(torch.int32))
+        self.register_buffer("level", self._level(raters.values)[order])
+        self.register_buffer("starts", raters.offsets.clone())
+        self._kept: tuple[tuple[int, int], Tensor, Tensor] | None = None
+
+    def near(self, history: History, cap: int) -> Near:
+        """The items of each history, at most `cap`."""
+        n, owner = history.lengths(), history.owner()
+        width = min(cap, int(n.max())) if len(history.items) else 0
+        key = _hash(history.items)
+        if self.training:
+            key = torch.randint_like(key, 1 << 31)
+        order = torch.argsort(owner << 31 | key)
+        place = torch.arange(len(order), device=n.device) - history.offsets[owner]
+        order, row = order[place < width], owner[place < width]
+        at = row, place[place < width]
+        items = n.new_full((len(n), width), self.n_items)
+        level = torch.zeros_like(items, dtype=torch.uint8)
+        level[at] = self._level(history.values[order])
+        items[at] = history.items[order]
+        return Near(items, level)
+
+    def blocks(self, near: Near, owner: Tensor, items: Tensor, cap: int, without: Tensor) -> Tensor:
+        """The subgraphs of (owner[p], items[p]): uint8 [P, 1 + R, 1 + H].
+
+        The user's own rating of the item is never in them, if the history has it; `without` [P]
+        is the user whose row of the table must not be seen either, or -1.
+        """
+        start, n = self.starts[items], self.starts.diff()[items]
+        step = torch.arange(min(cap, int(n.max())) if len(n) else 0, device=n.device)
+        first = torch.rand(len(n), 1, device=n.device) if self.training else n.new_zeros(1, 1)
+        place = start[:, None] + ((first * n[:, None]).long() + step) % n.clamp(min=1)[:, None]
+        place = place.clamp(max=max(len(self.raters) - 1, 0))
+        who = self.raters[place].long()
+        there = (step < n[:, None]) & (who != without[:, None])
+        who = who.masked_fill(~there, self.n_users)
+        had = near.items[owner]
+        mine = had != items[:, None]
+        had = had.masked_fill(~mine, self.n_items)
+        block = who.new_zeros(len(items), who.shape[1] + 1, had.shape[1] + 1, dtype=torch.uint8)
+        block[:, 0, 1:] = near.level[owner] * mine
+        block[:, 1:, 0] = self.level[place] * there
+        block[:, 1:, 1:] = self.lookup(who[:, :, None], had[:, None, :])
+        return block
+
+    def lookup(self, users: Tensor, items: Tensor) -> Tensor:
+        """How users rated items, 0 where they did not; user U and item I are nobody and nothing."""
+        table, level = self._table()
+        wanted = users * (self.n_items + 1) + items
+        if not len(level):
+            return table[wanted]
+        at = torch.searchsorted(table, wanted).clamp(max=len(table) - 1)
+        return level[at] * (table[at] == wanted)
+
+    def _table(self) -> tuple[Tensor, Tensor]:
+        """A matrix of bytes, laid flat; or sorted keys and their levels where it would be large."""
+        state = self.level.data_ptr(), self.level._version
+        if self._kept is None or self._kept[0] != state:
+            self._kept = state, *self._lay()
+        return self._kept[1:]
+
+    def _lay(self) -> tuple[Tensor, Tensor]:
+        width = self.n_items + 1
+        item = torch.arange(self.n_items, device=self.level.device)
+        key = self.raters * width + item.repeat_interleave(self.starts.diff())
+        if (self.n_users + 1) * width <= _DENSE:
+            cells = self.level.new_zeros((self.n_users + 1) * width)
+            return cells.index_copy_(0, key, self.level), self.level[:0]
+        order = torch.argsort(key)
+        return key[order], self.level[order]
+
+    def _level(self, values: Tensor) -> Tensor:
+        """From 1; a value between two levels counts as the nearest one."""
+        middle = (self.levels[1:] + self.levels[:-1]) / 2
+        return (torch.bucketize(values, middle) + 1).to(torch.uint8)
+
+
+def _hash(x: Tensor) -> Tensor:
+    """31 bits that look drawn, from whole numbers."""
+    for factor in (0x45D9F3B, 0x119DE1F3):
+        x = ((x ^ x >> 16) * factor) & 0x7FFFFFFF
+    return x ^ x >> 15
