@@ -10,8 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from idcf.models.base import Penalised
-from idcf.nn.rgcn import RGCN, Edges
-from idcf.nn.subgraph import Graph, Near
+from idcf.nn.rgcn import RGCN, Edges, powers
+from idcf.nn.subgraph import Graph, Near, Subgraphs
 from idcf.types import Domain, Users
 
 _CELLS = 1 << 22  # of the matrices of subgraphs that are held at a time
@@ -23,13 +23,14 @@ class IGMCConfig:
     layers: int = 4
     size: int = 32
     bases: int = 4
+    degree: int = 1  # W_level is a polynomial of the rating; 0: free, as in the paper
     hidden: int = 128
     cap: int = 31  # neighbours on each side of a subgraph
     dropout: float = 0.5  # of the hidden layer
     edge_dropout: float = 0.2
     smoothness: float = 0.001  # ARR: how alike neighbouring levels speak
     center: bool = True  # add the mean rating
-    counts: bool = False  # read how many items and raters there are: means alone cannot tell
+    profiles: bool = True  # nodes come with how often each level occurs in all their ratings
 
 
 class IGMC(Penalised):
@@ -44,6 +45,7 @@ class IGMC(Penalised):
 
     inductive: ClassVar[bool] = True
     lists: ClassVar[bool] = False
+    kinds: Tensor  # [F, L]
 
     def __init__(self, config: IGMCConfig, domain: Domain) -> None:
         super().__init__()
@@ -51,13 +53,16 @@ class IGMC(Penalised):
         self.rates = not domain.implicit
         self.mean = domain.mean if config.center else 0.0
         self.graph = Graph(domain.raters, domain.n_users, domain.levels)
-        sizes = [_LABELS] + [config.size] * config.layers
         levels = len(domain.levels)
+        given = powers(torch.tensor(domain.levels), config.degree) if config.degree else None
+        kinds = torch.eye(levels) if given is None else given.T.contiguous()
+        self.register_buffer("kinds", kinds)
+        known = levels + len(kinds) + 2 if config.profiles else 0
+        sizes = [_LABELS + known] + [config.size] * config.layers
         self.layers = nn.ModuleList(
-            RGCN(levels, a, b, config.bases) for a, b in zip(sizes, sizes[1:], strict=False)
+            RGCN(levels, a, b, config.bases if given is None else given) for a, b in zip(sizes, sizes[1:], strict=False)
         )
-        read = 2 * config.size * config.layers + 2 * config.counts
-        self.hidden = nn.Linear(read, config.hidden)
+        self.hidden = nn.Linear(2 * config.size * config.layers, config.hidden)
         self.out = nn.Linear(config.hidden, 1)
 
     def forward(self, users: Users, items: Tensor, owner: Tensor) -> Tensor:
@@ -76,45 +81,53 @@ class IGMC(Penalised):
     def _pairs(self, users: Users, items: Tensor, owner: Tensor) -> Tensor:
         """[P]"""
         near = self.graph.near(users.history, self.config.cap)
-        counts = users.history.lengths()
+        own = self.graph.profile(users.history)
         hidden = users.ids if self.training else torch.full_like(users.ids, -1)
         cells = len(self.graph.levels) * (self.config.cap + 1) * (near.items.shape[1] + 1)
         step = max(1, _CELLS // cells)
         parts = [
-            self._score(near, counts, hidden, items[at : at + step], owner[at : at + step])
+            self._score(near, own, hidden, items[at : at + step], owner[at : at + step])
             for at in range(0, len(items), step)
         ]
         return torch.cat(parts) if parts else self.out.bias[:0]
 
     def _score(
-        self, near: Near, counts: Tensor, hidden: Tensor, items: Tensor, owner: Tensor
+        self, near: Near, own: Tensor, hidden: Tensor, items: Tensor, owner: Tensor
     ) -> Tensor:
-        block = self.graph.blocks(near, owner, items, self.config.cap, hidden[owner])
-        if self.training and self.config.edge_dropout:
-            block = block * (torch.rand(block.shape, device=block.device) >= self.config.edge_dropout)
-        read = self._read(block)
-        if self.config.counts:
-            n = torch.stack([counts[owner], self.graph.starts.diff()[items]], -1)
-            read = torch.cat([read, n.to(read.dtype).log1p()], -1)
-        read = F.dropout(self.hidden(read).relu(), self.config.dropout, self.training)
-        return self.mean + self.out(read)[:, 0]
+        config, without, dtype = self.config, hidden[owner], self.out.weight.dtype
+        found = self.graph.around(near, owner, items, config.cap, without)
+        level = found.level
+        if self.training and config.edge_dropout:
+            level = level * (torch.rand(level.shape, device=level.device) >= config.edge_dropout)
+        edges = Edges.of(level, self.kinds)
+        users, things = (_labels(side, level, dtype) for side in (0, 1))
+        if config.profiles:
+            mine, theirs = self._profiles(found, own[owner], items, without)
+            users = torch.cat([users, mine, edges.users.log1p() / 5], -1)
+            things = torch.cat([things, theirs, edges.items.log1p() / 5], -1)
+        read = self.hidden(self._read(edges, users, things)).relu()
+        return self.mean + self.out(F.dropout(read, config.dropout, self.training))[:, 0]
 
-    def _read(self, block: Tensor) -> Tensor:
+    def _profiles(
+        self, found: Subgraphs, own: Tensor, items: Tensor, without: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Of all users and all items of each subgraph; a target's is without their rating."""
+        laid, graph = self.graph.laid(), self.graph
+        each = torch.arange(1, own.shape[1] + 1, device=own.device)
+        nobody = torch.full_like(without, graph.n_users)
+        told = graph.lookup(torch.where(without < 0, nobody, without), items)
+        item = laid.items[items] - (told[:, None] == each).to(own.dtype)
+        mine = torch.cat([own[:, None], laid.users[found.raters]], 1)
+        theirs = torch.cat([item[:, None], laid.items[found.items]], 1)
+        table = F.pad(self.kinds, (1, 0)).T
+        tie = [table[x.long()] for x in (found.level[:, :, 0], found.level[:, 0])]
+        return torch.cat([_shares(mine), tie[0]], -1), torch.cat([_shares(theirs), tie[1]], -1)
+
+    def _read(self, edges: Edges, users: Tensor, items: Tensor) -> Tensor:
         """What the targets heard in every layer; in the last one nobody else needs to listen."""
-        levels = len(self.graph.levels)
-        edges = Edges.of(block, levels, self.out.weight.dtype)
-        users, items = (_labels(side, block, edges.there.dtype) for side in (0, 1))
-        row, column = edges.targets(levels)
         heard = []
-        for number, layer in enumerate(self.layers):
-            assert isinstance(layer, RGCN)
-            if number + 1 < len(self.layers):
-                pair = layer.to_users(edges, users, items), layer.to_items(edges, users, items)
-            else:
-                pair = (
-                    layer.to_users(row, users[:, :1], items),
-                    layer.to_items(column, users, items[:, :1]),
-                )
+        for number, layer in enumerate(self.layers, 1):
+            pair = layer(edges, users, items, first=number == len(self.layers))
             users, items = (x.tanh() for x in pair)
             heard += [users[:, 0], items[:, 0]]
         return torch.cat(heard, -1)
@@ -125,3 +138,9 @@ def _labels(side: int, block: Tensor, dtype: torch.dtype) -> Tensor:
     label = torch.full((block.shape[1 + side],), 2 + side, device=block.device)
     label[0] = side
     return F.one_hot(label, _LABELS).to(dtype).expand(len(block), -1, -1)
+
+
+def _shares(counts: Tensor) -> Tensor:
+    """Shares of the levels, and how many ratings they are of."""
+    n = counts.sum(-1, keepdim=True)
+    return torch.cat([counts / n.clamp(min=1), n.log1p() / 5], -1)

@@ -24,6 +24,23 @@ class Near(NamedTuple):
     level: Tensor  # uint8
 
 
+class Laid(NamedTuple):
+    """The table, laid out for asking."""
+
+    level: Tensor  # uint8: a matrix [(U + 1) * (I + 1)], or, where it would be large, of `keys`
+    keys: Tensor | None  # ascending
+    users: Tensor  # [U + 1, L]: how often each level was given
+    items: Tensor  # [I + 1, L]
+
+
+class Subgraphs(NamedTuple):
+    """Of P pairs; user U and item I are nobody and nothing."""
+
+    level: Tensor  # uint8 [P, 1 + R, 1 + H]
+    raters: Tensor  # [P, R]
+    items: Tensor  # [P, H]
+
+
 class Graph(nn.Module):
     """The training table: who rated an item, and how anybody rated anything.
 
@@ -45,7 +62,7 @@ class Graph(nn.Module):
         self.register_buffer("raters", raters.items[order].to(torch.int32))
         self.register_buffer("level", self._level(raters.values)[order])
         self.register_buffer("starts", raters.offsets.clone())
-        self._kept: tuple[tuple[int, int], Tensor, Tensor] | None = None
+        self._kept: tuple[tuple[int, int], Laid] | None = None
 
     def near(self, history: History, cap: int) -> Near:
         """The items of each history, at most `cap`."""
@@ -64,8 +81,10 @@ class Graph(nn.Module):
         items[at] = history.items[order]
         return Near(items, level)
 
-    def blocks(self, near: Near, owner: Tensor, items: Tensor, cap: int, without: Tensor) -> Tensor:
-        """The subgraphs of (owner[p], items[p]): uint8 [P, 1 + R, 1 + H].
+    def around(
+        self, near: Near, owner: Tensor, items: Tensor, cap: int, without: Tensor
+    ) -> Subgraphs:
+        """The subgraphs of (owner[p], items[p]).
 
         The user's own rating of the item is never in them, if the history has it; `without` [P]
         is the user whose row of the table must not be seen either, or -1.
@@ -85,33 +104,45 @@ class Graph(nn.Module):
         block[:, 0, 1:] = near.level[owner] * mine
         block[:, 1:, 0] = self.level[place] * there
         block[:, 1:, 1:] = self.lookup(who[:, :, None], had[:, None, :])
-        return block
+        return Subgraphs(block, who, had)
 
     def lookup(self, users: Tensor, items: Tensor) -> Tensor:
         """How users rated items, 0 where they did not; user U and item I are nobody and nothing."""
-        table, level = self._table()
+        laid = self.laid()
         wanted = users * (self.n_items + 1) + items
-        if not len(level):
-            return table[wanted]
-        at = torch.searchsorted(table, wanted).clamp(max=len(table) - 1)
-        return level[at] * (table[at] == wanted)
+        if laid.keys is None:
+            return laid.level[wanted]
+        at = torch.searchsorted(laid.keys, wanted).clamp(max=len(laid.keys) - 1)
+        return laid.level[at] * (laid.keys[at] == wanted)
 
-    def _table(self) -> tuple[Tensor, Tensor]:
-        """A matrix of bytes, laid flat; or sorted keys and their levels where it would be large."""
+    def profile(self, history: History) -> Tensor:
+        """How many entries of each history are at each level: [B, L]."""
+        return _counts(history.owner(), self._level(history.values), (len(history.offsets) - 1, len(self.levels)))
+
+    def laid(self) -> Laid:
+        """What is derived from the table, once."""
         state = self.level.data_ptr(), self.level._version
         if self._kept is None or self._kept[0] != state:
-            self._kept = state, *self._lay()
-        return self._kept[1:]
+            self._kept = state, self._lay()
+        return self._kept[1]
 
-    def _lay(self) -> tuple[Tensor, Tensor]:
-        width = self.n_items + 1
-        item = torch.arange(self.n_items, device=self.level.device)
-        key = self.raters * width + item.repeat_interleave(self.starts.diff())
+    def _lay(self) -> Laid:
+        width, levels = self.n_items + 1, len(self.levels)
+        every = torch.arange(self.n_items, device=self.level.device)
+        item = every.repeat_interleave(self.starts.diff())
+        key, level = self.raters * width + item, self.level
         if (self.n_users + 1) * width <= _DENSE:
-            cells = self.level.new_zeros((self.n_users + 1) * width)
-            return cells.index_copy_(0, key, self.level), self.level[:0]
-        order = torch.argsort(key)
-        return key[order], self.level[order]
+            keys, cells = None, level.new_zeros((self.n_users + 1) * width)
+            cells.index_copy_(0, key, level)
+        else:
+            keys, order = torch.sort(key)
+            cells = level[order]
+        return Laid(
+            cells,
+            keys,
+            _counts(self.raters.long(), level, (self.n_users + 1, levels)),
+            _counts(item, level, (width, levels)),
+        )
 
     def _level(self, values: Tensor) -> Tensor:
         """From 1; a value between two levels counts as the nearest one."""
@@ -124,3 +155,8 @@ def _hash(x: Tensor) -> Tensor:
     for factor in (0x45D9F3B, 0x119DE1F3):
         x = ((x ^ x >> 16) * factor) & 0x7FFFFFFF
     return x ^ x >> 15
+
+
+def _counts(row: Tensor, level: Tensor, shape: tuple[int, int]) -> Tensor:
+    cell = row * shape[1] + level - 1
+    return torch.bincount(cell, minlength=shape[0] * shape[1]).view(shape).float()
