@@ -14,7 +14,7 @@ from idcf.nn.rgcn import RGCN, Edges, powers
 from idcf.nn.subgraph import Graph, Near, Subgraphs
 from idcf.types import Domain, Users
 
-_CELLS = 1 << 22  # of the matrices of subgraphs that are held at a time
+_ROOM = 1 << 25  # cells of subgraphs laid out at a time; fewer where they should stay in the cache
 _LABELS = 4  # target user, target item, other user, other item
 
 
@@ -83,13 +83,22 @@ class IGMC(Penalised):
         near = self.graph.near(users.history, self.config.cap)
         own = self.graph.profile(users.history)
         hidden = users.ids if self.training else torch.full_like(users.ids, -1)
-        cells = len(self.graph.levels) * (self.config.cap + 1) * (near.items.shape[1] + 1)
-        step = max(1, _CELLS // cells)
+        order = self._order(near, items, owner)
+        room = _ROOM if items.is_cuda else _ROOM >> 6
         parts = [
-            self._score(near, own, hidden, items[at : at + step], owner[at : at + step])
-            for at in range(0, len(items), step)
+            self._score(near, own, hidden, items[some], owner[some])
+            for some in order.split(max(1, room // (self.config.cap + 1) ** 2))
         ]
-        return torch.cat(parts) if parts else self.out.bias[:0]
+        back = torch.empty_like(order)
+        back[order] = torch.arange(len(order), device=order.device)
+        return torch.cat(parts)[back] if parts else self.out.bias[:0]
+
+    def _order(self, near: Near, items: Tensor, owner: Tensor) -> Tensor:
+        """Subgraphs of like size together, so that those at hand at a time are no larger than
+        they need to be."""
+        raters = self.graph.starts.diff()[items].clamp(max=self.config.cap)
+        had = (near.level > 0).sum(1)[owner]
+        return torch.argsort(raters // 16 * (self.config.cap + 1) + had, stable=True)
 
     def _score(
         self, near: Near, own: Tensor, hidden: Tensor, items: Tensor, owner: Tensor

@@ -97,11 +97,13 @@ class Graph(nn.Module):
         who = self.raters[place].long()
         there = (step < n[:, None]) & (who != without[:, None])
         who = who.masked_fill(~there, self.n_users)
-        had = near.items[owner]
+        level = near.level[owner]
+        level = level[:, : int((level > 0).sum(1).max())] if len(level) else level
+        had = near.items[owner, : level.shape[1]]
         mine = had != items[:, None]
         had = had.masked_fill(~mine, self.n_items)
         block = who.new_zeros(len(items), who.shape[1] + 1, had.shape[1] + 1, dtype=torch.uint8)
-        block[:, 0, 1:] = near.level[owner] * mine
+        block[:, 0, 1:] = level * mine
         block[:, 1:, 0] = self.level[place] * there
         block[:, 1:, 1:] = self.lookup(who[:, :, None], had[:, None, :])
         return Subgraphs(block, who, had)
