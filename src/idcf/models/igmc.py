@@ -10,8 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from idcf.models.base import Penalised
-from idcf.nn.rgcn import RGCN, Edges, powers
-from idcf.nn.subgraph import Graph, Near, Subgraphs
+from idcf.nn.rgcn import RGCN, Edges
+from idcf.nn.subgraph import Graph, Near, Offsets
 from idcf.types import Domain, Users
 
 _ROOM = 1 << 25  # cells of subgraphs laid out at a time; fewer where they should stay in the cache
@@ -20,47 +20,50 @@ _LABELS = 4  # target user, target item, other user, other item
 
 @dataclass(frozen=True, kw_only=True)
 class IGMCConfig:
-    layers: int = 4
+    residual: bool = True  # edges say what offsets leave unexplained; False: levels, as published
+    layers: int = 2
     size: int = 32
-    bases: int = 4
-    degree: int = 1  # W_level is a polynomial of the rating; 0: free, as in the paper
+    bases: int = 4  # of the weights of levels
     hidden: int = 128
-    cap: int = 31  # neighbours on each side of a subgraph
-    dropout: float = 0.5  # of the hidden layer
-    edge_dropout: float = 0.2
+    cap: int = 63  # neighbours on each side of a subgraph
+    dropout: float = 0.1  # of the hidden layer
+    edge_dropout: float = 0.0
     smoothness: float = 0.001  # ARR: how alike neighbouring levels speak
-    center: bool = True  # add the mean rating
-    profiles: bool = True  # nodes come with how often each level occurs in all their ratings
+    center: bool = True  # add the mean rating; where edges are residuals it always is
 
 
 class IGMC(Penalised):
-    """Four kinds of node, R-GCN layers, and a perceptron on what the two targets heard.
+    """Labelled nodes, R-GCN layers, and a perceptron on what the two targets heard.
 
     A user is what they rated, never a number: the subgraph is made of the history that is given
     and of the item's raters in training. In training a user's own row of the table is hidden from
     their pairs, for it holds the target. When somebody known is asked about an item of their
-    history, that rating is not read, but their row still stands among the item's raters: nobody
-    can tell whose it is.
+    history, the edge between the two is left out as for anybody, but their row still stands among
+    the item's raters: nobody can tell whose it is.
+
+    The published form knows nodes by their label and edges by their level. With `residual`, nodes
+    come with their offset from the mean, how many ratings it stands on, and their edge to the
+    target of the other side (which a mean over neighbours would dilute); edges say by how much a
+    rating exceeds both offsets, and the answer begins at the targets' offsets. Two layers are then
+    enough to weigh those who rated the item by how they agree with the user, and the items the
+    user had by how they go with the item.
     """
 
     inductive: ClassVar[bool] = True
-    lists: ClassVar[bool] = False
-    kinds: Tensor  # [F, L]
+    lists: ClassVar[bool] = False  # a subgraph for every user and item
 
     def __init__(self, config: IGMCConfig, domain: Domain) -> None:
         super().__init__()
         self.config, self.n_items = config, domain.n_items
         self.rates = not domain.implicit
-        self.mean = domain.mean if config.center else 0.0
-        self.graph = Graph(domain.raters, domain.n_users, domain.levels)
-        levels = len(domain.levels)
-        given = powers(torch.tensor(domain.levels), config.degree) if config.degree else None
-        kinds = torch.eye(levels) if given is None else given.T.contiguous()
-        self.register_buffer("kinds", kinds)
-        known = levels + len(kinds) + 2 if config.profiles else 0
-        sizes = [_LABELS + known] + [config.size] * config.layers
+        self.mean = domain.mean if config.center or config.residual else 0.0
+        self.graph = Graph(domain.raters, domain.n_users, domain.levels, domain.mean)
+        kinds, bases, more = len(domain.levels), config.bases, 0
+        if config.residual:
+            kinds, bases, more = 2, 0, 5
+        sizes = [_LABELS + more] + [config.size] * config.layers
         self.layers = nn.ModuleList(
-            RGCN(levels, a, b, config.bases if given is None else given) for a, b in zip(sizes, sizes[1:], strict=False)
+            RGCN(kinds, a, b, bases) for a, b in zip(sizes, sizes[1:], strict=False)
         )
         self.hidden = nn.Linear(2 * config.size * config.layers, config.hidden)
         self.out = nn.Linear(config.hidden, 1)
@@ -76,12 +79,12 @@ class IGMC(Penalised):
 
     def penalty(self) -> Tensor:
         parts = [x.roughness() for x in self.layers if isinstance(x, RGCN)]
-        return self.config.smoothness * torch.stack(parts).sum()
+        return self.config.smoothness * (not self.config.residual) * torch.stack(parts).sum()
 
     def _pairs(self, users: Users, items: Tensor, owner: Tensor) -> Tensor:
-        """[P]"""
+        """[P], a few at a time."""
         near = self.graph.near(users.history, self.config.cap)
-        own = self.graph.profile(users.history)
+        own = self.graph.offsets(users.history)
         hidden = users.ids if self.training else torch.full_like(users.ids, -1)
         order = self._order(near, items, owner)
         room = _ROOM if items.is_cuda else _ROOM >> 6
@@ -101,45 +104,43 @@ class IGMC(Penalised):
         return torch.argsort(raters // 16 * (self.config.cap + 1) + had, stable=True)
 
     def _score(
-        self, near: Near, own: Tensor, hidden: Tensor, items: Tensor, owner: Tensor
+        self, near: Near, own: Offsets, hidden: Tensor, items: Tensor, owner: Tensor
     ) -> Tensor:
-        config, without, dtype = self.config, hidden[owner], self.out.weight.dtype
+        config, without = self.config, hidden[owner]
         found = self.graph.around(near, owner, items, config.cap, without)
         level = found.level
         if self.training and config.edge_dropout:
             level = level * (torch.rand(level.shape, device=level.device) >= config.edge_dropout)
-        edges = Edges.of(level, self.kinds)
-        users, things = (_labels(side, level, dtype) for side in (0, 1))
-        if config.profiles:
-            mine, theirs = self._profiles(found, own[owner], items, without)
-            users = torch.cat([users, mine, edges.users.log1p() / 5], -1)
-            things = torch.cat([things, theirs, edges.items.log1p() / 5], -1)
-        read = self.hidden(self._read(edges, users, things)).relu()
-        return self.mean + self.out(F.dropout(read, config.dropout, self.training))[:, 0]
+        users, things = (_labels(side, level, self.out.weight.dtype) for side in (0, 1))
+        if not config.residual:
+            each = ((level == x + 1).to(users.dtype) for x in range(len(self.graph.levels)))
+            return self.mean + self._read(Edges.of(level, *each), users, things)
+        item = self.graph.without(items, without)
+        change = item.value - self.graph.laid().items.value[items]
+        mine = _join(Offsets(*(x[owner] for x in own)), self.graph.without_too(found.raters, change))
+        theirs = _join(item, Offsets(*(x[found.items] for x in self.graph.laid().items)))
+        edges = self._residuals(level, mine.value, theirs.value)
+        users = _known(users, mine, edges.users, [x[:, :, 0] for x in edges.kinds])
+        things = _known(things, theirs, edges.items, [x[:, 0] for x in edges.kinds])
+        start = mine.value[:, 0] + theirs.value[:, 0]
+        return self.mean + self.graph.spread * (start + self._read(edges, users, things))
 
-    def _profiles(
-        self, found: Subgraphs, own: Tensor, items: Tensor, without: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        """Of all users and all items of each subgraph; a target's is without their rating."""
-        laid, graph = self.graph.laid(), self.graph
-        each = torch.arange(1, own.shape[1] + 1, device=own.device)
-        nobody = torch.full_like(without, graph.n_users)
-        told = graph.lookup(torch.where(without < 0, nobody, without), items)
-        item = laid.items[items] - (told[:, None] == each).to(own.dtype)
-        mine = torch.cat([own[:, None], laid.users[found.raters]], 1)
-        theirs = torch.cat([item[:, None], laid.items[found.items]], 1)
-        table = F.pad(self.kinds, (1, 0)).T
-        tie = [table[x.long()] for x in (found.level[:, :, 0], found.level[:, 0])]
-        return torch.cat([_shares(mine), tie[0]], -1), torch.cat([_shares(theirs), tie[1]], -1)
+    def _residuals(self, level: Tensor, mine: Tensor, theirs: Tensor) -> Edges:
+        """Edges of two kinds: that there is one, and how far it is above what both are used to."""
+        there = (level > 0).to(mine.dtype)
+        value = self.graph.scaled.index_select(0, level.flatten().int()).view(level.shape)
+        return Edges.of(level, there, (value - mine[:, :, None] - theirs[:, None]) * there)
 
     def _read(self, edges: Edges, users: Tensor, items: Tensor) -> Tensor:
-        """What the targets heard in every layer; in the last one nobody else needs to listen."""
+        """[P] from what the targets heard in every layer; in the last nobody else listens."""
         heard = []
         for number, layer in enumerate(self.layers, 1):
             pair = layer(edges, users, items, first=number == len(self.layers))
             users, items = (x.tanh() for x in pair)
             heard += [users[:, 0], items[:, 0]]
-        return torch.cat(heard, -1)
+        read = self.hidden(torch.cat(heard, -1)).relu()
+        out: Tensor = self.out(F.dropout(read, self.config.dropout, self.training))[:, 0]
+        return out
 
 
 def _labels(side: int, block: Tensor, dtype: torch.dtype) -> Tensor:
@@ -149,7 +150,14 @@ def _labels(side: int, block: Tensor, dtype: torch.dtype) -> Tensor:
     return F.one_hot(label, _LABELS).to(dtype).expand(len(block), -1, -1)
 
 
-def _shares(counts: Tensor) -> Tensor:
-    """Shares of the levels, and how many ratings they are of."""
-    n = counts.sum(-1, keepdim=True)
-    return torch.cat([counts / n.clamp(min=1), n.log1p() / 5], -1)
+def _join(target: Offsets, others: Offsets) -> Offsets:
+    """[P] and [P, R] -> [P, 1 + R]."""
+    value, n = (torch.cat([x[:, None], y], 1) for x, y in zip(target, others, strict=True))
+    return Offsets(value, n)
+
+
+def _known(labels: Tensor, own: Offsets, edges: Tensor, tie: list[Tensor]) -> Tensor:
+    """All that a node comes with: [P, R, 4 + 5]."""
+    sure = own.n.log1p() / 5  # about as large as the rest
+    more = torch.stack([own.value, sure, *tie], -1)
+    return torch.cat([labels, more, edges.log1p() / 5], -1)

@@ -10,10 +10,12 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from idcf.types import History
 
+_USER, _ITEM = 5.0, 3.0  # ratings of "nothing unusual" that a node's own must outweigh, as in `bias`
 _DENSE = 1 << 28  # cells up to which the whole table is laid out as a matrix of bytes
 
 
@@ -24,13 +26,20 @@ class Near(NamedTuple):
     level: Tensor  # uint8
 
 
+class Offsets(NamedTuple):
+    """How much nodes deviate from the mean, shrunk, and from how many ratings that is known."""
+
+    value: Tensor
+    n: Tensor
+
+
 class Laid(NamedTuple):
     """The table, laid out for asking."""
 
     level: Tensor  # uint8: a matrix [(U + 1) * (I + 1)], or, where it would be large, of `keys`
     keys: Tensor | None  # ascending
-    users: Tensor  # [U + 1, L]: how often each level was given
-    items: Tensor  # [I + 1, L]
+    users: Offsets  # of U + 1
+    items: Offsets  # of I + 1
 
 
 class Subgraphs(NamedTuple):
@@ -52,11 +61,18 @@ class Graph(nn.Module):
     level: Tensor  # uint8 [E], from 1
     starts: Tensor  # int64 [I + 1]
     levels: Tensor  # [L]
+    scaled: Tensor  # [L + 1]: the levels, standardised; 0 for no edge
+    spread: Tensor  # []: what they were divided by
 
-    def __init__(self, raters: History, users: int, levels: tuple[float, ...]) -> None:
+    def __init__(
+        self, raters: History, users: int, levels: tuple[float, ...], mean: float
+    ) -> None:
         super().__init__()
         self.n_users, self.n_items = users, len(raters.offsets) - 1
         self.register_buffer("levels", torch.tensor(levels))
+        spread = raters.values.std(correction=0) if len(raters.items) else torch.tensor(1.0)
+        self.register_buffer("spread", spread.clamp(min=1e-6))
+        self.register_buffer("scaled", F.pad((self.levels - mean) / self.spread, (1, 0)))
         item = raters.owner()
         order = torch.argsort(item << 31 | _hash(raters.items * self.n_items + item))
         self.register_buffer("raters", raters.items[order].to(torch.int32))
@@ -117,9 +133,23 @@ class Graph(nn.Module):
         at = torch.searchsorted(laid.keys, wanted).clamp(max=len(laid.keys) - 1)
         return laid.level[at] * (laid.keys[at] == wanted)
 
-    def profile(self, history: History) -> Tensor:
-        """How many entries of each history are at each level: [B, L]."""
-        return _counts(history.owner(), self._level(history.values), (len(history.offsets) - 1, len(self.levels)))
+    def offsets(self, history: History) -> Offsets:
+        """Of people with these histories."""
+        left = self.scaled[self._level(history.values).int()] - self.laid().items.value[history.items]
+        return _shrunk(left, history.owner(), len(history.offsets) - 1)
+
+    def without(self, items: Tensor, users: Tensor) -> Offsets:
+        """Of the items, without what one user each, or nobody (-1), said of them."""
+        nobody = torch.full_like(users, self.n_users)
+        level = self.lookup(torch.where(users < 0, nobody, users), items).int()
+        value, n = (x[items] for x in self.laid().items)
+        rest = n - (level > 0).to(n.dtype)
+        return Offsets((value * (n + _ITEM) - self.scaled[level]) / (rest + _ITEM), rest)
+
+    def without_too(self, raters: Tensor, change: Tensor) -> Offsets:
+        """Of raters [P, R] of an item each, whose own offset has changed [P]."""
+        value, n = (x[raters] for x in self.laid().users)
+        return Offsets(value - change[:, None] / (n + _USER), n)
 
     def laid(self) -> Laid:
         """What is derived from the table, once."""
@@ -129,7 +159,7 @@ class Graph(nn.Module):
         return self._kept[1]
 
     def _lay(self) -> Laid:
-        width, levels = self.n_items + 1, len(self.levels)
+        width = self.n_items + 1
         every = torch.arange(self.n_items, device=self.level.device)
         item = every.repeat_interleave(self.starts.diff())
         key, level = self.raters * width + item, self.level
@@ -139,12 +169,11 @@ class Graph(nn.Module):
         else:
             keys, order = torch.sort(key)
             cells = level[order]
-        return Laid(
-            cells,
-            keys,
-            _counts(self.raters.long(), level, (self.n_users + 1, levels)),
-            _counts(item, level, (width, levels)),
-        )
+        sums = self.scaled.new_zeros(width).index_add_(0, item, self.scaled[level.int()])
+        n = F.pad(self.starts.diff(), (0, 1)).to(sums.dtype)
+        items = Offsets(sums / (n + _ITEM), n)
+        left = self.scaled[level.int()] - items.value[item]
+        return Laid(cells, keys, _shrunk(left, self.raters, self.n_users + 1), items)
 
     def _level(self, values: Tensor) -> Tensor:
         """From 1; a value between two levels counts as the nearest one."""
@@ -159,6 +188,7 @@ def _hash(x: Tensor) -> Tensor:
     return x ^ x >> 15
 
 
-def _counts(row: Tensor, level: Tensor, shape: tuple[int, int]) -> Tensor:
-    cell = row * shape[1] + level - 1
-    return torch.bincount(cell, minlength=shape[0] * shape[1]).view(shape).float()
+def _shrunk(left: Tensor, owner: Tensor, users: int) -> Offsets:
+    """Of users, from what their items' offsets leave of their ratings."""
+    sums, n = (left.new_zeros(users).index_add_(0, owner, x) for x in (left, torch.ones_like(left)))
+    return Offsets(sums / (n + _USER), n)
