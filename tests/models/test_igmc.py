@@ -59,55 +59,74 @@ def slow_levels(user_history, item, hidden=-1):
     return edges, raters, mine, ratings
 
 
+def slow_offsets(net, ratings, item, hidden):
+    """Shrunk offsets of all items and raters in a table that lacks what `hidden` said of `item`."""
+    z, left = net.graph.scaled.tolist(), {k: x for k, x in ratings.items() if k != (hidden, item)}
+    of_items = {
+        j: (sum(z[x] for x in own), len(own))
+        for j in range(net.n_items)
+        for own in [[x for (_, k), x in left.items() if k == j]]
+    }
+    b = {j: total / (n + 3) for j, (total, n) in of_items.items()}
+    of_users = {
+        v: (sum(z[x] - b[j] for j, x in own), len(own))
+        for v in {v for v, _ in left}
+        for own in [[(j, x) for (w, j), x in left.items() if w == v]]
+    }
+    a = {v: total / (n + 5) for v, (total, n) in of_users.items()}
+    count = {v: n for v, (_, n) in of_users.items()} | {("i", j): n for j, (_, n) in of_items.items()}
+    return z, a, b, count
+
+
 def slow_score(net, user_history, item, hidden=-1):
     """One pair, node by node and edge by edge."""
-    config, levels = net.config, len(net.graph.levels)
     edges, raters, mine, ratings = slow_levels(user_history, item, hidden)
-    users, items = ["me", *raters], ["it", *mine]
-    degree = dict.fromkeys([*users, *[("i", j) for j in items]], 0)
+    z, a, b, count = slow_offsets(net, ratings, item, hidden)
+    given = [(j, sorted(set(table().rating.tolist())).index(r) + 1) for j, r in user_history]
+    a["me"], count["me"] = sum(z[x] - b[j] for j, x in given) / (len(given) + 5), len(given)
+    b["it"], count["i", "it"] = b[item], count["i", item]
+    degree = dict.fromkeys(["me", *raters, *[("i", j) for j in ("it", *mine)]], 0)
     for v, j in edges:
         degree[v] += 1
         degree["i", j] += 1
 
-    def profile(pairs):
-        counts = np.bincount([x - 1 for x in pairs], minlength=levels).astype(float)
-        n = counts.sum()
-        return [*(counts / max(n, 1)), np.log1p(n) / 5]
+    def kinds(v, j):
+        level = edges.get((v, j), 0)
+        if not net.config.residual:
+            return [float(level == x + 1) for x in range(len(net.graph.levels))]
+        return [1.0, z[level] - a[v] - b[j]] if level else [0.0, 0.0]
 
-    def start(label, given, tie, n):
+    def start(label, node, offset, tie):
         x = [float(label == k) for k in range(4)]
-        if config.profiles:
-            kinds = net.kinds[:, tie - 1].tolist() if tie else [0.0] * len(net.kinds)
-            x += [*profile(given), *kinds, np.log1p(n) / 5]
+        if net.config.residual:
+            x += [offset, np.log1p(count[node]) / 5, *tie, np.log1p(degree[node]) / 5]
         return torch.tensor(x, dtype=torch.float32)
 
-    own = list(mine.values()) + [  # the profile is of the whole history
-        sorted(set(table().rating.tolist())).index(r) + 1 for j, r in user_history if j == item
-    ]
-    of_user = {v: [x for (w, _), x in ratings.items() if w == v] for v in raters}
-    of_item = {j: [x for (_, k), x in ratings.items() if k == j] for j in mine}
-    asked = [x for (w, k), x in ratings.items() if k == item and w != hidden]
-    state = {"me": start(0, own, 0, degree["me"]), ("i", "it"): start(1, asked, 0, degree["i", "it"])}
-    state |= {v: start(2, of_user[v], edges.get((v, "it"), 0), degree[v]) for v in raters}
-    state |= {("i", j): start(3, of_item[j], edges["me", j], degree["i", j]) for j in mine}
+    state = {"me": start(0, "me", a["me"], kinds("me", "it"))}
+    state["i", "it"] = start(1, ("i", "it"), b["it"], kinds("me", "it"))
+    state |= {v: start(2, v, a[v], kinds(v, "it")) for v in raters}
+    state |= {("i", j): start(3, ("i", j), b[j], kinds("me", j)) for j in mine}
     heard = []
     for layer in net.layers:
         weight, after = layer.weight(), {}
         for node, x in state.items():
             out = layer.root(x)
-            for (v, j), level in edges.items():
+            for v, j in edges:
                 for one, other in ((v, ("i", j)), (("i", j), v)):
-                    if one == node:
-                        out = out + state[other] @ weight[level - 1] / degree[node]
+                    for kind, share in enumerate(kinds(v, j) if one == node else []):
+                        out = out + share * (state[other] @ weight[kind]) / degree[node]
             after[node] = out.tanh()
         state = after
         heard += [state["me"], state["i", "it"]]
-    return net.mean + net.out(net.hidden(torch.cat(heard)).relu())[0]
+    said = net.out(net.hidden(torch.cat(heard)).relu())[0]
+    if net.config.residual:
+        said = (said + a["me"] + b["it"]) * net.graph.spread
+    return net.mean + said
 
 
 @pytest.mark.parametrize("dense", [True, False])
 @pytest.mark.parametrize(
-    "options", [{}, {"profiles": False, "degree": 0}, {"degree": 2, "layers": 1}]
+    "options", [{}, {"residual": False}, {"residual": False, "layers": 1, "center": False}]
 )
 def test_scores_are_those_of_plain_loops(options, dense, monkeypatch):
     monkeypatch.setattr(subgraph, "_DENSE", 1 << 28 if dense else 0)
@@ -172,13 +191,13 @@ def test_what_the_cap_leaves_out_does_not_depend_on_the_batch():
 
 def test_alike_levels_cost_nothing():
     """ARR is 0 where all levels speak alike, and is in the loss."""
-    net = model(degree=0).train().requires_grad_(False)
+    net = model(residual=False).train().requires_grad_(False)
     with torch.no_grad():
         for layer in net.layers:
-            layer.coefficient.fill_(1.0)
+            layer.share.fill_(1.0)
     assert float(net.penalty()) == 0
     with torch.no_grad():
-        net.layers[0].coefficient[0] += 1
+        net.layers[0].share[0] += 1
     step = (net.layers[0].basis.sum(0)).square().sum() * net.config.smoothness
     assert float(net.penalty()) == pytest.approx(float(step), rel=1e-5)
     users, owner = people(), torch.tensor([0, 1])

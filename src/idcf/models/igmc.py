@@ -25,7 +25,8 @@ class IGMCConfig:
     size: int = 32
     bases: int = 4  # of the weights of levels
     hidden: int = 128
-    cap: int = 63  # neighbours on each side of a subgraph
+    cap: int = 255  # neighbours on each side of a subgraph
+    train_cap: int = 63  # the same in training, drawn anew each time: quicker, and as good
     dropout: float = 0.1  # of the hidden layer
     edge_dropout: float = 0.0
     smoothness: float = 0.001  # ARR: how alike neighbouring levels speak
@@ -68,6 +69,10 @@ class IGMC(Penalised):
         self.hidden = nn.Linear(2 * config.size * config.layers, config.hidden)
         self.out = nn.Linear(config.hidden, 1)
 
+    @property
+    def cap(self) -> int:
+        return min(self.config.cap, self.config.train_cap) if self.training else self.config.cap
+
     def forward(self, users: Users, items: Tensor, owner: Tensor) -> Tensor:
         who = owner.repeat_interleave(items.shape[1])
         return self._pairs(users, items.flatten(), who).view(items.shape)
@@ -83,14 +88,14 @@ class IGMC(Penalised):
 
     def _pairs(self, users: Users, items: Tensor, owner: Tensor) -> Tensor:
         """[P], a few at a time."""
-        near = self.graph.near(users.history, self.config.cap)
+        near = self.graph.near(users.history, self.cap)
         own = self.graph.offsets(users.history)
         hidden = users.ids if self.training else torch.full_like(users.ids, -1)
         order = self._order(near, items, owner)
         room = _ROOM if items.is_cuda else _ROOM >> 6
         parts = [
             self._score(near, own, hidden, items[some], owner[some])
-            for some in order.split(max(1, room // (self.config.cap + 1) ** 2))
+            for some in order.split(max(1, room // (self.cap + 1) ** 2))
         ]
         back = torch.empty_like(order)
         back[order] = torch.arange(len(order), device=order.device)
@@ -99,15 +104,15 @@ class IGMC(Penalised):
     def _order(self, near: Near, items: Tensor, owner: Tensor) -> Tensor:
         """Subgraphs of like size together, so that those at hand at a time are no larger than
         they need to be."""
-        raters = self.graph.starts.diff()[items].clamp(max=self.config.cap)
+        raters = self.graph.starts.diff()[items].clamp(max=self.cap)
         had = (near.level > 0).sum(1)[owner]
-        return torch.argsort(raters // 16 * (self.config.cap + 1) + had, stable=True)
+        return torch.argsort(raters // 16 * (self.cap + 1) + had, stable=True)
 
     def _score(
         self, near: Near, own: Offsets, hidden: Tensor, items: Tensor, owner: Tensor
     ) -> Tensor:
         config, without = self.config, hidden[owner]
-        found = self.graph.around(near, owner, items, config.cap, without)
+        found = self.graph.around(near, owner, items, self.cap, without)
         level = found.level
         if self.training and config.edge_dropout:
             level = level * (torch.rand(level.shape, device=level.device) >= config.edge_dropout)

@@ -35,7 +35,7 @@ _OPTIONS: Mapping[str, Mapping[str, Any]] = {  # what suits a world this small
     "pmf": {"embedding_size": 8},
     "nnmf": {"embedding_size": 8, "hidden": (16,)},
     "gcmc": {"embedding_size": 8, "hidden": (16,)},
-    "igmc": {"layers": 3, "size": 8, "hidden": 16, "dropout": 0.0},
+    "igmc": {"layers": 3, "size": 8, "train_cap": 15, "hidden": 16, "dropout": 0.0},
 }
 _SAMPLE = {"sample": 24}  # fewer than the key users, so that training draws
 

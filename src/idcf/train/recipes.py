@@ -177,8 +177,8 @@ def _pretrain(
         if chosen.start_from_biases and model.rates:
             _start_from_biases(model, rest)
     watch = None if rows is None else _watch(Task(rest, rows), job.seed)
-    everything = (1 << 30, 1 << 30)  # an episode's history is all that is not asked for
-    epoch = _epochs(name, job, replace(chosen, lengths=everything), rest, model.reads_history)
+    lengths = chosen.lengths if model.inductive else (1 << 30, 1 << 30)  # all that is not asked
+    epoch = _epochs(name, job, replace(chosen, lengths=lengths), rest, model.reads_history)
     return model, _fit(name, model, epoch, objective, chosen.train, watch, job, epochs)
 
 
