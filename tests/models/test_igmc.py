@@ -46,10 +46,12 @@ def told(history, row):
 
 def slow_levels(user_history, item, hidden=-1):
     """The subgraph of a pair as {(row node, column node): level}, by loops over the table."""
-    levels, columns = sorted(set(table().rating.tolist())), (table().user, table().item, table().rating)
+    levels, columns = (
+        sorted(set(table().rating.tolist())),
+        (table().user, table().item, table().rating),
+    )
     ratings = {
-        (u, i): levels.index(r) + 1
-        for u, i, r in zip(*(x.tolist() for x in columns), strict=True)
+        (u, i): levels.index(r) + 1 for u, i, r in zip(*(x.tolist() for x in columns), strict=True)
     }
     mine = {j: levels.index(r) + 1 for j, r in user_history if j != item}
     raters = sorted({u for u, i in ratings if i == item and u != hidden})
@@ -74,7 +76,9 @@ def slow_offsets(net, ratings, item, hidden):
         for own in [[(j, x) for (w, j), x in left.items() if w == v]]
     }
     a = {v: total / (n + 5) for v, (total, n) in of_users.items()}
-    count = {v: n for v, (_, n) in of_users.items()} | {("i", j): n for j, (_, n) in of_items.items()}
+    count = {v: n for v, (_, n) in of_users.items()} | {
+        ("i", j): n for j, (_, n) in of_items.items()
+    }
     return z, a, b, count
 
 
@@ -136,7 +140,9 @@ def test_scores_are_those_of_plain_loops(options, dense, monkeypatch):
         for row in (0, 3, 6):
             pairs = told(users.history, row)
             for item in (0, 7, 11):
-                assert got[row, item] == pytest.approx(float(slow_score(net, pairs, item)), abs=1e-5)
+                assert got[row, item] == pytest.approx(
+                    float(slow_score(net, pairs, item)), abs=1e-5
+                )
 
 
 def test_subgraphs_are_those_of_plain_loops():

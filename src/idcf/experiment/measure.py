@@ -2,7 +2,8 @@
 
 Ratings: rmse, mae, and two orderings. `ndcg` is the paper's: gain 2^rating - 1, the user's whole
 test list, users with at least 2 test ratings. `ndcg@10` has the same gain, and `recall@20` counts
-every held-out item; both rank the whole catalogue less what the user had in training.
+every held-out item; both rank the whole catalogue less what the user had in training, and are left
+out for a model to whom that is not affordable (`Model.lists`).
 Implicit feedback: each positive meets NEGATIVES uniform items of the whole vocabulary, not
 filtered, as in the paper; `auc` pools all users, `auc-user` does not, `ndcg` orders each user's
 positives and negatives, `ndcg@20` goes with `recall@20`. Predictions are not clipped.

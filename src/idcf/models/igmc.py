@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import ClassVar
 
 import torch
@@ -11,7 +12,7 @@ from torch import Tensor, nn
 
 from idcf.models.base import Penalised
 from idcf.nn.rgcn import RGCN, Edges
-from idcf.nn.subgraph import Graph, Near, Offsets
+from idcf.nn.subgraph import Graph, Near, Offsets, Subgraphs
 from idcf.types import Domain, Users
 
 _ROOM = 1 << 25  # cells of subgraphs laid out at a time; fewer where they should stay in the cache
@@ -63,9 +64,7 @@ class IGMC(Penalised):
         if config.residual:
             kinds, bases, more = 2, 0, 5
         sizes = [_LABELS + more] + [config.size] * config.layers
-        self.layers = nn.ModuleList(
-            RGCN(kinds, a, b, bases) for a, b in zip(sizes, sizes[1:], strict=False)
-        )
+        self.layers = nn.ModuleList(RGCN(kinds, a, b, bases) for a, b in pairwise(sizes))
         self.hidden = nn.Linear(2 * config.size * config.layers, config.hidden)
         self.out = nn.Linear(config.hidden, 1)
 
@@ -83,8 +82,10 @@ class IGMC(Penalised):
         return self.forward(users, every.expand(len(users), -1), who)
 
     def penalty(self) -> Tensor:
+        if self.config.residual:  # there are no levels then
+            return torch.zeros((), device=self.device)
         parts = [x.roughness() for x in self.layers if isinstance(x, RGCN)]
-        return self.config.smoothness * (not self.config.residual) * torch.stack(parts).sum()
+        return self.config.smoothness * torch.stack(parts).sum()
 
     def _pairs(self, users: Users, items: Tensor, owner: Tensor) -> Tensor:
         """[P], a few at a time."""
@@ -93,9 +94,10 @@ class IGMC(Penalised):
         hidden = users.ids if self.training else torch.full_like(users.ids, -1)
         order = self._order(near, items, owner)
         room = _ROOM if items.is_cuda else _ROOM >> 6
+        step = max(1, room // (self.cap + 1) ** 2)
         parts = [
             self._score(near, own, hidden, items[some], owner[some])
-            for some in order.split(max(1, room // (self.cap + 1) ** 2))
+            for some in (order[at : at + step] for at in range(0, len(order), step))
         ]
         back = torch.empty_like(order)
         back[order] = torch.arange(len(order), device=order.device)
@@ -120,15 +122,24 @@ class IGMC(Penalised):
         if not config.residual:
             each = ((level == x + 1).to(users.dtype) for x in range(len(self.graph.levels)))
             return self.mean + self._read(Edges.of(level, *each), users, things)
-        item = self.graph.without(items, without)
-        change = item.value - self.graph.laid().items.value[items]
-        mine = _join(Offsets(*(x[owner] for x in own)), self.graph.without_too(found.raters, change))
-        theirs = _join(item, Offsets(*(x[found.items] for x in self.graph.laid().items)))
+        mine, theirs = self._offsets(found, own, items, owner, without)
         edges = self._residuals(level, mine.value, theirs.value)
         users = _known(users, mine, edges.users, [x[:, :, 0] for x in edges.kinds])
         things = _known(things, theirs, edges.items, [x[:, 0] for x in edges.kinds])
         start = mine.value[:, 0] + theirs.value[:, 0]
         return self.mean + self.graph.spread * (start + self._read(edges, users, things))
+
+    def _offsets(
+        self, found: Subgraphs, own: Offsets, items: Tensor, owner: Tensor, without: Tensor
+    ) -> tuple[Offsets, Offsets]:
+        """Of all users and all items of each subgraph."""
+        graph, known = self.graph, self.graph.laid().items
+        item = graph.without(items, without)
+        raters = graph.without_too(found.raters, item.value - known.value[items])
+        return (
+            _join(Offsets(own.value[owner], own.n[owner]), raters),
+            _join(item, Offsets(known.value[found.items], known.n[found.items])),
+        )
 
     def _residuals(self, level: Tensor, mine: Tensor, theirs: Tensor) -> Edges:
         """Edges of two kinds: that there is one, and how far it is above what both are used to."""

@@ -15,7 +15,10 @@ from torch import Tensor, nn
 
 from idcf.types import History
 
-_USER, _ITEM = 5.0, 3.0  # ratings of "nothing unusual" that a node's own must outweigh, as in `bias`
+_USER, _ITEM = (
+    5.0,
+    3.0,
+)  # ratings of "nothing unusual" that a node's own must outweigh, as in `bias`
 _DENSE = 1 << 28  # cells up to which the whole table is laid out as a matrix of bytes
 
 
@@ -64,9 +67,7 @@ class Graph(nn.Module):
     scaled: Tensor  # [L + 1]: the levels, standardised; 0 for no edge
     spread: Tensor  # []: what they were divided by
 
-    def __init__(
-        self, raters: History, users: int, levels: tuple[float, ...], mean: float
-    ) -> None:
+    def __init__(self, raters: History, users: int, levels: tuple[float, ...], mean: float) -> None:
         super().__init__()
         self.n_users, self.n_items = users, len(raters.offsets) - 1
         self.register_buffer("levels", torch.tensor(levels))
@@ -135,7 +136,9 @@ class Graph(nn.Module):
 
     def offsets(self, history: History) -> Offsets:
         """Of people with these histories."""
-        left = self.scaled[self._level(history.values).int()] - self.laid().items.value[history.items]
+        left = (
+            self.scaled[self._level(history.values).int()] - self.laid().items.value[history.items]
+        )
         return _shrunk(left, history.owner(), len(history.offsets) - 1)
 
     def without(self, items: Tensor, users: Tensor) -> Offsets:
