@@ -57,6 +57,12 @@ def test_ratings_have_their_metrics_and_floors_come_first() -> None:
     assert all(r.split == "random-10%-seed0, delta=15" and r.preset == "clean" for r in rows)
 
 
+def test_no_lists_of_whom_a_catalogue_costs_too_much() -> None:
+    options = {"train.epochs": 1, "size": 4}
+    rows = run.evaluate(world(), ["igmc"], ["new"], options=options)
+    assert [r.metric for r in rows if r.model == "igmc"] == RATED[:3]
+
+
 def test_implicit_feedback_has_its_own_metrics() -> None:
     small = {
         "embedding_size": 8,

@@ -2,7 +2,8 @@
 
 Ratings: rmse, mae, and two orderings. `ndcg` is the paper's: gain 2^rating - 1, the user's whole
 test list, users with at least 2 test ratings. `ndcg@10` has the same gain, and `recall@20` counts
-every held-out item; both rank the whole catalogue less what the user had in training.
+every held-out item; both rank the whole catalogue less what the user had in training, and are left
+out for a model to whom that is not affordable (`Model.lists`).
 Implicit feedback: each positive meets NEGATIVES uniform items of the whole vocabulary, not
 filtered, as in the paper; `auc` pools all users, `auc-user` does not, `ndcg` orders each user's
 positives and negatives, `ndcg@20` goes with `recall@20`. Predictions are not clipped.
@@ -100,7 +101,7 @@ def measure(exam: Exam, parts: Sequence[Part], *, lists: bool = True) -> dict[st
         found["auc"] = Measured(pooled, len(exam.users), len(exam.rows), each)
         found["auc-user"] = _average(exam, metrics.auc_per_user(asked.user, scores, asked.rating))
     found["ndcg"] = _average(exam, metrics.ndcg(asked.user, scores, exam.labels()))
-    if not lists:
+    if not (lists and all(part.model.lists for part in parts)):
         return found
     best = _lists(exam, parts, max(NDCG_AT, RECALL_AT))
     at = min(NDCG_AT, best.shape[1])

@@ -13,7 +13,7 @@ from typing import Any
 
 from idcf import config
 from idcf.errors import ConfigError, unknown
-from idcf.models.base import Backbone, Graded, Model, Posterior, TwoTower, Variational
+from idcf.models.base import Backbone, Graded, Model, Penalised, Posterior, TwoTower, Variational
 from idcf.models.baselines import (
     Bias,
     BiasConfig,
@@ -30,6 +30,7 @@ from idcf.models.fism import FISM, FISMConfig
 from idcf.models.gcmc import GCMC, GCMCConfig
 from idcf.models.gcmc_softmax import GCMCSoftmax, GCMCSoftmaxConfig
 from idcf.models.idcf import IDCF, IDCFConfig
+from idcf.models.igmc import IGMC, IGMCConfig
 from idcf.models.mf import Factor, FactorConfig
 from idcf.models.mult_vae import MultVAE, MultVAEConfig
 from idcf.models.odds import Odds, OddsConfig
@@ -41,6 +42,7 @@ __all__ = [
     "Entry",
     "Graded",
     "Model",
+    "Penalised",
     "Posterior",
     "TwoTower",
     "Variational",
@@ -121,6 +123,7 @@ MODELS: dict[str, Entry] = {
     "gcmc": Entry(GCMC, GCMCConfig),
     "f-eae": Entry(FEAE, FEAEConfig, ratings_only=True),
     "gcmc-softmax": Entry(GCMCSoftmax, GCMCSoftmaxConfig, ratings_only=True),
+    "igmc": Entry(IGMC, IGMCConfig, ratings_only=True),
     "idcf-dot": Entry(IDCF, IDCFConfig, backbone="pmf"),
     "idcf-nn": Entry(IDCF, IDCFConfig, backbone="nnmf"),
     "idcf-gc": Entry(IDCF, IDCFConfig, backbone="gcmc"),

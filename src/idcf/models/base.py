@@ -24,6 +24,7 @@ class Model(nn.Module, ABC):
 
     inductive: ClassVar[bool]  # can it score users with id -1?
     reads_history: ClassVar[bool] = True
+    lists: ClassVar[bool] = True  # can whole catalogues be ranked for many users in a moment?
     source: ClassVar[str] = "relation"  # of its answers: posterior, relation, features, popular
     n_items: int
     rates: bool = True  # are the scores on the scale of the ratings?
@@ -122,6 +123,14 @@ class Variational(TwoTower):
     @abstractmethod
     def divergence(self, users: Users) -> Tensor:
         """What the belief about each user costs: [B]."""
+
+
+class Penalised(Model):
+    """A model that holds its own weights back, beyond what training does for every network."""
+
+    @abstractmethod
+    def penalty(self) -> Tensor:
+        """What is added to the loss of a whole batch."""
 
 
 class Posterior(TwoTower):

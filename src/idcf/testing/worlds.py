@@ -40,6 +40,7 @@ _OPTIONS: Mapping[str, Mapping[str, Any]] = {  # what suits a world this small
     "gcmc": {"embedding_size": 8, "hidden": (16,)},
     "f-eae": {"channels": 16, "code": 8, "dropout": 0.1},
     "gcmc-softmax": {"hidden": 20, "embedding_size": 8, "node_dropout": 0.1, "dropout": 0.1},
+    "igmc": {"layers": 3, "size": 8, "train_cap": 15, "hidden": 16, "dropout": 0.0},
 }
 _SAMPLE = {"sample": 24}  # fewer than the key users, so that training draws
 

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from idcf.models import IDCF, Backbone, Graded, Model, Variational
+from idcf.models import IDCF, Backbone, Graded, Model, Penalised, Variational
 from idcf.models.idcf import part
 from idcf.train.runtime import LOCAL, Runtime
 from idcf.types import Batch
@@ -34,7 +34,7 @@ def fit_to_labels(scores: Tensor, batch: Batch, rates: bool) -> Terms:
 
 
 def accuracy(loss: Loss = "fit") -> Objective:
-    """The fit alone."""
+    """The fit, and what the model itself asks to be added."""
 
     def objective(model: Model, batch: Batch) -> Terms:
         if isinstance(model, Graded):
@@ -44,7 +44,10 @@ def accuracy(loss: Loss = "fit") -> Objective:
             return _variational(model, scores, batch)
         if loss == "bpr":
             return {"bpr": _bpr(scores, batch)}
-        return fit_to_labels(scores, batch, model.rates and loss != "logistic")
+        terms = fit_to_labels(scores, batch, model.rates and loss != "logistic")
+        if isinstance(model, Penalised):
+            terms["reg"] = model.penalty() * (len(batch.items) / batch.n_rows)
+        return terms
 
     return objective
 

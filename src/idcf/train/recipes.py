@@ -184,7 +184,7 @@ def _pretrain(
         rest, task = rest.had(), task and Task(task.seen.had(), task.rows.had())
     watch = None if task is None else watcher(task, job.seed)
     everything = (1 << 30, 1 << 30)  # an episode's history is all that is not asked for
-    lengths = chosen.lengths if meets else everything
+    lengths = chosen.lengths if model.inductive else everything
     epoch = _epochs(name, job, replace(chosen, lengths=lengths), rest, model.reads_history)
     return model, _fit(name, model, epoch, objective, chosen.train, watch, job, epochs)
 
