@@ -65,7 +65,7 @@ def dense(model: Model) -> nn.Module:
         return DenseFoldIn(own)
     if isinstance(own, Bayes):
         return DenseBayes(own)
-    if isinstance(own, IDCF) and isinstance(own.backbone, Factor):
+    if isinstance(own, IDCF) and isinstance(own.backbone, Factor) and own.paths is None:
         return DenseRelation(own)
     what = type(own.backbone if isinstance(own, IDCF) else own).__name__
     raise ConfigError(

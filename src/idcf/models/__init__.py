@@ -13,7 +13,7 @@ from typing import Any
 
 from idcf import config
 from idcf.errors import ConfigError, unknown
-from idcf.models.base import Backbone, Graded, Model, Posterior, TwoTower
+from idcf.models.base import Backbone, Graded, Model, Posterior, TwoTower, Wrapper
 from idcf.models.baselines import (
     Bias,
     BiasConfig,
@@ -29,6 +29,7 @@ from idcf.models.gcmc import GCMC, GCMCConfig
 from idcf.models.idcf import IDCF, IDCFConfig
 from idcf.models.mf import Factor, FactorConfig
 from idcf.models.odds import Odds, OddsConfig
+from idcf.models.trans_user import TransUser, TransUserConfig
 
 __all__ = [
     "IDCF",
@@ -39,6 +40,7 @@ __all__ = [
     "Model",
     "Posterior",
     "TwoTower",
+    "Wrapper",
     "configure",
     "entry",
     "require_option",
@@ -53,6 +55,7 @@ class Entry:
     defaults: Mapping[str, Any] = field(default_factory=dict)
     backbone: str | None = None
     solver: str | None = None
+    like: str | None = None  # the row whose presets hold for this one, too
     grid: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     implicit_grid: Mapping[str, tuple[Any, ...]] | None = None  # the same, without ratings
     ratings_only: bool = False
@@ -110,6 +113,19 @@ MODELS: dict[str, Entry] = {
     "idcf-dot": Entry(IDCF, IDCFConfig, backbone="pmf"),
     "idcf-nn": Entry(IDCF, IDCFConfig, backbone="nnmf"),
     "idcf-gc": Entry(IDCF, IDCFConfig, backbone="gcmc"),
+    # the paper's ablations, of idcf-nn
+    "nnmf-rd": Entry(
+        Factor, FactorConfig, {"head": "perceptron", "random_items": True}, like="nnmf"
+    ),
+    "rd-item": Entry(IDCF, IDCFConfig, backbone="nnmf-rd", like="idcf-nn"),
+    "meta-path": Entry(IDCF, IDCFConfig, {"reach": "meta-path"}, backbone="nnmf", like="idcf-nn"),
+    "trans-user": Entry(TransUser, TransUserConfig, backbone="nnmf"),
+    "trans-user-ridge": Entry(
+        TransUser,
+        TransUserConfig,
+        backbone="nnmf",
+        grid={"reg": (1.0, 3.0, 10.0, 30.0, 100.0), "bias_reg": (3.0, 8.0)},
+    ),
 }
 
 

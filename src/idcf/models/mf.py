@@ -22,6 +22,7 @@ class FactorConfig:
     head: Literal["dot", "perceptron"] = "dot"
     hidden: tuple[int, ...] = (32, 32)
     center: bool = True  # add the mean rating; the published code does not
+    random_items: bool = False  # Q stays as it was drawn: what is then learnt does without it
 
 
 class Factor(Backbone):
@@ -36,6 +37,7 @@ class Factor(Backbone):
         self.rates = not domain.implicit
         self.users = Table(domain.n_users, config.embedding_size)
         self.items = Table(domain.n_items, config.embedding_size)
+        self.items.vector.requires_grad_(not config.random_items)
         dot = config.head == "dot"
         self.head: Head = Dot() if dot else Perceptron(config.embedding_size, config.hidden)
 

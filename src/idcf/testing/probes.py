@@ -17,8 +17,12 @@ _CLOSE = 1e-5
 
 
 def plain(name: str) -> bool:
-    """Without an interaction term there is no taste to learn: such rows get the plainer world."""
-    return entry(name).build in (Popularity, Bias)
+    """Without an interaction term, or with one between random items, there is no taste to learn:
+    such rows get the plainer world."""
+    found = entry(name)
+    if found.backbone:
+        return plain(found.backbone)
+    return found.build in (Popularity, Bias) or bool(found.defaults.get("random_items"))
 
 
 def home(name: str, implicit: bool) -> World:

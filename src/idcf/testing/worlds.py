@@ -17,7 +17,8 @@ from idcf.data import batches
 from idcf.data.interactions import Interactions, Ints, Mask, Vocab
 from idcf.data.split import Split, by_threshold, hold_out
 from idcf.data.synthetic import checkerboard
-from idcf.models import IDCF, Backbone, Model, configure, entry
+from idcf.models import IDCF, Backbone, Model, Wrapper, configure, entry
+from idcf.models.idcf import IDCFConfig
 from idcf.rng import derive, stream
 from idcf.train.loop import TrainConfig, fit
 from idcf.train.objectives import Objective, Ridge, accuracy, adapt, factorise
@@ -34,7 +35,10 @@ _OPTIONS: Mapping[str, Mapping[str, Any]] = {  # what suits a world this small
     "als": {"reg": 1.0, "embedding_size": 4},
     "pmf": {"embedding_size": 8},
     "nnmf": {"embedding_size": 8, "hidden": (16,)},
+    "nnmf-rd": {"embedding_size": 8, "hidden": (16,)},
     "gcmc": {"embedding_size": 8, "hidden": (16,)},
+    "trans-user": {"steps": 8},  # log loss may have no minimum to arrive at
+    "trans-user-ridge": {"reg": 1.0, "bias_reg": 1.0},
 }
 _SAMPLE = {"sample": 24}  # fewer than the key users, so that training draws
 
@@ -79,7 +83,7 @@ def blank(
 ) -> Model:
     """The named model, untrained; one that wraps is put round `backbone`, or an untrained one."""
     found = entry(name)
-    usual = _OPTIONS.get(name, _SAMPLE if found.backbone else {})
+    usual = _OPTIONS.get(name, _SAMPLE if found.config is IDCFConfig else {})
     config = configure(name, {**usual, **(options or {})})
     if not found.backbone:
         return found.build(config, table.domain())
@@ -117,6 +121,8 @@ def learn(
     with torch.random.fork_rng():
         torch.manual_seed(derive(seed, name))
         model = blank(name, table, keys_of(table), backbone=backbone)
+    if isinstance(model, Wrapper) and not model.adapts:
+        return Trained(model.eval(), backbone or model)
 
     def epoch(number: int) -> Iterator[Batch]:
         return some_batches(model, table, config.batch_size, seed=seed, number=number)

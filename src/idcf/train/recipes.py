@@ -17,12 +17,12 @@ import numpy as np
 import torch
 
 from idcf.data import batches
-from idcf.data.interactions import Interactions, Ints
-from idcf.data.split import Split, Task, hold_out, hold_out_users, lightest_users, sample_users
-from idcf.evaluate import lists_on, loss_on, rmse_on
-from idcf.models import IDCF, Backbone, Model, configure, entry, stand_in
+from idcf.data.interactions import Interactions
+from idcf.data.split import Split, Task, hold_out
+from idcf.models import IDCF, Backbone, Model, Wrapper, configure, entry, stand_in
 from idcf.models.baselines import BiasConfig
 from idcf.rng import derive, stream
+from idcf.train.heldout import held_out, trial, watch
 from idcf.train.loop import TrainConfig, fit
 from idcf.train.objectives import Objective, Penalty, Ridge, accuracy, adapt, factorise, norms
 from idcf.train.presets import Setting, setting
@@ -33,7 +33,6 @@ from idcf.train.stopping import Log, Watcher
 from idcf.types import Batch, Users
 
 Who = Literal["new", "few-shot"]
-_SHORT = (4, 15)  # histories that leave the lightest key users something to be asked about
 
 
 @dataclass(frozen=True)
@@ -89,14 +88,13 @@ def _solve(name: str, job: Job, options: Mapping[str, Any]) -> Trained:
     solver = SOLVERS[found.solver]
     known = job.users == "few-shot"
     work = Work(job.seed, job.runtime.device, name if job.progress else None, known)
-    rest, watch = _trial(table, job)
-    grid = {k: v for k, v in found.tries(table.implicit).items() if k not in options}
+    rest, error = trial(table, job.seed)
+    tries = _grid(name, options, table.implicit)
     trials: list[tuple[float, int, dict[str, Any]]] = []
-    for values in product(*grid.values()) if grid else []:
-        tried = {**options, **dict(zip(grid, values, strict=True))}
+    for tried in tries if len(tries) > 1 else []:
         model = solver(configure(name, tried), rest, work)
-        trials.append((watch(model), len(trials), tried))
-    best = min(trials)[2] if trials else dict(options)
+        trials.append((error(model), len(trials), tried))
+    best = min(trials)[2] if trials else tries[0]
     model = solver(configure(name, best), table, work).to(job.runtime.device).eval()
     return Trained(model, model, best)
 
@@ -119,18 +117,31 @@ def _relate(name: str, job: Job, chosen: Setting, base: Setting) -> Trained:
     whole = keys if job.users == "new" else split.train.of(split.query_users)
     rest, rows, task = keys, whole, None
     if chosen.validation and job.users == "new":
-        rest, task = _held_out(keys, split.key_users, chosen, job)
+        rest, task = held_out(keys, split.key_users, chosen, job.seed)
         rows = rest
     elif chosen.validation:
         rows, held = hold_out(whole, chosen.validation, stream(job.seed, name, "rows"))
         task = Task(rows, held)
     base, backbone, first = _choose(found.backbone, job, base, rest)
-    model, second = _adapt(name, job, chosen, backbone, rest, rows, task)
+    done = [
+        (
+            replace(chosen, options=x),
+            *_adapt(name, job, replace(chosen, options=x), backbone, rest, rows, task),
+        )
+        for x in _grid(name, chosen.options, keys.implicit)
+    ]
+    chosen, model, second = min(done, key=lambda d: d[2].lowest())
     if chosen.refit and task is not None:
         backbone, _ = _pretrain(found.backbone, job, base, keys, epochs=first.best + 1)
         model, _ = _adapt(name, job, chosen, backbone, keys, whole, None, epochs=second.best + 1)
     logs = {found.backbone: first, name: second}
     return Trained(model, backbone, chosen.options, logs, base.options)
+
+
+def _grid(name: str, options: Mapping[str, Any], implicit: bool) -> list[dict[str, Any]]:
+    """The options with every choice of what the row wants tried and nobody has settled."""
+    grid = {k: v for k, v in entry(name).tries(implicit).items() if k not in options}
+    return [{**options, **dict(zip(grid, x, strict=True))} for x in product(*grid.values())]
 
 
 def divide(name: str, options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -176,10 +187,10 @@ def _pretrain(
         objective = factorise(_penalty(chosen.train, rest, job))
         if chosen.start_from_biases and model.rates:
             _start_from_biases(model, rest)
-    watch = None if rows is None else _watch(Task(rest, rows), job.seed)
+    error = None if rows is None else watch(Task(rest, rows), job.seed)
     everything = (1 << 30, 1 << 30)  # an episode's history is all that is not asked for
     epoch = _epochs(name, job, replace(chosen, lengths=everything), rest, model.reads_history)
-    return model, _fit(name, model, epoch, objective, chosen.train, watch, job, epochs)
+    return model, _fit(name, model, epoch, objective, chosen.train, error, job, epochs)
 
 
 def _adapt(
@@ -199,13 +210,16 @@ def _adapt(
     torch.manual_seed(derive(job.seed, name, "weights"))
     model = entry(name).build(configure(name, chosen.options), backbone, who)
     contrast = chosen.train.contrast if job.users == "new" else 0.0
-    watch = None if task is None else _watch(task, job.seed)
+    error = None if task is None else watch(task, job.seed)
+    if isinstance(model, Wrapper) and not model.adapts:  # it is solved for whoever comes
+        log = Log([{"epoch": 0, "valid": error(model)}] if error else [], 0)
+        return model.eval(), log
     assert isinstance(model, IDCF)
     epoch = _epochs(name, job, chosen, rows, True)
     # several processes divide a batch first, and each reads its own
     ahead = epoch if job.runtime.world > 1 else lambda n: model.ahead(epoch(n))
     objective = adapt(contrast, job.runtime)
-    return model, _fit(name, model, ahead, objective, chosen.train, watch, job, epochs)
+    return model, _fit(name, model, ahead, objective, chosen.train, error, job, epochs)
 
 
 def _epochs(
@@ -251,7 +265,7 @@ def _fit(
     epoch: Callable[[int], Iterator[Batch]],
     objective: Objective,
     config: TrainConfig,
-    watch: Callable[[Model], float] | None,
+    error: Callable[[Model], float] | None,
     job: Job,
     epochs: int | None,
 ) -> Log:
@@ -262,7 +276,7 @@ def _fit(
         epoch,
         objective,
         config,
-        validate=watch,
+        validate=error,
         epochs=epochs,
         runtime=job.runtime,
         seed=derive(job.seed, name),
@@ -271,30 +285,3 @@ def _fit(
         progress=name if job.progress else None,
         watcher=partial(job.watcher, f"{job.stage}{part}/{name}") if job.watcher else None,
     )
-
-
-def _held_out(
-    table: Interactions, users: Ints, chosen: Setting, job: Job
-) -> tuple[Interactions, Task]:
-    """Validation users: gone from the table, with histories as short as a newcomer's."""
-    away = sample_users(users, chosen.validation or 0.1, stream(job.seed, "validation users"))
-    return hold_out_users(table, away, chosen.newcomers, stream(job.seed, "validation histories"))
-
-
-def _trial(table: Interactions, job: Job) -> tuple[Interactions, Callable[[Model], float]]:
-    """What solvers are tried on. Without ratings, lists for the lightest users: pairs with random
-    items are won by whoever knows what is rare, and lists are what people see."""
-    if not table.implicit:
-        rest, task = _held_out(table, np.flatnonzero(table.counts()), Setting(), job)
-        return rest, _watch(task, job.seed)
-    rng, n = stream(job.seed, "validation histories"), np.count_nonzero(table.counts())
-    away = lightest_users(table, max(Setting().validation, 1 / n), rng)
-    rest, task = hold_out_users(table, away, _SHORT, rng)
-    return rest, lambda model: lists_on(model, task.rows, task.seen)
-
-
-def _watch(task: Task, seed: int) -> Callable[[Model], float]:
-    if not task.rows.implicit:
-        return lambda model: rmse_on(model, task.rows, task.seen)
-    draw = partial(stream, seed, "validation negatives")  # the same for every model
-    return lambda model: loss_on(model, task.rows, task.seen, negatives=5, rng=draw())
