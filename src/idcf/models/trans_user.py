@@ -25,7 +25,7 @@ from idcf.nn.pooling import Pieces, normal_equations, pieces, pool, segment_sum
 from idcf.types import Embedded, History, Users
 
 _FIRST, _LEAST = 1e-2, 1e-3  # damping: at the start, and where every step was a good one
-_GAIN = 1e-6  # of the loss of a row, that a step must bring: less is no gain, and rounding
+_GAIN = 1e-10  # of the loss of a row, that a step must bring: less is no gain, and rounding
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -103,7 +103,8 @@ class Relation(nn.Module):
 
 
 def _softmax(score: Tensor, near: Tensor | None) -> Tensor:
-    return torch.softmax(score if near is None else score.masked_fill(~near, -torch.inf), -1)
+    # added, not filled in: then the way back has nothing to do
+    return torch.softmax(score if near is None else score + near.to(score.dtype).log(), -1)
 
 
 def _glorot(heads: int, a: int, b: int) -> Tensor:
