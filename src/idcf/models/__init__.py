@@ -125,6 +125,7 @@ MODELS: dict[str, Entry] = {
         TransUserConfig,
         backbone="nnmf",
         grid={"reg": (1.0, 3.0, 10.0, 30.0, 100.0), "bias_reg": (3.0, 8.0)},
+        implicit_grid={"reg": (0.1, 1.0, 10.0, 100.0), "bias_reg": (1.0,)},
     ),
 }
 
