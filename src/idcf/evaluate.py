@@ -56,14 +56,14 @@ def _each(
 def score_pairs(
     model: Model, user: Ints, items: Ints, seen: Interactions, *, anonymous: bool, size: int = 512
 ) -> Floats:
-    """Score items [U, K] for users [U]."""
+    """Score items [U, K] for users [U]; who stands there again and again is embedded once."""
     model.eval()
     parts = []
     for start in range(0, len(user), size):
-        who = user[start : start + size]
+        who, place = np.unique(user[start : start + size], return_inverse=True)
         users = _users(model, who, seen, anonymous)
         asked = torch.from_numpy(items[start : start + size]).to(model.device)
-        owner = torch.arange(len(who), device=model.device)
+        owner = torch.from_numpy(place).to(model.device)
         parts.append(model(users, asked, owner).float().cpu().numpy())
     return np.concatenate(parts) if parts else np.empty((0, items.shape[1]), np.float32)
 

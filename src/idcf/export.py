@@ -65,9 +65,11 @@ def dense(model: Model) -> nn.Module:
         return DenseFoldIn(own)
     if isinstance(own, Bayes):
         return DenseBayes(own)
-    if isinstance(own, IDCF) and isinstance(own.backbone, Factor):
+    if isinstance(own, IDCF) and isinstance(own.backbone, Factor) and own.paths is None:
         return DenseRelation(own)
     what = type(own.backbone if isinstance(own, IDCF) else own).__name__
+    if isinstance(own, IDCF) and own.paths is not None:
+        what = "meta-path"
     raise ConfigError(
         f"{what} has no ONNX form; idcf-dot, idcf-nn, idcf-bayes and als can be exported"
     )

@@ -27,7 +27,9 @@ class Quick(Protocol):
 
 def folded(model: Model) -> Folded | None:
     """The batched way, where there is one."""
-    return Folded(model) if isinstance(model, IDCF) and model.relation.attention == "dot" else None
+    if isinstance(model, IDCF) and model.relation.attention == "dot" and model.paths is None:
+        return Folded(model)
+    return None
 
 
 def quick(model: Model, way: Folded | None) -> Quick | None:

@@ -107,6 +107,8 @@ def test_the_papers_numbers() -> None:
     assert published("ml-1m", "new", "ndcg", "idcf-gc") == 0.942
     assert published("amazon-beauty", "new", "auc", "idcf-gc") == 0.791
     assert published("amazon-beauty", "few-shot", "ndcg", "idcf-nn") == 0.783
+    assert published("ml-1m", "few-shot", "rmse", "trans-user") == 0.992
+    assert published("ml-1m", "new", "ndcg", "meta-path") == 0.892
     assert published("ml-100k", "new", "rmse", "bias") is None
     assert min(systems("douban", "all", "rmse").values()) == 0.721
     ablations = 2 * (3 * 4 - 2)  # IDCF-GC stands in other tables too

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from idcf.errors import ConfigError
-from idcf.models import IDCF, MODELS, Backbone
+from idcf.models import MODELS, Backbone, Wrapper
 from idcf.testing import world
 from idcf.train.recipes import Job, train
 
@@ -89,7 +89,7 @@ def test_what_comes_back(name):
     trained, found = once(name), MODELS[name]
     assert not trained.model.training
     if found.backbone:
-        assert isinstance(trained.model, IDCF)
+        assert isinstance(trained.model, Wrapper)
         assert isinstance(trained.known, Backbone)
         assert list(trained.logs) == [found.backbone, name]
         assert len(trained.model.keys) == len(SPLIT.key_users)  # the held-out are back

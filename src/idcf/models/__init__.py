@@ -13,7 +13,16 @@ from typing import Any
 
 from idcf import config
 from idcf.errors import ConfigError, unknown
-from idcf.models.base import Backbone, Graded, Model, Penalised, Posterior, TwoTower, Variational
+from idcf.models.base import (
+    Backbone,
+    Graded,
+    Model,
+    Penalised,
+    Posterior,
+    TwoTower,
+    Variational,
+    Wrapper,
+)
 from idcf.models.baselines import (
     Bias,
     BiasConfig,
@@ -34,6 +43,7 @@ from idcf.models.igmc import IGMC, IGMCConfig
 from idcf.models.mf import Factor, FactorConfig
 from idcf.models.mult_vae import MultVAE, MultVAEConfig
 from idcf.models.odds import Odds, OddsConfig
+from idcf.models.trans_user import TransUser, TransUserConfig
 
 __all__ = [
     "IDCF",
@@ -46,6 +56,7 @@ __all__ = [
     "Posterior",
     "TwoTower",
     "Variational",
+    "Wrapper",
     "configure",
     "entry",
     "require_option",
@@ -60,6 +71,7 @@ class Entry:
     defaults: Mapping[str, Any] = field(default_factory=dict)
     backbone: str | None = None
     solver: str | None = None
+    like: str | None = None  # the row whose presets hold for this one, too
     grid: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     implicit_grid: Mapping[str, tuple[Any, ...]] | None = None  # the same, without ratings
     ratings_only: bool = False
@@ -127,6 +139,20 @@ MODELS: dict[str, Entry] = {
     "idcf-dot": Entry(IDCF, IDCFConfig, backbone="pmf"),
     "idcf-nn": Entry(IDCF, IDCFConfig, backbone="nnmf"),
     "idcf-gc": Entry(IDCF, IDCFConfig, backbone="gcmc"),
+    # the paper's ablations, of idcf-nn
+    "nnmf-rd": Entry(
+        Factor, FactorConfig, {"head": "perceptron", "random_items": True}, like="nnmf"
+    ),
+    "rd-item": Entry(IDCF, IDCFConfig, backbone="nnmf-rd", like="idcf-nn"),
+    "meta-path": Entry(IDCF, IDCFConfig, {"reach": "meta-path"}, backbone="nnmf", like="idcf-nn"),
+    "trans-user": Entry(TransUser, TransUserConfig, backbone="nnmf"),
+    "trans-user-ridge": Entry(
+        TransUser,
+        TransUserConfig,
+        backbone="nnmf",
+        grid={"reg": (1.0, 3.0, 10.0, 30.0, 100.0), "bias_reg": (3.0, 8.0)},
+        implicit_grid={"reg": (0.1, 1.0, 10.0, 100.0), "bias_reg": (1.0,)},
+    ),
 }
 
 

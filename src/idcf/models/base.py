@@ -7,6 +7,7 @@ implemented is ever overridden. A model scores: it knows nothing of files, optim
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from copy import deepcopy
 from itertools import chain
 from typing import ClassVar
 
@@ -156,3 +157,31 @@ class Backbone(TwoTower):
         self.require_known(users)
         own: Embedded = self.users(users.ids)
         return self.compose(own, users)
+
+
+class Wrapper(TwoTower):
+    """Round a trained backbone, whose items and key users stay as they are: it says where anybody
+    else stands among the key users."""
+
+    inductive: ClassVar[bool] = True
+    adapts: ClassVar[bool] = True  # has it weights of its own to train?
+    keys: Tensor  # [key users, D + 1]: the meta latents, p and b, frozen
+    average: Tensor  # [D + 1]: their mean
+
+    def __init__(self, backbone: Backbone, keys: Users) -> None:
+        super().__init__()
+        self.n_items, self.mean = backbone.n_items, backbone.mean
+        self.rates, self.hides = backbone.rates, backbone.hides
+        self.backbone = deepcopy(backbone)
+        self.head: Head = self.backbone.head  # f_θ moves here: it is tuned with the relation
+        del self.backbone.head
+        for table in (self.backbone.users, self.backbone.items):
+            table.requires_grad_(False)
+        with torch.no_grad():
+            own: Embedded = self.backbone.users(keys.ids)
+            latents = torch.cat([own.vector, own.bias[:, None]], -1)
+            self.register_buffer("keys", latents)
+            self.register_buffer("average", latents.mean(0))
+
+    def embed_items(self, items: Tensor, without: Tensor | None = None) -> Embedded:
+        return self.backbone.embed_items(items, without)

@@ -6,17 +6,16 @@ p̃_u' = h_w(d_u'), r̂ = f_θ(p̃_u', q_i): Wu et al., "Towards Open-World Reco
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from copy import deepcopy
 from dataclasses import dataclass
 from itertools import accumulate, islice, repeat
-from typing import ClassVar, Literal
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from idcf.models.base import Backbone, TwoTower
-from idcf.nn.heads import Head
+from idcf.models.base import Backbone, Wrapper
+from idcf.nn.paths import Paths
 from idcf.nn.pooling import pool, segment_sum
 from idcf.nn.relation import Attention, Relation
 from idcf.types import Batch, Embedded, History, Read, Users, join
@@ -28,6 +27,8 @@ _AHEAD = 32  # steps whose queries are read at once: enough to share the cost, b
 class IDCFConfig:
     heads: int = 4
     sample: int = 200  # key users each head listens to in a training step; all of them otherwise
+    # `meta-path`: listen to so many as `sample` says, always: those who share most items with u'
+    reach: Literal["everybody", "meta-path"] = "everybody"
     attention: Attention = "dot"
     scaled: bool = True
     pooling: Literal["mean", "sum", "root"] = "root"  # Σq / n, Σq (the paper), Σq / √n
@@ -37,52 +38,52 @@ class IDCFConfig:
     bias_strength: float = 5.0
 
 
-class IDCF(TwoTower):
+class IDCF(Wrapper):
     """Wraps any backbone: -dot, -NN and -GC differ only in what is wrapped."""
 
-    inductive: ClassVar[bool] = True
-    keys: Tensor  # [key users, D + 1]: the meta latents, p and b, frozen
-    average: Tensor  # [D + 1]: their mean
     shift: Tensor
     spread: Tensor
     key_scale: Tensor
 
     def __init__(self, config: IDCFConfig, backbone: Backbone, keys: Users) -> None:
-        super().__init__()
+        super().__init__(backbone, keys)
         self.config = config
-        self.n_items, self.mean = backbone.n_items, backbone.mean
-        self.rates, self.hides = backbone.rates, backbone.hides
-        self.backbone = deepcopy(backbone)
-        self.head: Head = self.backbone.head  # f_θ moves here: it is tuned with the relation
-        del self.backbone.head
-        for table in (self.backbone.users, self.backbone.items):
-            table.requires_grad_(False)
         with torch.no_grad():
-            own: Embedded = self.backbone.users(keys.ids)
-            latents = torch.cat([own.vector, own.bias[:, None]], -1)
-            self.register_buffer("keys", latents)
-            self.register_buffer("average", latents.mean(0))
             query = self.read(keys.history)
             spread = query.std(0, correction=0).clamp(min=1e-6)
-            width = latents[:, :-1].std(0, correction=0).mean().clamp(min=1e-6)
+            width = self.keys[:, :-1].std(0, correction=0).mean().clamp(min=1e-6)
             same = config.standardise
             self.register_buffer("shift", query.mean(0) if same else torch.zeros_like(spread))
             self.register_buffer("spread", spread if same else torch.ones_like(spread))
             self.register_buffer("key_scale", 1 / width if same else torch.ones_like(width))
-        size = latents.shape[-1]
+        size = self.keys.shape[-1]
         self.relation = Relation(
             query.shape[-1], size, config.heads, config.attention, config.scaled
         )
+        paths = config.reach == "meta-path"
+        self.paths = Paths(self.n_items, keys) if paths else None
 
     def embed_users(self, users: Users) -> Embedded:
         read = users.read or self.take_in(users.history)
-        return self.place(part(self.induce(users.history, read)), users, read)
+        return self.place(part(self.induce(users.history, read, users.ids)), users, read)
 
-    def induce(self, history: History, read: Read | None = None) -> Tensor:
+    def induce(
+        self, history: History, read: Read | None = None, ids: Tensor | None = None
+    ) -> Tensor:
         """p̃_u' of anybody, from what they did, and the bias to expect of them: [B, D + 1]."""
         query, _, _, silent = read or self.take_in(history)
-        latent: Tensor = self.relation(query, self._listen(), self.key_scale)
+        near = self._near(history, ids if self.training else None)
+        if near is not None:
+            silent = ~near.any(1, keepdim=True)  # nobody had what they had
+            near = near | silent
+        latent: Tensor = self.relation(query, self._listen(), self.key_scale, near)
         return latent if silent is None else torch.where(silent, self.average, latent)
+
+    def _near(self, history: History, without: Tensor | None = None) -> Tensor | None:
+        """Whom a meta-path lets each listen to; in training never to themselves."""
+        if self.paths is None:
+            return None
+        return self.paths.near(history, self.config.sample, without)
 
     def place(self, own: Embedded, users: Users, read: Read | None = None) -> Embedded:
         """The user tower of induced latents. The bias of somebody who has no row of their own is
@@ -113,16 +114,15 @@ class IDCF(TwoTower):
         """The residuals of the histories, shrunk to a bias each."""
         return segment_sum(history.values - heard, read.owner, read.share.shape[0]) * read.share
 
-    def embed_items(self, items: Tensor, without: Tensor | None = None) -> Embedded:
-        return self.backbone.embed_items(items, without)
-
     def attention(self, users: Users) -> Tensor:
         """The weight each head gives each key user: [H, B, key users]."""
-        return self.relation.weights(self.take_in(users.history).query, self.keys, self.key_scale)
+        history = users.history
+        query, near = self.take_in(history).query, self._near(history)
+        return self.relation.weights(query, self.keys, self.key_scale, near)
 
     def _listen(self) -> Tensor:
         """A sample of the key users for each head in training, all of them otherwise."""
-        if not self.training or self.keys.shape[0] <= self.config.sample:
+        if not self.training or self.paths or self.keys.shape[0] <= self.config.sample:
             return self.keys
         shape = (self.config.heads, self.config.sample)
         drawn = torch.randint(self.keys.shape[0], shape, device=self.keys.device)

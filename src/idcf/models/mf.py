@@ -25,6 +25,7 @@ class FactorConfig:
     head: Literal["dot", "perceptron", "concat"] = "dot"
     hidden: tuple[int, ...] = (32, 32)
     center: bool = True  # add the mean rating; the published code does not
+    random_items: bool = False  # Q stays as it was drawn: what is then learnt does without it
 
 
 class Factor(Backbone):
@@ -41,6 +42,7 @@ class Factor(Backbone):
         wide = size + config.plain_size if config.head == "concat" else size
         self.users = Table(domain.n_users, wide)
         self.items = Table(domain.n_items, wide)
+        self.items.vector.requires_grad_(not config.random_items)
         self.head: Head = _head(config)
 
     def compose(self, own: Embedded, users: Users) -> Embedded:

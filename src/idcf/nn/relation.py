@@ -50,35 +50,61 @@ class Relation(nn.Module):
         ask = torch.bmm(self.query, self.key.mT)
         return Folded(ask, torch.bmm(self.value, self.out.view_as(self.value)))
 
-    def weights(self, query: Tensor, keys: Tensor, scale: Tensor | float = 1.0) -> Tensor:
+    def weights(
+        self,
+        query: Tensor,
+        keys: Tensor,
+        scale: Tensor | float = 1.0,
+        near: Tensor | None = None,
+    ) -> Tensor:
         """How much each query user listens to each key user: [H, B, S]. Keys are [S, D], the same
-        for every head, or [H, S, D]; `scale` is theirs, for the scores alone."""
+        for every head, or [H, S, D]; `scale` is theirs, for the scores alone. `near` [B, S]: only
+        to these, of whom there must be one."""
         if self.attention == "dot":
-            return self._dot(query, keys, scale, self.fold().ask)
+            return self._dot(query, keys, scale, self.fold().ask, near)
         asked, key = query @ self.query, (keys * scale) @ self.key
         if self.attention == "additive":
             both = F.leaky_relu(asked[:, :, None] + key[:, None], 0.2)
             e: Tensor = self.e_key[:, None]
-            return torch.softmax((both @ e).squeeze(-1), -1)
+            return _softmax((both @ e).squeeze(-1), near)
         score = asked @ self.e_query + (key @ self.e_key).mT
+        score = score if near is None else score * near
         out: Tensor = score / score.sum(-1, keepdim=True)
         return out
 
-    def forward(self, query: Tensor, keys: Tensor, scale: Tensor | float = 1.0) -> Tensor:
+    def forward(
+        self,
+        query: Tensor,
+        keys: Tensor,
+        scale: Tensor | float = 1.0,
+        near: Tensor | None = None,
+    ) -> Tensor:
         """Σ_h Σ_s c p_s W_v W_o: [B, D]."""
         ask, give = self.fold()
         if self.attention == "dot":
-            weights = self._dot(query, keys, scale, ask)
+            weights = self._dot(query, keys, scale, ask, near)
         else:
-            weights = self.weights(query, keys, scale)
+            weights = self.weights(query, keys, scale, near)
         mixed = torch.bmm(weights, keys.expand(give.shape[0], -1, -1))
         return torch.bmm(mixed, give).sum(0)
 
-    def _dot(self, query: Tensor, keys: Tensor, scale: Tensor | float, ask: Tensor) -> Tensor:
+    def _dot(
+        self,
+        query: Tensor,
+        keys: Tensor,
+        scale: Tensor | float,
+        ask: Tensor,
+        near: Tensor | None,
+    ) -> Tensor:
         # bmm and not @, which wraps it in views that are recorded and replayed
         heads = ask.shape[0]
         asked = torch.bmm((query * (self.scale * scale)).expand(heads, -1, -1), ask)
-        return torch.softmax(torch.bmm(asked, keys.expand(heads, -1, -1).mT), -1)
+        return _softmax(torch.bmm(asked, keys.expand(heads, -1, -1).mT), near)
+
+
+def _softmax(score: Tensor, near: Tensor | None) -> Tensor:
+    # added, not filled in: then the way back has nothing to do
+    return torch.softmax(score if near is None else score + near.to(score.dtype).log(), -1)
 
 
 def _glorot(heads: int, a: int, b: int) -> Tensor:

@@ -15,7 +15,7 @@ import torch
 
 from idcf.errors import ColdUserError, ConfigError
 from idcf.evaluate import rmse_on
-from idcf.models import IDCF, Entry, Model, entry, stand_in
+from idcf.models import Entry, Model, Wrapper, entry, stand_in
 from idcf.testing.probes import (
     auc,
     home,
@@ -47,7 +47,7 @@ def checks(name: str) -> Iterator[Check]:
             yield partial(check, name, implicit)
         for check in _INDUCTIVE if _inductive(found) else (check_says_whom_it_cannot_know,):
             yield partial(check, name, implicit)
-        if not found.solver:
+        if descended(found):
             yield partial(check_gradients_reach_every_parameter, name, implicit)
         if found.backbone:
             yield partial(check_nobody_is_the_mean_of_the_key_users, name, implicit)
@@ -58,6 +58,11 @@ def checks(name: str) -> Iterator[Check]:
 def kinds(found: Entry) -> tuple[bool, ...]:
     """The worlds a row itself is trained in: without ratings, with, or both."""
     return tuple(x for x in (False, True) if not (found.ratings_only if x else found.implicit_only))
+
+
+def descended(found: Entry) -> bool:
+    """Has the row weights that gradients reach? Some are solved, some solve for whoever comes."""
+    return not found.solver and getattr(found.build, "adapts", True)
 
 
 def check_scores_are_finite_and_shaped(name: str, implicit: bool) -> None:
@@ -189,10 +194,10 @@ def check_nothing_known_is_no_chance(name: str, implicit: bool) -> None:
 
 
 def check_nobody_is_the_mean_of_the_key_users(name: str, implicit: bool) -> None:
-    """The empty history of an IDCF model, computed by hand from its backbone's tables."""
+    """The empty history of a wrapped backbone, computed by hand from its backbone's tables."""
     trained = trained_in(name, implicit)
     model, empty = trained.model, nobody(1)
-    assert isinstance(model, IDCF)
+    assert isinstance(model, Wrapper)
     with torch.no_grad():
         keys = model.backbone.users(keys_of(table_of(name, implicit)).ids)
         mean = Embedded(keys.vector.mean(0)[None], keys.bias.mean()[None])

@@ -18,12 +18,16 @@ _CLOSE = 1e-5
 
 
 def plain(name: str) -> bool:
-    """Without an interaction term there is no taste to learn: such rows get the plainer world.
+    """Without an interaction term, or with one between random items, there is no taste to learn:
+    such rows get the plainer world.
 
     So does F-EAE: the two halves of a checkerboard can change places without anybody noticing, so
     a model that knows neither rows nor columns by number gives both the same code.
     """
-    return entry(name).build in (Popularity, Bias, FEAE)
+    found = entry(name)
+    if found.backbone:
+        return plain(found.backbone)
+    return found.build in (Popularity, Bias, FEAE) or bool(found.defaults.get("random_items"))
 
 
 def home(name: str, implicit: bool) -> World:

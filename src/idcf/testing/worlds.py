@@ -17,7 +17,8 @@ from idcf.data import batches
 from idcf.data.interactions import Interactions, Ints, Mask, Vocab
 from idcf.data.split import Split, by_threshold, hold_out
 from idcf.data.synthetic import checkerboard
-from idcf.models import IDCF, Backbone, Model, configure, entry
+from idcf.models import IDCF, Backbone, Model, Wrapper, configure, entry
+from idcf.models.idcf import IDCFConfig
 from idcf.rng import derive, stream
 from idcf.train.loop import TrainConfig, fit
 from idcf.train.objectives import Objective, Ridge, accuracy, adapt, factorise
@@ -41,6 +42,9 @@ _OPTIONS: Mapping[str, Mapping[str, Any]] = {  # what suits a world this small
     "f-eae": {"channels": 16, "code": 8, "dropout": 0.1},
     "gcmc-softmax": {"hidden": 20, "embedding_size": 8, "node_dropout": 0.1, "dropout": 0.1},
     "igmc": {"layers": 3, "size": 8, "train_cap": 15, "hidden": 16, "dropout": 0.0},
+    "nnmf-rd": {"embedding_size": 8, "hidden": (16,)},
+    "trans-user": {"steps": 8},  # log loss may have no minimum to arrive at
+    "trans-user-ridge": {"reg": 1.0, "bias_reg": 1.0},
 }
 _SAMPLE = {"sample": 24}  # fewer than the key users, so that training draws
 
@@ -85,7 +89,7 @@ def blank(
 ) -> Model:
     """The named model, untrained; one that wraps is put round `backbone`, or an untrained one."""
     found = entry(name)
-    usual = _OPTIONS.get(name, _SAMPLE if found.backbone else {})
+    usual = _OPTIONS.get(name, _SAMPLE if found.config is IDCFConfig else {})
     config = configure(name, {**usual, **(options or {})})
     if not found.backbone:
         return found.build(config, table.domain())
@@ -123,6 +127,8 @@ def learn(
     with torch.random.fork_rng():
         torch.manual_seed(derive(seed, name))
         model = blank(name, table, keys_of(table), backbone=backbone)
+    if isinstance(model, Wrapper) and not model.adapts:
+        return Trained(model.eval(), backbone or model)
 
     def epoch(number: int) -> Iterator[Batch]:
         return some_batches(model, table, config.batch_size, seed=seed, number=number)

@@ -134,7 +134,7 @@ def adapt(contrast: float, runtime: Runtime = LOCAL) -> Objective:
     def objective(model: Model, batch: Batch) -> Terms:
         assert isinstance(model, IDCF)
         users = batch.users
-        own = part(model.induce(users.history, users.read))
+        own = part(model.induce(users.history, users.read, users.ids))
         terms = fit_to_labels(
             model.answer(own, users, batch.items, batch.owner), batch, model.rates
         )

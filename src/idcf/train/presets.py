@@ -49,9 +49,8 @@ def setting(
     table = _table()
     if preset not in table:
         raise ConfigError(unknown("preset", preset, table))
-    entry(name)
+    row = table[preset].get(entry(name).like or name, {})
     found: dict[str, Any] = {}
-    row = table[preset].get(name, {})
     named = dataset if dataset in row and dataset not in _FIELDS else OWN
     for part in (row, row.get(named, {})):
         for key, value in part.items():

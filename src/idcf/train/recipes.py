@@ -19,7 +19,7 @@ import torch
 from idcf.data import batches
 from idcf.data.interactions import Interactions
 from idcf.data.split import Split, Task, hold_out
-from idcf.models import IDCF, Backbone, Model, configure, entry, stand_in
+from idcf.models import IDCF, Backbone, Model, Wrapper, configure, entry, stand_in
 from idcf.models.baselines import BiasConfig
 from idcf.rng import derive, stream
 from idcf.train.aside import held_out, trial, watcher
@@ -88,14 +88,13 @@ def _solve(name: str, job: Job, options: Mapping[str, Any]) -> Trained:
     solver = SOLVERS[found.solver]
     known = job.users == "few-shot"
     work = Work(job.seed, job.runtime.device, name if job.progress else None, known)
-    rest, watch = trial(table, job.seed)
-    grid = {k: v for k, v in found.tries(table.implicit).items() if k not in options}
+    rest, error = trial(table, job.seed)
+    tries = _grid(name, options, table.implicit)
     trials: list[tuple[float, int, dict[str, Any]]] = []
-    for values in product(*grid.values()) if grid else []:
-        tried = {**options, **dict(zip(grid, values, strict=True))}
+    for tried in tries if len(tries) > 1 else []:
         model = solver(configure(name, tried), rest, work)
-        trials.append((watch(model), len(trials), tried))
-    best = min(trials)[2] if trials else dict(options)
+        trials.append((error(model), len(trials), tried))
+    best = min(trials)[2] if trials else tries[0]
     model = solver(configure(name, best), table, work).to(job.runtime.device).eval()
     return Trained(model, model, best)
 
@@ -124,12 +123,25 @@ def _relate(name: str, job: Job, chosen: Setting, base: Setting) -> Trained:
         rows, held = hold_out(whole, chosen.validation, stream(job.seed, name, "rows"))
         task = Task(rows, held)
     base, backbone, first = _choose(found.backbone, job, base, rest)
-    model, second = _adapt(name, job, chosen, backbone, rest, rows, task)
+    done = [
+        (
+            replace(chosen, options=x),
+            *_adapt(name, job, replace(chosen, options=x), backbone, rest, rows, task),
+        )
+        for x in _grid(name, chosen.options, keys.implicit)
+    ]
+    chosen, model, second = min(done, key=lambda d: d[2].lowest())
     if chosen.refit and task is not None:
         backbone, _ = _pretrain(found.backbone, job, base, keys, epochs=first.best + 1)
         model, _ = _adapt(name, job, chosen, backbone, keys, whole, None, epochs=second.best + 1)
     logs = {found.backbone: first, name: second}
     return Trained(model, backbone, chosen.options, logs, base.options)
+
+
+def _grid(name: str, options: Mapping[str, Any], implicit: bool) -> list[dict[str, Any]]:
+    """The options with every choice of what the row wants tried and nobody has settled."""
+    grid = {k: v for k, v in entry(name).tries(implicit).items() if k not in options}
+    return [{**options, **dict(zip(grid, x, strict=True))} for x in product(*grid.values())]
 
 
 def divide(name: str, options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -182,11 +194,11 @@ def _pretrain(
             _start_from_biases(model, rest)
     if model.binary:
         rest, task = rest.had(), task and Task(task.seen.had(), task.rows.had())
-    watch = None if task is None else watcher(task, job.seed)
+    error = None if task is None else watcher(task, job.seed)
     everything = (1 << 30, 1 << 30)  # an episode's history is all that is not asked for
     lengths = chosen.lengths if model.inductive else everything
     epoch = _epochs(name, job, replace(chosen, lengths=lengths), rest, model.reads_history)
-    return model, _fit(name, model, epoch, objective, chosen.train, watch, job, epochs)
+    return model, _fit(name, model, epoch, objective, chosen.train, error, job, epochs)
 
 
 def _adapt(
@@ -206,13 +218,16 @@ def _adapt(
     torch.manual_seed(derive(job.seed, name, "weights"))
     model = entry(name).build(configure(name, chosen.options), backbone, who)
     contrast = chosen.train.contrast if job.users == "new" else 0.0
-    watch = None if task is None else watcher(task, job.seed)
+    error = None if task is None else watcher(task, job.seed)
+    if isinstance(model, Wrapper) and not model.adapts:  # it is solved for whoever comes
+        log = Log([{"epoch": 0, "valid": error(model)}] if error else [], 0)
+        return model.eval(), log
     assert isinstance(model, IDCF)
     epoch = _epochs(name, job, chosen, rows, True)
     # several processes divide a batch first, and each reads its own
     ahead = epoch if job.runtime.world > 1 else lambda n: model.ahead(epoch(n))
     objective = adapt(contrast, job.runtime)
-    return model, _fit(name, model, ahead, objective, chosen.train, watch, job, epochs)
+    return model, _fit(name, model, ahead, objective, chosen.train, error, job, epochs)
 
 
 def _epochs(
@@ -258,7 +273,7 @@ def _fit(
     epoch: Callable[[int], Iterator[Batch]],
     objective: Objective,
     config: TrainConfig,
-    watch: Callable[[Model], float] | None,
+    error: Callable[[Model], float] | None,
     job: Job,
     epochs: int | None,
 ) -> Log:
@@ -269,7 +284,7 @@ def _fit(
         epoch,
         objective,
         config,
-        validate=watch,
+        validate=error,
         epochs=epochs,
         runtime=job.runtime,
         seed=derive(job.seed, name),
