@@ -13,7 +13,7 @@ from typing import Any
 
 from idcf import config
 from idcf.errors import ConfigError, unknown
-from idcf.models.base import Backbone, Graded, Model, Posterior, TwoTower
+from idcf.models.base import Backbone, Graded, Model, Posterior, Tabled, TwoTower
 from idcf.models.baselines import (
     Bias,
     BiasConfig,
@@ -28,7 +28,9 @@ from idcf.models.bayes import Bayes, BayesConfig
 from idcf.models.gcmc import GCMC, GCMCConfig
 from idcf.models.idcf import IDCF, IDCFConfig
 from idcf.models.mf import Factor, FactorConfig
+from idcf.models.ngcf import NGCF, NGCFConfig
 from idcf.models.odds import Odds, OddsConfig
+from idcf.models.pinsage import PinSage, PinSageConfig
 
 __all__ = [
     "IDCF",
@@ -38,6 +40,7 @@ __all__ = [
     "Graded",
     "Model",
     "Posterior",
+    "Tabled",
     "TwoTower",
     "configure",
     "entry",
@@ -107,6 +110,8 @@ MODELS: dict[str, Entry] = {
     "pmf": Entry(Factor, FactorConfig, {"head": "dot"}),
     "nnmf": Entry(Factor, FactorConfig, {"head": "perceptron"}),
     "gcmc": Entry(GCMC, GCMCConfig),
+    "ngcf": Entry(NGCF, NGCFConfig, implicit_only=True),
+    "pinsage": Entry(PinSage, PinSageConfig, implicit_only=True),
     "idcf-dot": Entry(IDCF, IDCFConfig, backbone="pmf"),
     "idcf-nn": Entry(IDCF, IDCFConfig, backbone="nnmf"),
     "idcf-gc": Entry(IDCF, IDCFConfig, backbone="gcmc"),

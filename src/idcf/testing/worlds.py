@@ -35,6 +35,8 @@ _OPTIONS: Mapping[str, Mapping[str, Any]] = {  # what suits a world this small
     "pmf": {"embedding_size": 8},
     "nnmf": {"embedding_size": 8, "hidden": (16,)},
     "gcmc": {"embedding_size": 8, "hidden": (16,)},
+    "ngcf": {"embedding_size": 8, "layers": 2},
+    "pinsage": {"embedding_size": 16, "neighbours": 8},
 }
 _SAMPLE = {"sample": 24}  # fewer than the key users, so that training draws
 
