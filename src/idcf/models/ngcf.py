@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from idcf.models.base import Tabled
 from idcf.nn.graph import Graph
 from idcf.nn.kept import Kept
-from idcf.nn.table import Table
+from idcf.nn.table import Table, popularity
 from idcf.types import Domain, Users
 
 
@@ -22,7 +22,7 @@ class NGCFConfig:
     layers: int = 3
     dropout: float = 0.1  # of messages
     scale: float = 0.1  # of the first random latents
-    item_bias: bool = True  # how popular an item is need not be told in directions
+    item_bias: bool = True  # popularity is said by a number, which begins at its own
     hide_target: bool = True  # a training pair is scored on the graph without its edge
 
 
@@ -41,11 +41,12 @@ class NGCF(Tabled):
         size = config.embedding_size
         self.n_items, self.rates = domain.n_items, False
         self.dropout, self.hides = config.dropout, config.hide_target
-        self.item_bias = config.item_bias
         self.users = Table(domain.n_users, size, config.scale)
         self.items = Table(domain.n_items, size, config.scale)
         self.users.bias.requires_grad_(False)  # says nothing about the order of items
         self.items.bias.requires_grad_(config.item_bias)
+        if config.item_bias:
+            self.items.bias.data = popularity(domain.raters)
         self.sums = nn.ModuleList(nn.Linear(size, size) for _ in range(config.layers))
         self.products = nn.ModuleList(nn.Linear(size, size) for _ in range(config.layers))
         self.graph = Graph(domain.raters, domain.n_users)
@@ -55,7 +56,7 @@ class NGCF(Tabled):
         self.require_known(users)
         who = users.ids[owner]
         hide = self.training and self.hides
-        nodes = self._propagate(self.graph.without(who, items)) if hide else self._nodes()
+        nodes = self._nodes(self.graph.without(who, items) if hide else None)
         vectors = nodes.index_select(0, items.flatten() + self.graph.n_users)
         own = nodes.index_select(0, who)
         score = torch.einsum("md,mkd->mk", own, vectors.view(*items.shape, -1))
@@ -66,10 +67,10 @@ class NGCF(Tabled):
         nodes = self._nodes()
         return nodes[users.ids] @ nodes[self.graph.n_users :].T + self.items.bias
 
-    def _nodes(self) -> Tensor:
+    def _nodes(self, keep: Tensor | None = None) -> Tensor:
         if self.training:
-            return self._propagate(None)
-        # every step that changes a weight changes this table too
+            self._kept.drop()
+            return self._propagate(keep)
         return self._kept.get(self.users.vector, lambda: self._propagate(None))
 
     def _propagate(self, keep: Tensor | None) -> Tensor:

@@ -28,7 +28,7 @@ from idcf.nn.heads import Dot, Head, mlp
 from idcf.nn.kept import Kept
 from idcf.nn.pooling import pool
 from idcf.nn.sparse import Sparse
-from idcf.nn.table import Table
+from idcf.nn.table import Table, popularity
 from idcf.nn.walks import incidence, visits
 from idcf.types import Domain, Embedded, History, Users
 
@@ -65,6 +65,7 @@ class PinSage(TwoTower):
         self.dropout, self.folds = config.dropout, max(1, config.folds)
         self.head: Head = Dot()
         self.items = Table(domain.n_items, size, config.scale)
+        self.items.bias.data = popularity(domain.raters)
         self.person = nn.Parameter(torch.randn(size) * config.scale)
         self.convs = nn.ModuleList(ImportanceConv(size) for _ in range(config.layers))
         self.last = mlp((size, size, size), nn.ReLU)
@@ -107,10 +108,10 @@ class PinSage(TwoTower):
 
     def _nodes(self) -> _Nodes:
         if self.training:
+            self._kept.drop()
             graph = History(*(getattr(self, name) for name in _APART))
             return self._convolve(graph, self.folds)
         near = self.near.rows()
-        # every step that changes a weight changes this table too
         return self._kept.get(self.items.vector, lambda: self._convolve(near, 1))
 
     def _convolve(self, graph: History, folds: int) -> _Nodes:
