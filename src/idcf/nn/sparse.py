@@ -15,6 +15,7 @@ from idcf.nn.pooling import pool
 from idcf.types import History, pick
 
 _PAIRS = 1 << 23  # of a block of co-occurrences, about
+_BITS = 0xFFFFFFFF
 
 
 class Sparse(nn.Module):
@@ -94,10 +95,15 @@ def co_occurring(x: csr_array) -> list[tuple[int, int]]:
 
 def nearest(block: csr_array, k: int) -> csr_array:
     """Of each row the k largest in size, and whatever equals the last of them."""
-    size, length = np.abs(block.data), np.diff(block.indptr)
+    size, length = np.abs(block.data).astype(np.float32), np.diff(block.indptr)
     row = np.repeat(np.arange(block.shape[0]), length)
-    order = np.lexsort((-size, row))
+    # bits of floats that are not negative are in the order of the floats: one sort of integers
+    order = np.sort((row << 32) | (_BITS - size.view(np.uint32)))
     last = np.minimum(block.indptr[:-1] + k, block.indptr[1:]) - 1
-    floor = np.where(length > 0, size[order[last.clip(0)]] if len(order) else 0, 0)
-    keep = size >= np.maximum(floor, 1e-9)[row]
-    return csr_array((block.data[keep], (row[keep], block.indices[keep])), shape=block.shape)
+    least = _BITS - (order[last.clip(0)] & _BITS) if len(order) else np.zeros(len(last), np.int64)
+    floor = np.where(length > 0, least, 0).astype(np.uint32).view(np.float32)
+    stays = size >= np.maximum(floor, np.float32(1e-9))[row]
+    data = np.where(stays, block.data, 0)
+    out = csr_array((data, block.indices.copy(), block.indptr.copy()), shape=block.shape)
+    out.eliminate_zeros()
+    return out

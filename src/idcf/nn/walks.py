@@ -42,21 +42,21 @@ _ROWS = 1 << 14
 
 def _hop(had: csr_array, top: int) -> csr_array:
     """The likeliest places after one hop, other than home."""
-    turned, per_user = csr_array(had.T), _shares(had)
-    first = _shares(turned)
+    turned, per_user = _shares(csr_array(had.T)), _shares(had)
     rows = [
-        nearest(_others(csr_array(first[low:high] @ per_user), low), top)
+        nearest(_others(csr_array(turned[low:high] @ per_user), low), top)
         for low, high in co_occurring(had)
     ]
     return csr_array(vstack(rows))
 
 
 def _others(block: csr_array, start: int) -> csr_array:
-    """Without what leads home: the diagonal, which begins at column `start`."""
+    """What leads home, the diagonal that begins at column `start`, is 0."""
     row = np.repeat(np.arange(block.shape[0]), np.diff(block.indptr))
-    away = row + start != block.indices
-    at = (row[away], block.indices[away])
-    return csr_array((block.data[away], at), shape=block.shape)
+    return csr_array(
+        (np.where(row + start == block.indices, 0, block.data), block.indices, block.indptr),
+        shape=block.shape,
+    )
 
 
 def _shares(matrix: csr_array) -> csr_array:
