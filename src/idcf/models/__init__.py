@@ -19,6 +19,7 @@ from idcf.models.base import (
     Model,
     Penalised,
     Posterior,
+    Tabled,
     TwoTower,
     Variational,
     Wrapper,
@@ -42,7 +43,9 @@ from idcf.models.idcf import IDCF, IDCFConfig
 from idcf.models.igmc import IGMC, IGMCConfig
 from idcf.models.mf import Factor, FactorConfig
 from idcf.models.mult_vae import MultVAE, MultVAEConfig
+from idcf.models.ngcf import NGCF, NGCFConfig
 from idcf.models.odds import Odds, OddsConfig
+from idcf.models.pinsage import PinSage, PinSageConfig
 from idcf.models.trans_user import TransUser, TransUserConfig
 
 __all__ = [
@@ -54,6 +57,7 @@ __all__ = [
     "Model",
     "Penalised",
     "Posterior",
+    "Tabled",
     "TwoTower",
     "Variational",
     "Wrapper",
@@ -136,6 +140,8 @@ MODELS: dict[str, Entry] = {
     "f-eae": Entry(FEAE, FEAEConfig, ratings_only=True),
     "gcmc-softmax": Entry(GCMCSoftmax, GCMCSoftmaxConfig, ratings_only=True),
     "igmc": Entry(IGMC, IGMCConfig, ratings_only=True),
+    "ngcf": Entry(NGCF, NGCFConfig, implicit_only=True),
+    "pinsage": Entry(PinSage, PinSageConfig, implicit_only=True),
     "idcf-dot": Entry(IDCF, IDCFConfig, backbone="pmf"),
     "idcf-nn": Entry(IDCF, IDCFConfig, backbone="nnmf"),
     "idcf-gc": Entry(IDCF, IDCFConfig, backbone="gcmc"),

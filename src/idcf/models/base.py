@@ -142,12 +142,16 @@ class Posterior(TwoTower):
         """The standard deviation of the rating itself, noise and all: shaped as in `forward`."""
 
 
-class Backbone(TwoTower):
-    """A transductive two-tower model with a table per side: what IDCF can be wrapped round."""
+class Tabled(Model):
+    """A transductive model with a table per side, whose rows a penalty can hold back."""
 
     inductive: ClassVar[bool] = False
     users: Table  # the meta latents P
     items: Table  # Q
+
+
+class Backbone(Tabled, TwoTower):
+    """A two-tower model of tables: what IDCF can be wrapped round."""
 
     @abstractmethod
     def compose(self, own: Embedded, users: Users) -> Embedded:

@@ -1,8 +1,10 @@
-"""Graph convolution with messages per rating level (GC-MC, as IDCF-GC uses it)."""
+"""Graph convolutions: messages per rating level (GC-MC, as IDCF-GC uses it), and weighted by
+importance (PinSAGE)."""
 
 from __future__ import annotations
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 
@@ -25,3 +27,20 @@ class LevelConv(nn.Module):
         said = torch.einsum("...ld,lde->...le", read, self.weight.expand(sums.shape[-2], -1, -1))
         out: Tensor = self.combine(said.relu().flatten(-2))
         return out
+
+
+class ImportanceConv(nn.Module):
+    """ẑ = z / ‖z‖, z = ReLU(W[h ‖ n] + w), n = Σ_v α_v ReLU(Q h_v + q) (PinSAGE)."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.message = nn.Linear(size, size)
+        self.combine = nn.Linear(2 * size, size)
+
+    def say(self, vectors: Tensor) -> Tensor:
+        """What each node tells whoever listens."""
+        return self.message(vectors).relu()
+
+    def forward(self, own: Tensor, heard: Tensor) -> Tensor:
+        """`heard` is the weighted mean of what the neighbours say."""
+        return F.normalize(self.combine(torch.cat([own, heard], -1)).relu(), dim=-1)

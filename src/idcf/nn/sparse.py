@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import torch
 from scipy.sparse import csr_array
 from torch import Tensor, nn
 
 from idcf.nn.pooling import pool
 from idcf.types import History, pick
+
+_PAIRS = 1 << 23  # of a block of co-occurrences, about
+_BITS = 0xFFFFFFFF
 
 
 class Sparse(nn.Module):
@@ -78,3 +83,27 @@ def _make_room(
         if (found := state.get(prefix + name)) is not None:
             old = getattr(module, name)
             setattr(module, name, old.new_zeros(found.shape))
+
+
+def co_occurring(x: csr_array) -> list[tuple[int, int]]:
+    """Blocks of items whose rows of XᵀX have no more than so many entries."""
+    pairs = np.asarray(x.T @ np.diff(x.indptr)).ravel()
+    ends = np.flatnonzero(np.diff(np.cumsum(pairs) // _PAIRS)) + 1
+    cuts = [0, *ends.tolist(), x.shape[1]]
+    return list(pairwise(cuts))
+
+
+def nearest(block: csr_array, k: int) -> csr_array:
+    """Of each row the k largest in size, and whatever equals the last of them."""
+    size, length = np.abs(block.data).astype(np.float32), np.diff(block.indptr)
+    row = np.repeat(np.arange(block.shape[0]), length)
+    # bits of floats that are not negative are in the order of the floats: one sort of integers
+    order = np.sort((row << 32) | (_BITS - size.view(np.uint32)))
+    last = np.minimum(block.indptr[:-1] + k, block.indptr[1:]) - 1
+    least = _BITS - (order[last.clip(0)] & _BITS) if len(order) else np.zeros(len(last), np.int64)
+    floor = np.where(length > 0, least, 0).astype(np.uint32).view(np.float32)
+    stays = size >= np.maximum(floor, np.float32(1e-9))[row]
+    data = np.where(stays, block.data, 0)
+    out = csr_array((data, block.indices.copy(), block.indptr.copy()), shape=block.shape)
+    out.eliminate_zeros()
+    return out

@@ -19,6 +19,8 @@ from idcf.data.split import Split, by_threshold, hold_out
 from idcf.data.synthetic import checkerboard
 from idcf.models import IDCF, Backbone, Model, Wrapper, configure, entry
 from idcf.models.idcf import IDCFConfig
+from idcf.models.ngcf import NGCF
+from idcf.models.pinsage import PinSage
 from idcf.rng import derive, stream
 from idcf.train.loop import TrainConfig, fit
 from idcf.train.objectives import Objective, Ridge, accuracy, adapt, factorise
@@ -45,7 +47,10 @@ _OPTIONS: Mapping[str, Mapping[str, Any]] = {  # what suits a world this small
     "nnmf-rd": {"embedding_size": 8, "hidden": (16,)},
     "trans-user": {"steps": 8},  # log loss may have no minimum to arrive at
     "trans-user-ridge": {"reg": 1.0, "bias_reg": 1.0},
+    "ngcf": {"embedding_size": 8, "layers": 2},
+    "pinsage": {"embedding_size": 16, "neighbours": 8},
 }
+_ORDERED = (NGCF, PinSage)  # made to put items in order: towers without a mean
 _SAMPLE = {"sample": 24}  # fewer than the key users, so that training draws
 
 
@@ -101,7 +106,9 @@ def objective_of(model: Model, table: Interactions) -> Objective:
     if isinstance(model, Backbone):
         users, items = (torch.from_numpy(n).float() for n in (table.counts(), table.item_counts()))
         return factorise(Ridge(users, items, _CONFIG.reg, _CONFIG.row_reg, _CONFIG.bias_reg))
-    return adapt(0.1) if isinstance(model, IDCF) else accuracy()
+    if isinstance(model, IDCF):
+        return adapt(0.1)
+    return accuracy("bpr" if isinstance(model, _ORDERED) else "fit")
 
 
 def learn(

@@ -48,7 +48,7 @@ class TrainConfig:
     bias_reg: float = 3.0  # on biases, per row
     penalty: Literal["squared", "norm"] = "squared"
     contrast: float = 0.0
-    loss: Loss = "fit"  # of models that are neither backbones nor wrapped round one
+    loss: Loss = "fit"  # of models that are not wrapped round a backbone
     negatives: int = 5  # per positive, for implicit feedback
     precision: Literal["float32", "bfloat16"] = "float32"
     compile: bool = False

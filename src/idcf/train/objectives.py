@@ -13,15 +13,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from idcf.models import IDCF, Backbone, Graded, Model, Penalised, Variational
+from idcf.models import IDCF, Graded, Model, Penalised, Tabled, Variational
 from idcf.models.idcf import part
 from idcf.train.runtime import LOCAL, Runtime
 from idcf.types import Batch
 
 Terms = dict[str, Tensor]
 Objective = Callable[[Model, Batch], Terms]
-Loss = Literal["fit", "bpr", "logistic"]
-Penalty = Callable[[Backbone, Batch], Tensor]
+Loss = Literal["fit", "bpr", "margin", "logistic"]
+Penalty = Callable[[Tabled, Batch], Tensor]
 
 
 def fit_to_labels(scores: Tensor, batch: Batch, rates: bool) -> Terms:
@@ -33,8 +33,9 @@ def fit_to_labels(scores: Tensor, batch: Batch, rates: bool) -> Terms:
     return {"bce": loss / n}
 
 
-def accuracy(loss: Loss = "fit") -> Objective:
-    """The fit, and what the model itself asks to be added."""
+def accuracy(loss: Loss = "fit", penalty: Penalty | None = None) -> Objective:
+    """The fit, or an order; what the model itself asks to be added; and tables kept small, where
+    there are any and a penalty is given."""
 
     def objective(model: Model, batch: Batch) -> Terms:
         if isinstance(model, Graded):
@@ -42,11 +43,14 @@ def accuracy(loss: Loss = "fit") -> Objective:
         scores = model(batch.users, batch.items, batch.owner)
         if isinstance(model, Variational):
             return _variational(model, scores, batch)
-        if loss == "bpr":
-            return {"bpr": _bpr(scores, batch)}
-        terms = fit_to_labels(scores, batch, model.rates and loss != "logistic")
+        if loss in ("bpr", "margin"):
+            terms: Terms = {loss: _order(scores, batch, loss)}
+        else:
+            terms = fit_to_labels(scores, batch, model.rates and loss != "logistic")
         if isinstance(model, Penalised):
             terms["reg"] = model.penalty() * (len(batch.items) / batch.n_rows)
+        if penalty and isinstance(model, Tabled):
+            terms["reg"] = penalty(model, batch)
         return terms
 
     return objective
@@ -71,10 +75,12 @@ def _levels(model: Graded, batch: Batch) -> Terms:
     return {"levels": loss / (batch.n_rows * batch.items.shape[1])}
 
 
-def _bpr(scores: Tensor, batch: Batch) -> Tensor:
-    """A positive, which comes first, should be above each of its negatives."""
+def _order(scores: Tensor, batch: Batch, loss: Loss) -> Tensor:
+    """A positive, which comes first, should be above each of its negatives: the further the
+    better, or by 1 and no more."""
     margin = scores[:, :1] - scores[:, 1:]
-    return F.softplus(-margin).sum() / (batch.n_rows * margin.shape[1])
+    lost = F.softplus(-margin) if loss == "bpr" else (1 - margin).relu()
+    return lost.sum() / (batch.n_rows * margin.shape[1])
 
 
 @dataclass(frozen=True)
@@ -91,7 +97,7 @@ class Ridge:
     row_reg: float
     bias_reg: float
 
-    def __call__(self, model: Backbone, batch: Batch) -> Tensor:
+    def __call__(self, model: Tabled, batch: Batch) -> Tensor:
         who, what = batch.users.ids[batch.owner], batch.items[:, 0]  # positives come first
         total = torch.zeros((), device=who.device)
         for table, rows, counts in (
@@ -108,7 +114,7 @@ class Ridge:
 def norms(reg: float, runtime: Runtime = LOCAL) -> Penalty:
     """The published penalty: λ (Σ_u ‖p_u‖ + Σ_i ‖q_i‖) over the whole tables in every step."""
 
-    def penalty(model: Backbone, batch: Batch) -> Tensor:
+    def penalty(model: Tabled, batch: Batch) -> Tensor:
         size = model.users.vector.norm(dim=1).sum() + model.items.vector.norm(dim=1).sum()
         total: Tensor = reg * size / batch.n_rows / runtime.world
         return total
@@ -118,13 +124,7 @@ def norms(reg: float, runtime: Runtime = LOCAL) -> Penalty:
 
 def factorise(penalty: Penalty) -> Objective:
     """Fit a backbone and keep its tables small."""
-
-    def objective(model: Model, batch: Batch) -> Terms:
-        assert isinstance(model, Backbone)
-        terms = fit_to_labels(model(batch.users, batch.items, batch.owner), batch, model.rates)
-        return {**terms, "reg": penalty(model, batch)}
-
-    return objective
+    return accuracy("fit", penalty)
 
 
 def adapt(contrast: float, runtime: Runtime = LOCAL) -> Objective:

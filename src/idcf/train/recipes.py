@@ -24,7 +24,7 @@ from idcf.models.baselines import BiasConfig
 from idcf.rng import derive, stream
 from idcf.train.aside import held_out, trial, watcher
 from idcf.train.loop import TrainConfig, fit
-from idcf.train.objectives import Objective, Penalty, Ridge, accuracy, adapt, factorise, norms
+from idcf.train.objectives import Objective, Penalty, Ridge, accuracy, adapt, norms
 from idcf.train.presets import Setting, setting
 from idcf.train.runtime import LOCAL, Runtime
 from idcf.train.solvers import SOLVERS, Work
@@ -187,11 +187,9 @@ def _pretrain(
     graph = job.split.train if chosen.whole_graph else rest
     torch.manual_seed(derive(job.seed, name, "weights"))
     model = entry(name).build(configure(name, chosen.options), graph.domain())
-    objective = accuracy(chosen.train.loss)
-    if isinstance(model, Backbone):
-        objective = factorise(_penalty(chosen.train, rest, job))
-        if chosen.start_from_biases and model.rates:
-            _start_from_biases(model, rest)
+    objective = accuracy(chosen.train.loss, _penalty(chosen.train, rest, job))
+    if isinstance(model, Backbone) and chosen.start_from_biases and model.rates:
+        _start_from_biases(model, rest)
     if model.binary:
         rest, task = rest.had(), task and Task(task.seen.had(), task.rows.had())
     error = None if task is None else watcher(task, job.seed)

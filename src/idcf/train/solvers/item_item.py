@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import pairwise
 
 import numpy as np
 import torch
@@ -12,11 +11,11 @@ from scipy.sparse import csr_array, diags_array, vstack
 
 from idcf.data.interactions import Interactions
 from idcf.models.baselines import BiasConfig, ItemItem, ItemItemConfig
+from idcf.nn.sparse import co_occurring, nearest
 from idcf.train.solvers.counts import counts, fill
 from idcf.train.solvers.work import Work
 
 _CELLS = 1 << 22  # of a dense block
-_PAIRS = 1 << 23  # of a sparse one, about
 _STRIDE = 16  # one in so many is looked at to guess how the others lie
 _DOUBLE = 4096  # a matrix of this side is inverted in double precision
 
@@ -56,25 +55,6 @@ def _cosines(unit: csr_array, ones: csr_array, reg: float, neighbours: int) -> I
         others = each.row + low != each.col
         at = (each.row[others], each.col[others])
         yield nearest(csr_array((each.data[others], at), shape=block.shape), neighbours)
-
-
-def co_occurring(x: csr_array) -> list[tuple[int, int]]:
-    """Blocks of items whose rows of XᵀX have no more than so many entries."""
-    pairs = np.asarray(x.T @ np.diff(x.indptr)).ravel()
-    ends = np.flatnonzero(np.diff(np.cumsum(pairs) // _PAIRS)) + 1
-    cuts = [0, *ends.tolist(), x.shape[1]]
-    return list(pairwise(cuts))
-
-
-def nearest(block: csr_array, k: int) -> csr_array:
-    """Of each row the k largest in size, and whatever equals the last of them."""
-    size, length = np.abs(block.data), np.diff(block.indptr)
-    row = np.repeat(np.arange(block.shape[0]), length)
-    order = np.lexsort((-size, row))
-    last = np.minimum(block.indptr[:-1] + k, block.indptr[1:]) - 1
-    floor = np.where(length > 0, size[order[last.clip(0)]] if len(order) else 0, 0)
-    keep = size >= np.maximum(floor, 1e-9)[row]
-    return csr_array((block.data[keep], (row[keep], block.indices[keep])), shape=block.shape)
 
 
 def ease(config: ItemItemConfig, table: Interactions, work: Work) -> ItemItem:
