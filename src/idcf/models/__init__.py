@@ -25,9 +25,11 @@ from idcf.models.baselines import (
     PopularityConfig,
 )
 from idcf.models.bayes import Bayes, BayesConfig
+from idcf.models.bomic import Bomic, BomicConfig
 from idcf.models.gcmc import GCMC, GCMCConfig
 from idcf.models.idcf import IDCF, IDCFConfig
 from idcf.models.mf import Factor, FactorConfig
+from idcf.models.nimc import Nimc, NimcConfig
 from idcf.models.odds import Odds, OddsConfig
 
 __all__ = [
@@ -104,6 +106,14 @@ MODELS: dict[str, Entry] = {
         Bayes, BayesConfig, solver="bayes", ratings_only=True, implicit="idcf-odds"
     ),
     "idcf-odds": Entry(Odds, OddsConfig, solver="odds", implicit_only=True),
+    "bomic": Entry(
+        Bomic,
+        BomicConfig,
+        solver="bomic",
+        grid={"reg": (8.0, 12.0, 15.0), "user_reg": (1.0, 2.0)},
+        ratings_only=True,
+    ),
+    "nimc": Entry(Nimc, NimcConfig, ratings_only=True),
     "pmf": Entry(Factor, FactorConfig, {"head": "dot"}),
     "nnmf": Entry(Factor, FactorConfig, {"head": "perceptron"}),
     "gcmc": Entry(GCMC, GCMCConfig),

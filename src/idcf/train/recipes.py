@@ -178,7 +178,8 @@ def _pretrain(
             _start_from_biases(model, rest)
     watch = None if rows is None else _watch(Task(rest, rows), job.seed)
     everything = (1 << 30, 1 << 30)  # an episode's history is all that is not asked for
-    epoch = _epochs(name, job, replace(chosen, lengths=everything), rest, model.reads_history)
+    read = rest if model.reads_features else replace(rest, user_features=None)
+    epoch = _epochs(name, job, replace(chosen, lengths=everything), read, model.reads_history)
     return model, _fit(name, model, epoch, objective, chosen.train, watch, job, epochs)
 
 
