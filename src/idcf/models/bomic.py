@@ -9,7 +9,8 @@ regression of their own history, and for users of the table it *is* the row they
 newcomers and known users are answered the same way. What the orthogonality adds to that regression
 is linear in the user's place in [1, F]: `pull`.
 
-Plain BOMIC reads no features, and neither does this unless it is asked to.
+Plain BOMIC reads no features, and neither does this unless it is asked to. Who then tells none is
+taken for the average in F, and what they rated speaks through the other blocks.
 """
 
 from __future__ import annotations
@@ -28,13 +29,14 @@ from idcf.types import Domain, Embedded, Users
 
 @dataclass(frozen=True, kw_only=True)
 class BomicConfig:
-    reg: float = 15.0  # λ of the residual block, in singular values of the table
-    item_reg: float = 2.0  # of the item biases
-    user_reg: float = 1.0  # of the user biases
-    feature_reg: float = 10.0  # of what features of users say of items
+    # each in what noise as wide as the ratings would put into the block: see the solver
+    reg: float = 0.85  # λ of the residual block
+    item_reg: float = 0.2  # of the item biases
+    user_reg: float = 0.15  # of the user biases
+    feature_reg: float = 1.0  # of what features of users say of items
     rank: int = 60  # singular values of the residual that may survive, at most
     epochs: int = 400  # iterations, at most
-    tolerance: float = 3e-4  # relative change of the predictions at which it is done
+    tolerance: float = 2e-4  # change of the predictions, in spreads of the ratings, when done
     user_features: bool = False
 
 

@@ -3,8 +3,8 @@
     r̂ = μ + φ(Uᵀ[x_u, 1])ᵀ φ(Vᵀ[y_i, e_i, 1])
 
 x_u is what is known of the user, y_i of the item, e_i says which item it is; the constants let φ
-express means. A user is known by features alone: a newcomer whose features are told is no
-different from anybody else, and where nothing is told everybody is the average user.
+express means; φ is tanh. A user is known by features alone: a newcomer whose features are told is
+no different from anybody else, and where nothing is told everybody is the average user.
 
 U begins at 0. A column that no user of the training table has (on Douban, where x_u is a row of
 the graph of friends, the column of somebody new) therefore stays at 0 and says nothing.
@@ -13,7 +13,7 @@ the graph of friends, the column of somebody new) therefore stays at 0 and says 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -22,13 +22,10 @@ from idcf.models.base import TwoTower
 from idcf.nn.heads import Dot, Head
 from idcf.types import Domain, Embedded, Users
 
-_ACTIVATIONS = {"tanh": torch.tanh, "sigmoid": torch.sigmoid, "relu": torch.relu}
-
 
 @dataclass(frozen=True, kw_only=True)
 class NimcConfig:
     embedding_size: int = 16  # units of the hidden layers
-    activation: Literal["tanh", "sigmoid", "relu"] = "tanh"
     scale: float = 0.1  # of the first random rows of V
     user_features: bool = True  # read them, where there are any
     item_features: bool = True
@@ -42,12 +39,14 @@ class Nimc(TwoTower):
     reads_features: ClassVar[bool] = True
     source: ClassVar[str] = "features"
     item_features: Tensor  # [I, G]
+    by_user: nn.Parameter | None  # U [F, D]
+    by_item: nn.Parameter | None  # V [G, D]
 
     def __init__(self, config: NimcConfig, domain: Domain) -> None:
         super().__init__()
         self.mean, self.n_items, self.rates = domain.mean, domain.n_items, not domain.implicit
         self.head: Head = Dot()
-        self.activation, size = _ACTIVATIONS[config.activation], config.embedding_size
+        size = config.embedding_size
         self.user_constant = nn.Parameter(torch.randn(size))
         self.item_constant = nn.Parameter(torch.randn(size) * config.scale)
         self.items = nn.Parameter(torch.randn(domain.n_items, size) * config.scale)
@@ -66,7 +65,7 @@ class Nimc(TwoTower):
         told = self.user_constant.expand(len(users), -1)
         if self.by_user is not None and users.features is not None and len(self.by_user):
             told = told + users.features @ self.by_user
-        vector = self.activation(told)
+        vector = torch.tanh(told)
         return Embedded(vector, vector.new_zeros(len(users)))
 
     def embed_items(self, items: Tensor, without: Tensor | None = None) -> Embedded:
@@ -74,5 +73,5 @@ class Nimc(TwoTower):
         told = self.items.index_select(0, flat) + self.item_constant
         if self.by_item is not None and len(self.by_item):
             told = told + self.item_features.index_select(0, flat) @ self.by_item
-        vector = self.activation(told).view(*items.shape, -1)
+        vector = torch.tanh(told).view(*items.shape, -1)
         return Embedded(vector, vector.new_zeros(items.shape))

@@ -9,6 +9,7 @@ from torch import Tensor
 from idcf.data.interactions import Interactions, Ints
 from idcf.models import Model, entry
 from idcf.models.baselines import Bias, Popularity
+from idcf.models.nimc import Nimc
 from idcf.testing.worlds import World, fitted, world
 from idcf.train.recipes import Trained
 from idcf.types import History, Users, pick
@@ -17,8 +18,9 @@ _CLOSE = 1e-5
 
 
 def plain(name: str) -> bool:
-    """Without an interaction term there is no taste to learn: such rows get the plainer world."""
-    return entry(name).build in (Popularity, Bias)
+    """Without an interaction term, or without features to know people by, there is no taste to
+    learn: such rows get the plainer world."""
+    return entry(name).build in (Popularity, Bias, Nimc)
 
 
 def home(name: str, implicit: bool) -> World:

@@ -32,6 +32,9 @@ _OPTIONS: Mapping[str, Mapping[str, Any]] = {  # what suits a world this small
     "item-knn": {"reg": 1.0, "neighbours": 20},
     "ease": {"reg": 50.0, "strength": 20.0},
     "als": {"reg": 1.0, "embedding_size": 4},
+    "bomic": {"reg": 0.4, "user_reg": 0.3, "rank": 8},
+    # there are no features here, and a weight that nothing reaches is an error
+    "nimc": {"embedding_size": 8, "user_features": False, "item_features": False},
     "pmf": {"embedding_size": 8},
     "nnmf": {"embedding_size": 8, "hidden": (16,)},
     "gcmc": {"embedding_size": 8, "hidden": (16,)},

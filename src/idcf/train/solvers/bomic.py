@@ -55,6 +55,29 @@ class Ratings(NamedTuple):
         )
 
 
+class Reg(NamedTuple):
+    """λ of each block."""
+
+    items: float
+    users: float
+    features: float
+    rest: float
+
+    @classmethod
+    def of(cls, config: BomicConfig, ratings: Ratings) -> Reg:
+        """In singular values that noise as wide as the ratings would have in the block: of a matrix
+        with s² for the mean square of its cells, s (√rows + √columns)."""
+        m, n = ratings.shape
+        noise = float(ratings.value.std())
+        cell = noise * (len(ratings.value) / (m * n)) ** 0.5
+        return cls(
+            items=config.item_reg * cell * n**0.5,
+            users=config.user_reg * cell * m**0.5,
+            features=config.feature_reg * cell * (ratings.told.shape[1] ** 0.5 + n**0.5),
+            rest=config.reg * cell * (m**0.5 + n**0.5),
+        )
+
+
 class Point(NamedTuple):
     """The blocks of Z, and Z where ratings are."""
 
@@ -101,7 +124,9 @@ def _orthonormal(model: Bomic, features: Array) -> None:
 def solve(ratings: Ratings, config: BomicConfig, work: Work) -> Point:
     """Iterate until the predictions of the ratings stand still."""
     rng, (m, n) = stream(work.seed, "bomic"), ratings.shape
+    reg = Reg.of(config, ratings)
     mean = float(ratings.value.mean())
+    scale = max(float(np.linalg.norm(ratings.value - mean)), 1e-9)
     blank, width = np.zeros, max(1, min(config.rank, m - 1, n - 1))
     start = rng.standard_normal((n, min(width, _SPARE)))
     now = Point(
@@ -119,10 +144,10 @@ def solve(ratings: Ratings, config: BomicConfig, work: Work) -> Point:
         for _ in bar:
             longer = (1 + np.sqrt(1 + 4 * momentum**2)) / 2
             ahead = (momentum - 1) / longer
-            found = _step(ratings, now, before, ahead, config)
+            found = _step(ratings, now, before, ahead, reg)
             loss = 0.5 * np.square(ratings.value - found.at).sum() + found.size
             momentum, best = (1.0 if loss > best else longer), min(best, loss)
-            moved = np.linalg.norm(found.at - now.at) / max(np.linalg.norm(found.at - mean), 1e-9)
+            moved = float(np.linalg.norm(found.at - now.at)) / scale
             before, now = now, _room(found, width, rng)
             bar.set_postfix(loss=f"{loss:.1f}", change=f"{moved:.1e}")
             if moved < config.tolerance:
@@ -130,7 +155,7 @@ def solve(ratings: Ratings, config: BomicConfig, work: Work) -> Point:
     return now
 
 
-def _step(ratings: Ratings, now: Point, before: Point, ahead: float, config: BomicConfig) -> Point:
+def _step(ratings: Ratings, now: Point, before: Point, ahead: float, reg: Reg) -> Point:
     """One proximal step from a point a little beyond `now`."""
     (m, n), told = ratings.shape, ratings.told
     left = ratings.value - now.at - ahead * (now.at - before.at)
@@ -141,28 +166,30 @@ def _step(ratings: Ratings, now: Point, before: Point, ahead: float, config: Bom
         out: Array = x + ahead * (x - y)
         return out
 
+    pair = ((1 + ahead, now.left, now.right), (-ahead, before.left, before.right))
+
     def across(q: Array) -> Array:  # the filled residual, projected, times q
         q = q - q.mean(0)
-        low = (1 + ahead) * now.left @ (now.right.T @ q) - ahead * before.left @ (before.right.T @ q)
-        return _rest(error @ q + low, told)
+        low: Array = error @ q + sum(x * (u @ (v.T @ q)) for x, u, v in pair)
+        return _rest(low, told)
 
     def back(q: Array) -> Array:
-        low = (1 + ahead) * now.right @ (now.left.T @ q) - ahead * before.right @ (before.left.T @ q)
-        out: Array = turned @ q + low
-        return out - out.mean(0)
+        out: Array = turned @ q + sum(x * (v @ (u.T @ q)) for x, u, v in pair)
+        out -= out.mean(0)
+        return out
 
     basis = np.linalg.qr(across(now.right))[0]
     right, size, turn = np.linalg.svd(back(basis), full_matrices=False)
-    size = np.maximum(size - config.reg, 0)
+    size = np.maximum(size - reg.rest, 0)
     mean = now.mean + ahead * (now.mean - before.mean) + total
-    items, a = _shrink(beyond(now.items, before.items) + of_items - total, config.item_reg, m)
+    items, a = _shrink(beyond(now.items, before.items) + of_items - total, reg.items, m)
     rest = _rest((beyond(now.users, before.users) + of_users)[:, None], told)[:, 0]
-    users, b = _shrink(rest, config.user_reg, n)
+    users, b = _shrink(rest, reg.users, n)
     by_features = beyond(now.by_features, before.by_features) + (turned @ told).T
     u, s, v = np.linalg.svd(by_features, full_matrices=False)
-    s = np.maximum(s - config.feature_reg, 0)
+    s = np.maximum(s - reg.features, 0)
     found = Point(mean, items, users, (u * s) @ v, basis @ turn.T * size, right, left)
-    whole = a + b + config.feature_reg * s.sum() + config.reg * size.sum()
+    whole = a + b + reg.features * s.sum() + reg.rest * size.sum()
     return found._replace(at=_at(ratings, found), size=float(whole))
 
 
@@ -203,11 +230,9 @@ def _room(z: Point, width: int, rng: np.random.Generator) -> Point:
     return z._replace(left=left, right=np.hstack([z.right, fresh]))
 
 
-def _settle(
-    model: Bomic, ratings: Ratings, z: Point, config: BomicConfig, things: Ints
-) -> None:
+def _settle(model: Bomic, ratings: Ratings, z: Point, config: BomicConfig, things: Ints) -> None:
     """The item side of the blocks, and the regression that gives a user's row."""
-    m, n = ratings.shape
+    (m, n), reg = ratings.shape, Reg.of(config, ratings)
     size = np.linalg.norm(z.left, axis=0)
     order = np.argsort(-size, kind="stable")[: config.rank]
     factors = np.zeros((model.n_items, config.rank))
@@ -216,9 +241,9 @@ def _settle(
     bias[things] += z.items
     by_features = np.zeros((model.n_items, ratings.told.shape[1]))
     by_features[things] = z.by_features.T
-    ridge = np.full(config.rank + 1, config.reg)
+    ridge = np.full(config.rank + 1, reg.rest)
     spread = float(np.linalg.norm(z.users))
-    ridge[-1] = min(config.user_reg * n**0.5 / spread, _ONLY_RIDGE) if spread else _ONLY_RIDGE
+    ridge[-1] = min(reg.users * n**0.5 / spread, _ONLY_RIDGE) if spread else _ONLY_RIDGE
     place = np.hstack([np.full((m, 1), m**-0.5), ratings.told])
     error, _ = ratings.spread(ratings.value - z.at)
     said = place.T @ (error @ np.hstack([factors[things], np.ones((n, 1))]))
