@@ -110,7 +110,7 @@ MODELS: dict[str, Entry] = {
         Bomic,
         BomicConfig,
         solver="bomic",
-        grid={"reg": (0.6, 0.85, 1.1), "user_reg": (0.15, 0.3)},
+        grid={"reg": (0.6, 0.8, 1.0), "user_reg": (0.15, 0.3)},
         ratings_only=True,
     ),
     "nimc": Entry(Nimc, NimcConfig, ratings_only=True),

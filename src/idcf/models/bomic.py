@@ -30,7 +30,7 @@ from idcf.types import Domain, Embedded, Users
 @dataclass(frozen=True, kw_only=True)
 class BomicConfig:
     # each in what noise as wide as the ratings would put into the block: see the solver
-    reg: float = 0.85  # λ of the residual block
+    reg: float = 0.8  # λ of the residual block
     item_reg: float = 0.2  # of the item biases
     user_reg: float = 0.15  # of the user biases
     feature_reg: float = 1.0  # of what features of users say of items

@@ -27,6 +27,7 @@ from idcf.types import Domain, Embedded, Users
 class NimcConfig:
     embedding_size: int = 16  # units of the hidden layers
     scale: float = 0.1  # of the first random rows of V
+    user_scale: float = 0.1  # of x_u: the smaller, the less and the later people are told apart
     user_features: bool = True  # read them, where there are any
     item_features: bool = True
 
@@ -46,7 +47,7 @@ class Nimc(TwoTower):
         super().__init__()
         self.mean, self.n_items, self.rates = domain.mean, domain.n_items, not domain.implicit
         self.head: Head = Dot()
-        size = config.embedding_size
+        self.user_scale, size = config.user_scale, config.embedding_size
         self.user_constant = nn.Parameter(torch.randn(size))
         self.item_constant = nn.Parameter(torch.randn(size) * config.scale)
         self.items = nn.Parameter(torch.randn(domain.n_items, size) * config.scale)
@@ -64,7 +65,7 @@ class Nimc(TwoTower):
     def embed_users(self, users: Users) -> Embedded:
         told = self.user_constant.expand(len(users), -1)
         if self.by_user is not None and users.features is not None and len(self.by_user):
-            told = told + users.features @ self.by_user
+            told = told + users.features @ (self.user_scale * self.by_user)
         vector = torch.tanh(told)
         return Embedded(vector, vector.new_zeros(len(users)))
 

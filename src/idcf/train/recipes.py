@@ -21,14 +21,13 @@ from idcf.data.interactions import Interactions, Ints
 from idcf.data.split import Split, Task, hold_out, hold_out_users, lightest_users, sample_users
 from idcf.evaluate import lists_on, loss_on, rmse_on
 from idcf.models import IDCF, Backbone, Model, configure, entry, stand_in
-from idcf.models.baselines import BiasConfig
 from idcf.rng import derive, stream
 from idcf.train.loop import TrainConfig, fit
 from idcf.train.objectives import Objective, Penalty, Ridge, accuracy, adapt, factorise, norms
 from idcf.train.presets import Setting, setting
 from idcf.train.runtime import LOCAL, Runtime
 from idcf.train.solvers import SOLVERS, Work
-from idcf.train.solvers.counts import bias
+from idcf.train.solvers.counts import start_from_biases
 from idcf.train.stopping import Log, Watcher
 from idcf.types import Batch, Users
 
@@ -165,9 +164,9 @@ def _pretrain(
     name: str, job: Job, chosen: Setting, table: Interactions, *, epochs: int | None = None
 ) -> tuple[Model, Log]:
     """A backbone on this table: for so many epochs, or until held-out rows stop improving."""
-    rest, rows = table, None
+    rest, task = table, None
     if epochs is None and chosen.validation:
-        rest, rows = hold_out(table, chosen.validation / 2, stream(job.seed, name, "rows"))
+        rest, task = _apart(name, job, chosen, table)
     graph = job.split.train if chosen.whole_graph else rest
     torch.manual_seed(derive(job.seed, name, "weights"))
     model = entry(name).build(configure(name, chosen.options), graph.domain())
@@ -175,8 +174,8 @@ def _pretrain(
     if isinstance(model, Backbone):
         objective = factorise(_penalty(chosen.train, rest, job))
         if chosen.start_from_biases and model.rates:
-            _start_from_biases(model, rest)
-    watch = None if rows is None else _watch(Task(rest, rows), job.seed)
+            start_from_biases(model, rest)
+    watch = None if task is None else _watch(task, job.seed)
     everything = (1 << 30, 1 << 30)  # an episode's history is all that is not asked for
     read = rest if model.reads_features else replace(rest, user_features=None)
     epoch = _epochs(name, job, replace(chosen, lengths=everything), read, model.reads_history)
@@ -231,14 +230,6 @@ def _epochs(
     return epoch
 
 
-def _start_from_biases(model: Backbone, table: Interactions) -> None:
-    """Begin at the ridge biases: rare items have them from the first step."""
-    base = bias(BiasConfig(), table, Work())
-    with torch.no_grad():
-        model.items.bias.copy_(base.item_bias + base.mean - model.mean)
-        model.users.bias.copy_(base.residual(table.history(np.arange(len(table.users))))[0])
-
-
 def _penalty(config: TrainConfig, table: Interactions, job: Job) -> Penalty:
     if config.penalty == "norm":
         return norms(config.reg, job.runtime)
@@ -280,6 +271,14 @@ def _held_out(
     """Validation users: gone from the table, with histories as short as a newcomer's."""
     away = sample_users(users, chosen.validation or 0.1, stream(job.seed, "validation users"))
     return hold_out_users(table, away, chosen.newcomers, stream(job.seed, "validation histories"))
+
+
+def _apart(name: str, job: Job, chosen: Setting, table: Interactions) -> tuple[Interactions, Task]:
+    """People, where newcomers are to come and the model can meet them; rows otherwise."""
+    if job.users == "new" and getattr(entry(name).build, "inductive", False):
+        return _held_out(table, np.flatnonzero(table.counts()), chosen, job)
+    rest, rows = hold_out(table, chosen.validation / 2, stream(job.seed, name, "rows"))
+    return rest, Task(rest, rows)
 
 
 def _trial(table: Interactions, job: Job) -> tuple[Interactions, Callable[[Model], float]]:
