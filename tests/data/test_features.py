@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from idcf.config import plain, read
-from idcf.data.features import Encoding, encode, encoded
+from idcf.data.features import Encoding, encode, encoded, neighbours
 from idcf.data.interactions import Interactions, Vocab
 from idcf.data.sources import find, load
 from idcf.errors import DataError
@@ -114,3 +114,29 @@ def test_what_a_newcomer_does_not_say_is_average() -> None:
 def test_features_that_cannot_be_read(told: Any, says: str) -> None:
     with pytest.raises(DataError, match=says):
         learnt().one(told)
+
+
+def test_a_row_of_the_graph_is_oneself_and_one_s_friends() -> None:
+    """Whoever follows or is followed is a friend; nobody is their own; alone is alone."""
+    links = np.array([[1, 1, 0, 0], [0, 0, 0, 0], [0, 1, 0, 0], [0, 0, 0, 0]])
+    half = 2**-0.5
+    found = neighbours(links)
+    expected = [[1, half, 0, 0], [half, 1, half, 0], [0, half, 1, 0], [0, 0, 0, 1]]
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
+    assert found.dtype == np.float32
+    with pytest.raises(DataError, match=r"square, got \(4, 3\)"):
+        neighbours(links[:, :3])
+
+
+@pytest.mark.accuracy
+@pytest.mark.skipif(find("douban") is None, reason="Douban is not on this machine")
+def test_douban_has_a_graph() -> None:
+    data = load("douban", progress=False)
+    assert data.train is not None
+    for table in (data.interactions, data.train):
+        assert table.user_features is not None
+        assert table.item_features is None
+        assert table.user_features.shape == (3000, 3000)
+    friends = (data.interactions.user_features > 0).sum(1) - 1
+    assert (friends > 0).sum() == 1168
+    assert friends.sum() == 2688

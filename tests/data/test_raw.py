@@ -116,6 +116,17 @@ def test_douban_is_transposed_and_keeps_users_without_ratings(tmp_path: Path) ->
         raw.douban(written(tmp_path, "y.mat", "text"))
 
 
+def test_douban_s_friends(tmp_path: Path) -> None:
+    h5py = pytest.importorskip("h5py")
+    path, links = tmp_path / "x.mat", np.array([[0, 1, 0], [1, 0, 0], [0, 0, 0]], float)
+    with h5py.File(path, "w") as file:
+        file["W_users"] = links.T
+    assert raw.douban_friends(path).tolist() == links.tolist()
+    with h5py.File(path, "w") as file:
+        file["M"] = links
+    assert raw.douban_friends(path) is None
+
+
 def test_without_h5py_the_error_says_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -209,3 +209,20 @@ def movielens(table: Interactions, users: Path, items: Path) -> dict[str, Floats
         told["year"] = [y.group(1) if y else "" for y in year]
         out["item_features"] = encode(table.items, ids, told)
     return out
+
+
+def neighbours(links: NDArray[Any]) -> Floats:
+    """Of each user themself and their friends: I + D^-½ W D^-½, [U, U].
+
+    Rows of the graph, not its leading eigenvectors: most users of Douban have no friends and would
+    all be alike in these, and friends there hardly rate alike (their biases correlate at .04), so
+    that a graph without its own nodes says nothing. With them a row names a person, as a one-hot
+    code does; of somebody who was not trained on, only the friends can say anything.
+    """
+    if links.ndim != 2 or len(links) != links.shape[1]:
+        raise DataError(f"a graph of users must be square, got {links.shape}")
+    joined = (links != 0) | (links.T != 0)
+    np.fill_diagonal(joined, False)
+    scale = np.maximum(joined.sum(1), 1) ** -0.5
+    out: Floats = (np.eye(len(links)) + joined * scale * scale[:, None]).astype(np.float32)
+    return out

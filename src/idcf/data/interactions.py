@@ -161,8 +161,9 @@ class Interactions:
         """[B, F]; nothing is known of user -1."""
         if self.user_features is None:
             return None
-        known = self.user_features[users] * (users >= 0)[:, None]
-        return torch.from_numpy(known.astype(np.float32))
+        known = self.user_features[users].astype(np.float32, copy=False)  # a copy, as indexed
+        known[users < 0] = 0
+        return torch.from_numpy(known)
 
     def domain(self) -> Domain:
         order, start = group(self.item, len(self.items))

@@ -176,8 +176,8 @@ def adjacency(path: Path) -> Interactions:
     return assemble(body, (users, np.repeat(user, length)), items, None, None)
 
 
-def douban(path: Path) -> tuple[Interactions, Interactions]:
-    """Monti's MATLAB v7.3 file: a rating matrix and the masks of its training and test part."""
+def _monti(path: Path, *names: str) -> list[Any]:
+    """Matrices of Monti's MATLAB v7.3 file, as MATLAB sees them; None for one that is absent."""
     try:
         import h5py
     except ImportError:
@@ -185,9 +185,19 @@ def douban(path: Path) -> tuple[Interactions, Interactions]:
     check_file(path)
     try:
         with h5py.File(path) as file:
-            rating, train, test = (np.asarray(file[x]).T for x in ("M", "Otraining", "Otest"))
-    except (OSError, KeyError) as error:
+            return [np.asarray(file[x]).T if x in file else None for x in names]
+    except OSError as error:
         raise DataError(f"{path}: not Monti's HDF5 file ({error}); copy it again") from None
+
+
+def douban(path: Path) -> tuple[Interactions, Interactions]:
+    """A rating matrix and the masks of its training and test part."""
+    names = ("M", "Otraining", "Otest")
+    found = dict(zip(names, _monti(path, *names), strict=True))
+    if absent := [x for x in names if found[x] is None]:
+        what = f"it has no {', '.join(absent)}"
+        raise DataError(f"{path}: not Monti's HDF5 file ({what}); copy it again")
+    rating, train, test = found.values()
     users, items = (Vocab(range(n)) for n in rating.shape)
 
     def table(mask: Ints) -> Interactions:
@@ -196,6 +206,11 @@ def douban(path: Path) -> tuple[Interactions, Interactions]:
         return assemble(row, (users, user), (items, item), rating[user, item], None)
 
     return table(train), table(test)
+
+
+def douban_friends(path: Path) -> Any:
+    """Who follows whom among the users, 0 or 1 [U, U]; None where the file does not say."""
+    return _monti(path, "W_users")[0]
 
 
 _GENRES = tuple(f"genre_{n}" for n in range(19))

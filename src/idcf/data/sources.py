@@ -156,8 +156,11 @@ def _titles(path: Path) -> Mapping[Hashable, str]:
 
 
 def _douban(folder: Path) -> Parts:
-    train, test = raw.douban(folder / "training_test_dataset.mat")
-    return Parts(train.plus(test), train, test)
+    file = folder / "training_test_dataset.mat"
+    train, test = raw.douban(file)
+    friends = raw.douban_friends(file)
+    known = {} if friends is None else {"user_features": features.neighbours(friends)}
+    return Parts(train.plus(test), train, test, features=known)
 
 
 def _beauty(folder: Path) -> Parts:

@@ -35,6 +35,7 @@ from idcf.models.baselines import (
     PopularityConfig,
 )
 from idcf.models.bayes import Bayes, BayesConfig
+from idcf.models.bomic import Bomic, BomicConfig
 from idcf.models.feae import FEAE, FEAEConfig
 from idcf.models.fism import FISM, FISMConfig
 from idcf.models.gcmc import GCMC, GCMCConfig
@@ -44,6 +45,7 @@ from idcf.models.igmc import IGMC, IGMCConfig
 from idcf.models.mf import Factor, FactorConfig
 from idcf.models.mult_vae import MultVAE, MultVAEConfig
 from idcf.models.ngcf import NGCF, NGCFConfig
+from idcf.models.nimc import Nimc, NimcConfig
 from idcf.models.odds import Odds, OddsConfig
 from idcf.models.pinsage import PinSage, PinSageConfig
 from idcf.models.trans_user import TransUser, TransUserConfig
@@ -129,6 +131,14 @@ MODELS: dict[str, Entry] = {
     "idcf-odds": Entry(Odds, OddsConfig, solver="odds", implicit_only=True),
     "fism": Entry(FISM, FISMConfig),
     "mult-vae": Entry(MultVAE, MultVAEConfig),
+    "bomic": Entry(
+        Bomic,
+        BomicConfig,
+        solver="bomic",
+        grid={"reg": (0.6, 0.8, 1.0), "user_reg": (0.15, 0.3)},
+        ratings_only=True,
+    ),
+    "nimc": Entry(Nimc, NimcConfig, ratings_only=True),
     "pmf": Entry(Factor, FactorConfig, {"head": "dot"}),
     "nnmf": Entry(Factor, FactorConfig, {"head": "perceptron"}),
     "nnmf-original": Entry(

@@ -26,6 +26,7 @@ class Model(nn.Module, ABC):
     inductive: ClassVar[bool]  # can it score users with id -1?
     reads_history: ClassVar[bool] = True
     lists: ClassVar[bool] = True  # can whole catalogues be ranked for many users in a moment?
+    reads_features: ClassVar[bool] = False  # by gradient: those of users, in every batch
     source: ClassVar[str] = "relation"  # of its answers: posterior, relation, features, popular
     n_items: int
     rates: bool = True  # are the scores on the scale of the ratings?

@@ -10,6 +10,7 @@ from idcf.data.interactions import Interactions, Ints
 from idcf.models import Model, entry
 from idcf.models.baselines import Bias, Popularity
 from idcf.models.feae import FEAE
+from idcf.models.nimc import Nimc
 from idcf.testing.worlds import World, fitted, world
 from idcf.train.recipes import Trained
 from idcf.types import History, Users, pick
@@ -18,8 +19,8 @@ _CLOSE = 1e-5
 
 
 def plain(name: str) -> bool:
-    """Without an interaction term, or with one between random items, there is no taste to learn:
-    such rows get the plainer world.
+    """Without an interaction term, with one between random items, or without features to know
+    people by, there is no taste to learn: such rows get the plainer world.
 
     So does F-EAE: the two halves of a checkerboard can change places without anybody noticing, so
     a model that knows neither rows nor columns by number gives both the same code.
@@ -27,7 +28,7 @@ def plain(name: str) -> bool:
     found = entry(name)
     if found.backbone:
         return plain(found.backbone)
-    return found.build in (Popularity, Bias, FEAE) or bool(found.defaults.get("random_items"))
+    return found.build in (Popularity, Bias, Nimc, FEAE) or bool(found.defaults.get("random_items"))
 
 
 def home(name: str, implicit: bool) -> World:

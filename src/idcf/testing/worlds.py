@@ -37,6 +37,9 @@ _OPTIONS: Mapping[str, Mapping[str, Any]] = {  # what suits a world this small
     "als": {"reg": 1.0, "embedding_size": 4},
     "fism": {"embedding_size": 8},
     "mult-vae": {"embedding_size": 8, "hidden": 16, "beta": 0.05, "anneal": 20},
+    "bomic": {"reg": 0.4, "user_reg": 0.3, "rank": 8},
+    # there are no features here, and a weight that nothing reaches is an error
+    "nimc": {"embedding_size": 8, "user_features": False, "item_features": False},
     "pmf": {"embedding_size": 8},
     "nnmf": {"embedding_size": 8, "hidden": (16,)},
     "nnmf-original": {"embedding_size": 8, "plain_size": 4, "hidden": (16,)},

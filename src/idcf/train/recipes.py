@@ -20,7 +20,6 @@ from idcf.data import batches
 from idcf.data.interactions import Interactions
 from idcf.data.split import Split, Task, hold_out
 from idcf.models import IDCF, Backbone, Model, Wrapper, configure, entry, stand_in
-from idcf.models.baselines import BiasConfig
 from idcf.rng import derive, stream
 from idcf.train.aside import held_out, trial, watcher
 from idcf.train.loop import TrainConfig, fit
@@ -28,7 +27,7 @@ from idcf.train.objectives import Objective, Penalty, Ridge, accuracy, adapt, no
 from idcf.train.presets import Setting, setting
 from idcf.train.runtime import LOCAL, Runtime
 from idcf.train.solvers import SOLVERS, Work
-from idcf.train.solvers.counts import bias
+from idcf.train.solvers.counts import start_from_biases
 from idcf.train.stopping import Log, Watcher
 from idcf.types import Batch, Users
 
@@ -189,13 +188,14 @@ def _pretrain(
     model = entry(name).build(configure(name, chosen.options), graph.domain())
     objective = accuracy(chosen.train.loss, _penalty(chosen.train, rest, job))
     if isinstance(model, Backbone) and chosen.start_from_biases and model.rates:
-        _start_from_biases(model, rest)
+        start_from_biases(model, rest)
     if model.binary:
         rest, task = rest.had(), task and Task(task.seen.had(), task.rows.had())
     error = None if task is None else watcher(task, job.seed)
     everything = (1 << 30, 1 << 30)  # an episode's history is all that is not asked for
     lengths = chosen.lengths if model.inductive else everything
-    epoch = _epochs(name, job, replace(chosen, lengths=lengths), rest, model.reads_history)
+    read = rest if model.reads_features else replace(rest, user_features=None)
+    epoch = _epochs(name, job, replace(chosen, lengths=lengths), read, model.reads_history)
     return model, _fit(name, model, epoch, objective, chosen.train, error, job, epochs)
 
 
@@ -248,14 +248,6 @@ def _epochs(
         )
 
     return epoch
-
-
-def _start_from_biases(model: Backbone, table: Interactions) -> None:
-    """Begin at the ridge biases: rare items have them from the first step."""
-    base = bias(BiasConfig(), table, Work())
-    with torch.no_grad():
-        model.items.bias.copy_(base.item_bias + base.mean - model.mean)
-        model.users.bias.copy_(base.residual(table.history(np.arange(len(table.users))))[0])
 
 
 def _penalty(config: TrainConfig, table: Interactions, job: Job) -> Penalty:

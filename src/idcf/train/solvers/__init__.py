@@ -9,6 +9,7 @@ from idcf.data.interactions import Interactions
 from idcf.models import Model
 from idcf.train.solvers.als import als
 from idcf.train.solvers.bayes import bayes
+from idcf.train.solvers.bomic import bomic
 from idcf.train.solvers.counts import bias, popularity
 from idcf.train.solvers.item_item import ease, item_knn
 from idcf.train.solvers.odds import odds
@@ -25,5 +26,6 @@ SOLVERS: dict[str, Solver] = {
     "ease": ease,
     "als": als,
     "bayes": bayes,
+    "bomic": bomic,
     "odds": odds,
 }

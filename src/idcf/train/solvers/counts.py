@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from idcf.data.interactions import Interactions
+from idcf.models import Backbone
 from idcf.models.baselines import Bias, BiasConfig, Popularity, PopularityConfig
 from idcf.train.solvers.work import Work
 
@@ -42,3 +43,11 @@ def fill(base: Bias, config: BiasConfig, table: Interactions) -> None:
     """Fit the biases inside another baseline."""
     if not table.implicit:
         base.item_bias = bias(config, table, Work()).item_bias
+
+
+def start_from_biases(model: Backbone, table: Interactions) -> None:
+    """Begin at the ridge biases: rare items have them from the first step."""
+    base = bias(BiasConfig(), table, Work())
+    with torch.no_grad():
+        model.items.bias.copy_(base.item_bias + base.mean - model.mean)
+        model.users.bias.copy_(base.residual(table.history(np.arange(len(table.users))))[0])
