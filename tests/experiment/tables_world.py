@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 
@@ -10,6 +11,24 @@ from idcf.data.interactions import Interactions
 from idcf.data.sources import SOURCES, Dataset
 from idcf.data.split import hold_out, last_n
 from idcf.data.synthetic import checkerboard
+from idcf.experiment.plan import Run, runs_of
+from idcf.experiment.spec import find
+
+FAST = ["random", "item-mean", "popularity", "bias"]
+
+
+def fast(table: str = "table4", dataset: str = "ml-100k", seeds: int = 2) -> list[Run]:
+    """Runs that take no time."""
+    return runs_of([find(table)], datasets=[dataset], models=FAST, seeds=seeds)
+
+
+def copy(source: Path, place: Path) -> Path:
+    """A folder of results that a test may spoil."""
+    for path in source.rglob("*"):
+        if path.is_file():
+            (place / path.relative_to(source)).parent.mkdir(parents=True, exist_ok=True)
+            (place / path.relative_to(source)).write_bytes(path.read_bytes())
+    return place
 
 
 def small(name: str) -> Dataset:

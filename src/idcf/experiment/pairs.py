@@ -10,7 +10,7 @@ from idcf.experiment.rows import LOWER
 from idcf.experiment.spec import load_all
 from idcf.experiment.store import Pair, Record
 from idcf.experiment.tables import over_seeds
-from idcf.metrics import paired
+from idcf.metrics import difference
 from idcf.metrics.stats import Statistic
 from idcf.rng import stream
 
@@ -84,7 +84,7 @@ def _pair(
             return None
         statistic: Statistic = "rmse" if record.metric == "rmse" else "mean-ratio"
         rng = stream(0, "bootstrap")
-        found.append(paired(a, b, statistic=statistic, rng=rng).difference)
+        found.append(difference(a, b, statistic=statistic, rng=rng))
     value, low, high = over_seeds(found)
     return Pair(
         *(first.dataset, first.split, first.model, first.preset, first.users, first.metric),

@@ -58,10 +58,10 @@ def reproduce(
     runtime: Runtime = LOCAL,
     jobs: int = 1,
     progress: bool = False,
-    opened: Open = open_dataset,
+    opened: Open | None = None,
 ) -> Outcome:
     """Make these runs. One that fails is put down with its reason, and the others go on."""
-    tasks = _tasks(runs, runtime, progress and jobs == 1, opened)
+    tasks = _tasks(runs, runtime, progress and jobs == 1, opened or open_dataset)
     by_name = {str(run): run for run in runs}
     made: list[Run] = []
     failed: dict[str, str] = {}

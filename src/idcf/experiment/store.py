@@ -169,7 +169,8 @@ def merge(source: Path, results: Path) -> int:
 
 def _holds(path: Path, kind: type[Any]) -> bool:
     """Is this a file of ours? Other studies keep their rows in the same folder."""
-    first = path.open(encoding="utf-8").readline()
+    with path.open(encoding="utf-8") as file:
+        first = file.readline()
     known = {f.name for f in fields(kind)}
     return not first.endswith("\n") or json.loads(first).keys() == known
 

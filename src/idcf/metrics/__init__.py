@@ -20,7 +20,15 @@ from idcf.metrics.ranking import (
     recall_at,
 )
 from idcf.metrics.rating import absolute_error, mae, rmse, squared_error
-from idcf.metrics.stats import Interval, Paired, PerUser, bootstrap, mean_of_seeds, paired
+from idcf.metrics.stats import (
+    Interval,
+    Paired,
+    PerUser,
+    bootstrap,
+    difference,
+    mean_of_seeds,
+    paired,
+)
 
 __all__ = [
     "Interval",
@@ -34,6 +42,7 @@ __all__ = [
     "auc_pooled",
     "bootstrap",
     "covered",
+    "difference",
     "hit_at",
     "mae",
     "mean_of_seeds",

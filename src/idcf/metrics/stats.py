@@ -101,8 +101,23 @@ def paired(
     n: int = 1000,
     level: float = 0.95,
 ) -> Paired:
-    """Is a different from b? Bootstrap of the difference (the same users drawn for both), and two
-    tests of the users' own averages (for `rmse`: of their mean squared errors)."""
+    """Is a different from b? `difference`, and two tests of the users' own averages (for `rmse`: of
+    their mean squared errors)."""
+    found = difference(a, b, statistic=statistic, rng=rng, n=n, level=level)
+    each = a.value - b.value
+    return Paired(found, _t_test(each), _wilcoxon(each), len(a))
+
+
+def difference(
+    a: PerUser,
+    b: PerUser,
+    *,
+    statistic: Statistic = "mean-ratio",
+    rng: np.random.Generator,
+    n: int = 1000,
+    level: float = 0.95,
+) -> Interval:
+    """Statistic of a - statistic of b; bootstrap, the same users drawn for both."""
     if not (np.array_equal(a.users, b.users) and np.array_equal(a.weight, b.weight)):
         raise DataError(
             f"the two systems were measured on different rows ({len(a)} and {len(b)} users): "
@@ -116,9 +131,7 @@ def paired(
     def gap(x: Floats) -> Floats:
         return _statistic(x[..., [0, 2]], statistic) - _statistic(x[..., [1, 2]], statistic)
 
-    difference = _interval(float(gap(sums.sum(0))), gap(_resampled(sums, rng, n)), level)
-    each = a.value - b.value
-    return Paired(difference, _t_test(each), _wilcoxon(each), len(a))
+    return _interval(float(gap(sums.sum(0))), gap(_resampled(sums, rng, n)), level)
 
 
 def mean_of_seeds(intervals: Sequence[Interval], *, level: float = 0.95) -> Interval:
