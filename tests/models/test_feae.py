@@ -49,18 +49,34 @@ def model(ratings: Matrix = RATINGS, **options: object):
     return entry("f-eae").build(configure("f-eae", small), domain(ratings))
 
 
-def layer(part, x: dict, matrix: Matrix, heard=None) -> tuple[dict, dict]:
-    """One exchangeable layer, entry by entry; and what each column says to a row."""
+def means(net, x: dict, side: int, every: torch.Tensor) -> dict:
+    """Of each row (0) or column (1), shrunk; and how far they lie from `every`."""
+    k = max(net.config.strength, 1e-6)
+    out = {}
+    for which in range(N_ITEMS) if side else {u for u, _ in x}:
+        near = [v for key, v in x.items() if key[side] == which]
+        out[which] = (sum(near) + k * every) / (len(near) + k)
+    return out
 
-    def mean(side: int, which: int) -> torch.Tensor:
-        near = [x[k] for k in matrix if k[side] == which]
-        return sum(near) / len(near) if near else torch.zeros(part.own.in_features)
 
+def spread(x: dict, side: int, mean: dict, every: torch.Tensor) -> torch.Tensor:
+    return (sum((mean[key[side]] - every) ** 2 for key in x) / len(x) + 1e-6).sqrt()
+
+
+def layer(net, part, x: dict, heard=None) -> tuple[dict, dict, tuple]:
+    """What entries and rows say, one by one; and what a row needs to know of the others."""
+    every = sum(x.values()) / len(x) if heard is None else heard[1]
+    rows = means(net, x, 0, every)
     if heard is None:
-        every = part.every(sum(x.values()) / len(x))
-        heard = {j: part.column(mean(1, j)) + every for j in range(N_ITEMS)}
-    rows = {u: part.row(mean(0, u)) for u, _ in matrix}
-    return {(u, j): part.own(x[u, j]) + rows[u] + heard[j] for u, j in matrix}, heard
+        columns, far = means(net, x, 1, every), torch.ones_like(every)
+        if net.config.standard:
+            far = spread(x, 0, rows, every)
+            width = spread(x, 1, columns, every)
+            columns = {j: (m - every) / width for j, m in columns.items()}
+        heard = {j: part.column(m) + part.every(every) for j, m in columns.items()}, every, far
+    far = heard[2]
+    rows = {u: part.row((m - every) / far if net.config.standard else m) for u, m in rows.items()}
+    return {key: part.own(v) for key, v in x.items()}, rows, heard
 
 
 def encode(net, matrix: Matrix, said: list | None = None) -> tuple[dict, dict, list]:
@@ -68,16 +84,17 @@ def encode(net, matrix: Matrix, said: list | None = None) -> tuple[dict, dict, l
     x = {k: torch.eye(len(LEVELS))[LEVELS.index(r)] for k, r in matrix.items()}
     heard = []
     for n, part in enumerate(net.encoder):
-        x, each = layer(part, x, matrix, said[n] if said else None)
-        heard.append(each)
-        if n < len(net.encoder) - 1:
-            x = {k: act(v) for k, v in x.items()}
-    code = [{}, {}]
-    for side in (0, 1):
-        for which in {k[side] for k in matrix}:
-            near = [x[k] for k in matrix if k[side] == which]
-            code[side][which] = sum(near) / len(near)
-    return code[0], code[1], heard
+        own, rows, each = layer(net, part, x, said[n][0] if said else None)
+        columns = each[0]
+        x = {(u, j): act(v + rows[u] + columns[j]) for (u, j), v in own.items()}
+        to_rows = {(u, j): v + columns[j] for (u, j), v in own.items()}
+        heard.append((each, sum(to_rows.values()) / len(x)))
+    # the means of the last layer, in which what a row says to all its entries is itself
+    row_codes = means(net, to_rows, 0, said[-1][1] if said else heard[-1][1])
+    row_codes = {u: m + rows[u] for u, m in row_codes.items()}
+    to_columns = {(u, j): v + rows[u] for (u, j), v in own.items()}
+    column_codes = means(net, to_columns, 1, sum(to_columns.values()) / len(x))
+    return row_codes, {j: m + columns[j] for j, m in column_codes.items()}, heard
 
 
 def by_hand(net, matrix: Matrix, had: list[tuple[int, float]], item: int) -> torch.Tensor:
@@ -97,10 +114,12 @@ def by_hand(net, matrix: Matrix, had: list[tuple[int, float]], item: int) -> tor
     return x
 
 
-@pytest.mark.parametrize("counts", [False, True])
+@pytest.mark.parametrize("ours", [False, True])
 @torch.no_grad()
-def test_equals_plain_loops(counts: bool) -> None:
-    net = model(counts=counts).eval()
+def test_equals_plain_loops(ours: bool) -> None:
+    """As in the paper, and with what was added to it."""
+    added = {} if ours else {"counts": False, "standard": False, "strength": 0.0}
+    net = model(**added).eval()
     strangers = [[(0, 4.0)], [(2, 1.0), (1, 2.0), (0, 2.0)]]
     users = people(*((-1, had) for had in strangers))
     items = torch.tensor([[0, 1, 2], [2, 1, 0]])
@@ -167,10 +186,12 @@ def test_people_and_items_have_no_number() -> None:
 
 
 @torch.no_grad()
-def test_nobody_is_the_mean_row_and_frozen_columns_are_kept() -> None:
-    net = model(counts=False).eval()
+def test_nobody_is_the_mean_entry_and_frozen_columns_are_kept() -> None:
+    net = model(counts=False, standard=False, strength=0.0).eval()
     rows, _, _ = encode(net, RATINGS)
-    assert torch.allclose(net._columns().nobody, torch.stack([*rows.values()]).mean(0), atol=1e-5)
+    mean = sum(rows[u] for u, _ in RATINGS) / len(RATINGS)
+    nobody = net._rows(people((-1, [])).history, net._columns())
+    assert torch.allclose(nobody.code[0], mean, atol=1e-5)
     before = net.rank(people((-1, [])))
     net.freeze()
     kept = net._columns()
@@ -187,7 +208,8 @@ def test_gradients_are_right() -> None:
         torch.tensor([1.0, 1.0, 0.0, 1.0], dtype=torch.float64),
     )
     x = torch.randn(4, 2, dtype=torch.float64, requires_grad=True)
-    assert torch.autograd.gradcheck(axis.mean, x)
+    every = torch.ones(2, dtype=torch.float64)
+    assert torch.autograd.gradcheck(lambda x: axis.mean(x, every), x)
     net = model().double().train()
     net.levels = net.levels.double()
     users = people((0, history(0)))

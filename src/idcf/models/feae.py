@@ -9,7 +9,9 @@ hidden from everything that is read in it.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from typing import ClassVar, NamedTuple
 
@@ -18,7 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from idcf.models.base import Graded
-from idcf.nn.exchangeable import Axis, Exchangeable
+from idcf.nn.exchangeable import Axis, Exchangeable, Heard
 from idcf.nn.graph import find
 from idcf.nn.pooling import nearest
 from idcf.types import Domain, History, Users
@@ -36,6 +38,8 @@ class FEAEConfig:
     decoder: int = 2  # hidden layers; the paper: 4
     exchangeable_decoder: bool = False  # the paper: its layers hear rows and columns too
     counts: bool = True  # codes also say of how many ratings they are the mean; not in the paper
+    standard: bool = True  # means are standardised before they are heard; not in the paper
+    strength: float = 3.0  # means of few entries are drawn to the mean of all; the paper: 0
     dropout: float = 0.5  # of the decoder's channels
     episodic: bool = False  # in training, read the histories that are shown, not the matrix's rows
 
@@ -43,9 +47,8 @@ class FEAEConfig:
 class Columns(NamedTuple):
     """What the training matrix says to a row."""
 
-    heard: list[Tensor]  # for each layer that hears columns: [I, C]
+    heard: list[Heard]  # for each layer that hears columns
     code: Tensor  # [I, D]
-    nobody: Tensor  # [D]: the code of a row of which nothing is known
 
 
 class Rows(NamedTuple):
@@ -86,8 +89,9 @@ class FEAE(Graded):
         super().__init__()
         self.config, self.n_items, self.n_users = config, domain.n_items, domain.n_users
         n, hidden = len(domain.levels), config.channels
-        self.encoder = _layers(Exchangeable, n, *[hidden] * config.encoder, config.code)
-        kind = Exchangeable if config.exchangeable_decoder else nn.Linear
+        layer = partial(Exchangeable, standard=config.standard)
+        self.encoder = _layers(layer, n, *[hidden] * config.encoder, config.code)
+        kind = layer if config.exchangeable_decoder else nn.Linear
         wide = config.code + config.counts
         self.decoder = _layers(kind, 2 * wide, *[hidden] * config.decoder, n)
         self.register_buffer("levels", torch.tensor(domain.levels))
@@ -144,8 +148,9 @@ class FEAE(Graded):
             keep = (times == 0).to(keep)
         item, own = self.edges // self.n_users, self.edges % self.n_users
         order = torch.arange(len(keep), device=keep.device)
-        columns = Axis.build(item, order, self.starts, keep)
-        rows = Axis.build(own, self.by_user, self.user_starts, keep)
+        strength = self.config.strength
+        columns = Axis.build(item, order, self.starts, keep, strength)
+        rows = Axis.build(own, self.by_user, self.user_starts, keep, strength)
         return self._read(rows, item, self.edge_level, columns)
 
     def _rows(
@@ -163,7 +168,7 @@ class FEAE(Graded):
             at = torch.searchsorted(asked, mine).clamp(max=len(asked) - 1)
             keep = (asked[at] != mine).to(keep)
         order = torch.arange(len(keep), device=keep.device)
-        axis = Axis.build(of, order, history.offsets, keep)
+        axis = Axis.build(of, order, history.offsets, keep, self.config.strength)
         return self._read(axis, history.items, nearest(history.values, self.levels), columns)[0]
 
     def _read(
@@ -171,14 +176,13 @@ class FEAE(Graded):
     ) -> tuple[Rows, Columns]:
         """Entries of some rows, which hear columns that were read before; or those of a whole
         matrix, whose columns are read as well."""
-        heard: list[Tensor] = []
+        heard: list[Heard] = []
 
-        def hear(layer: Exchangeable, x: Tensor) -> Tensor:
+        def hear(layer: Exchangeable, x: Tensor) -> Heard:
             if isinstance(columns, Columns):
                 heard.append(columns.heard[len(heard)])
             else:
-                every = rows.keep @ x / rows.keep.sum().clamp(min=1)
-                heard.append(layer.hear(columns.mean(x), every))
+                heard.append(layer.hear(x, rows, columns))
             return heard[-1]
 
         x = F.one_hot(level, len(self.levels)).to(rows.keep.dtype)
@@ -186,20 +190,18 @@ class FEAE(Graded):
         for layer in first:
             x = F.leaky_relu(layer(x, rows, column, hear(layer, x)), _SLOPE)
         code = self._counted(last.of_rows(x, rows, column, hear(last, x)), rows)
-        silent = rows.read[:, None] == 0
         if isinstance(columns, Columns):
-            known, nobody = columns.code, columns.nobody
+            known = columns.code
         else:
             known = self._counted(last.of_columns(x, rows, columns, heard[-1]), columns)
-            nobody = code.masked_fill(silent, 0).sum(0) / (~silent).sum().clamp(min=1)
-        code = torch.where(silent, nobody, code)
         said, later = [], _hearing(self.decoder)
         if later:
             x = torch.cat([code.index_select(0, rows.of), known.index_select(0, column)], -1)
         for layer in later:
-            said.append(layer.row(rows.mean(x)))
-            x = F.leaky_relu(layer(x, rows, column, hear(layer, x)), _SLOPE)
-        return Rows(code, said), Columns(heard, known, nobody)
+            now = hear(layer, x)
+            said.append(layer.say(rows.mean(x, now.every), now))
+            x = F.leaky_relu(layer(x, rows, column, now), _SLOPE)
+        return Rows(code, said), Columns(heard, known)
 
     def _counted(self, code: Tensor, axis: Axis) -> Tensor:
         if not self.config.counts:
@@ -221,11 +223,11 @@ class FEAE(Graded):
                 x = asked.rows(rows.code @ by_row.T) + asked.columns(columns.code @ by_column.T)
                 x = x if own.bias is None else x + own.bias
             if heard:
-                x = x + asked.rows(rows.said[number]) + asked.columns(heard[number])
+                x = x + asked.rows(rows.said[number]) + asked.columns(heard[number].columns)
         return x
 
 
-def _layers(kind: type[nn.Module], *sizes: int) -> nn.ModuleList:
+def _layers(kind: Callable[[int, int], nn.Module], *sizes: int) -> nn.ModuleList:
     return nn.ModuleList(kind(a, b) for a, b in pairwise(sizes))
 
 
