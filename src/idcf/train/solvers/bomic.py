@@ -24,7 +24,6 @@ from idcf.train.solvers.work import Work
 
 _SPARE = 6  # directions followed beside those that survive
 _CELLS = 1 << 22  # gathered at a time
-_FLAT = 1e-3  # of the largest spread; directions of the features below it say nothing
 _NO_RIDGE, _ONLY_RIDGE = 1e-6, 1e9
 
 Array = NDArray[np.float64]
@@ -39,7 +38,6 @@ class Ratings(NamedTuple):
     turned: Ints  # places in the order of items
     turned_start: Ints  # [n + 1]
     value: Array
-    told: Array  # [m, F']: orthonormal features, orthogonal to 1
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -60,7 +58,6 @@ class Reg(NamedTuple):
 
     items: float
     users: float
-    features: float
     rest: float
 
     @classmethod
@@ -73,7 +70,6 @@ class Reg(NamedTuple):
         return cls(
             items=config.item_reg * cell * n**0.5,
             users=config.user_reg * cell * m**0.5,
-            features=config.feature_reg * cell * (ratings.told.shape[1] ** 0.5 + n**0.5),
             rest=config.reg * cell * (m**0.5 + n**0.5),
         )
 
@@ -84,7 +80,6 @@ class Point(NamedTuple):
     mean: float
     items: Array  # [n]: b
     users: Array  # [m]: a
-    by_features: Array  # [F', n]: Gᵀ
     left: Array  # [m, D]: the residual is left @ right.T, columns of `right` orthonormal
     right: Array  # [n, D]
     at: Array  # [N]
@@ -94,31 +89,20 @@ class Point(NamedTuple):
 def bomic(config: BomicConfig, table: Interactions, work: Work) -> Bomic:
     model = Bomic(config, table.domain())
     people, things = np.flatnonzero(table.counts()), np.flatnonzero(table.item_counts())
-    if config.user_features and table.user_features is not None:
-        _orthonormal(model, table.user_features[people].astype(np.float64))
-    known = model.place(table.people(people)).double().numpy()
-    ratings = _observed(table, people, things, known)
+    ratings = observed(table, people, things)
     found = solve(ratings, config, work)
     _settle(model, ratings, found, config, things)
     return model.to(work.device)
 
 
-def _observed(table: Interactions, people: Ints, things: Ints, told: Array) -> Ratings:
+def observed(table: Interactions, people: Ints, things: Ints) -> Ratings:
     order, start = table.by_user
     user = np.searchsorted(people, table.user[order])
     item = np.searchsorted(things, table.item[order])
     turned = np.argsort(item, kind="stable")
     ends = np.concatenate([[0], np.cumsum(np.bincount(item, minlength=len(things)))])
     value = table.rating[order].astype(np.float64)
-    return Ratings(user, item, np.append(start[people], len(user)), turned, ends, value, told)
-
-
-def _orthonormal(model: Bomic, features: Array) -> None:
-    """Directions in which people differ, of length 1 over the table."""
-    center = features.mean(0)
-    _, spread, turn = np.linalg.svd(features - center, full_matrices=False)
-    kept = spread > _FLAT * max(spread.max(initial=0.0), 1e-9)
-    _put(model, center=center, whiten=turn[kept].T / spread[kept])
+    return Ratings(user, item, np.append(start[people], len(user)), turned, ends, value)
 
 
 def solve(ratings: Ratings, config: BomicConfig, work: Work) -> Point:
@@ -133,7 +117,6 @@ def solve(ratings: Ratings, config: BomicConfig, work: Work) -> Point:
         mean,
         blank(n),
         blank(m),
-        blank((ratings.told.shape[1], n)),
         blank((m, start.shape[1])),
         start,
         np.full(len(ratings.value), mean),
@@ -157,7 +140,7 @@ def solve(ratings: Ratings, config: BomicConfig, work: Work) -> Point:
 
 def _step(ratings: Ratings, now: Point, before: Point, ahead: float, reg: Reg) -> Point:
     """One proximal step from a point a little beyond `now`."""
-    (m, n), told = ratings.shape, ratings.told
+    m, n = ratings.shape
     left = ratings.value - now.at - ahead * (now.at - before.at)
     error, turned = ratings.spread(left)
     total, of_users, of_items = left.sum() / (m * n), error.sum(1) / n, error.sum(0) / m
@@ -170,8 +153,9 @@ def _step(ratings: Ratings, now: Point, before: Point, ahead: float, reg: Reg) -
 
     def across(q: Array) -> Array:  # the filled residual, projected, times q
         q = q - q.mean(0)
-        low: Array = error @ q + sum(x * (u @ (v.T @ q)) for x, u, v in pair)
-        return _rest(low, told)
+        out: Array = error @ q + sum(x * (u @ (v.T @ q)) for x, u, v in pair)
+        out -= out.mean(0)
+        return out
 
     def back(q: Array) -> Array:
         out: Array = turned @ q + sum(x * (v @ (u.T @ q)) for x, u, v in pair)
@@ -183,20 +167,10 @@ def _step(ratings: Ratings, now: Point, before: Point, ahead: float, reg: Reg) -
     size = np.maximum(size - reg.rest, 0)
     mean = now.mean + ahead * (now.mean - before.mean) + total
     items, a = _shrink(beyond(now.items, before.items) + of_items - total, reg.items, m)
-    rest = _rest((beyond(now.users, before.users) + of_users)[:, None], told)[:, 0]
-    users, b = _shrink(rest, reg.users, n)
-    by_features = beyond(now.by_features, before.by_features) + (turned @ told).T
-    u, s, v = np.linalg.svd(by_features, full_matrices=False)
-    s = np.maximum(s - reg.features, 0)
-    found = Point(mean, items, users, (u * s) @ v, basis @ turn.T * size, right, left)
-    whole = a + b + reg.features * s.sum() + reg.rest * size.sum()
-    return found._replace(at=_at(ratings, found), size=float(whole))
-
-
-def _rest(x: Array, told: Array) -> Array:
-    """What is orthogonal to 1 and to the features, on the side of the users."""
-    x = x - x.mean(0)
-    return x - told @ (told.T @ x)
+    users, b = _shrink(beyond(now.users, before.users) + of_users - total, reg.users, n)
+    found = Point(mean, items, users, basis @ turn.T * size, right, left)
+    whole = a + b + reg.rest * float(size.sum())
+    return found._replace(at=_at(ratings, found), size=whole)
 
 
 def _shrink(x: Array, reg: float, other: int) -> tuple[Array, float]:
@@ -211,12 +185,12 @@ def _at(ratings: Ratings, z: Point) -> Array:
     """Z where ratings are."""
     user, item = ratings.user, ratings.item
     out = z.mean + z.items[item] + z.users[user]
-    pairs = [(z.left[:, alive], z.right[:, alive]) for alive in [z.left.any(0)]]
-    for one, other in [*pairs, (ratings.told, z.by_features.T)]:
-        step = max(1, _CELLS // max(one.shape[1], 1))
-        for low in range(0, len(out) if one.shape[1] else 0, step):
-            own = slice(low, low + step)
-            out[own] += np.einsum("nd,nd->n", one[user[own]], other[item[own]])
+    alive = z.left.any(0)
+    one, other = z.left[:, alive], z.right[:, alive]
+    step = max(1, _CELLS // max(one.shape[1], 1))
+    for low in range(0, len(out), step):
+        own = slice(low, low + step)
+        out[own] += np.einsum("nd,nd->n", one[user[own]], other[item[own]])
     return out
 
 
@@ -239,21 +213,16 @@ def _settle(model: Bomic, ratings: Ratings, z: Point, config: BomicConfig, thing
     factors[things, : len(order)] = z.right[:, order] * np.sqrt(size[order])
     bias = np.full(model.n_items, z.mean - model.mean)
     bias[things] += z.items
-    by_features = np.zeros((model.n_items, ratings.told.shape[1]))
-    by_features[things] = z.by_features.T
     ridge = np.full(config.rank + 1, reg.rest)
     spread = float(np.linalg.norm(z.users))
     ridge[-1] = min(reg.users * n**0.5 / spread, _ONLY_RIDGE) if spread else _ONLY_RIDGE
-    place = np.hstack([np.full((m, 1), m**-0.5), ratings.told])
-    error, _ = ratings.spread(ratings.value - z.at)
-    said = place.T @ (error @ np.hstack([factors[things], np.ones((n, 1))]))
-    said[0, -1] = 0.0  # c is free, so nothing is left of the ratings all together
-    one = np.array(m**-0.5)
+    of_items = ratings.spread(ratings.value - z.at)[0].sum(0) / m
+    pull = np.append(of_items @ factors[things], 0.0)  # c is free, so nothing pulls at the biases
     ridge = np.maximum(ridge, _NO_RIDGE)
-    _put(model, item_bias=bias, factors=factors, by_features=by_features, one=one)
-    _put(model, ridge=ridge, pull=said)
-
-
-def _put(model: Bomic, **found: Array) -> None:
-    for name, value in found.items():
+    for name, value in {
+        "item_bias": bias,
+        "factors": factors,
+        "ridge": ridge,
+        "pull": pull,
+    }.items():
         setattr(model, name, torch.from_numpy(np.array(value, np.float32, order="C")))
