@@ -47,6 +47,9 @@ def test_pages_say_what_there_is_and_why_not(made: Path, tmp_path: Path) -> None
     assert "inductive only" in found["table3.md"]
     assert "refused: needs ratings" in found["table7.md"]
     assert "some are key users" in found["table6.md"]
+    [glance] = [x for x in four.split("\n## ") if x.startswith("At a glance")]
+    assert "| idcf-nn | - (0.749) | - (1.078) | - (0.994) |" in glance
+    assert "| idcf-nn | new | - (0.9945) | - (0.9942) |" in found["table6.md"]
     html = found["index.html"]
     assert html.count("<h1>") == 1
     assert "<script" not in html
@@ -68,6 +71,16 @@ def test_settings_that_changed_are_marked(made: Path, tmp_path: Path) -> None:
 def test_the_committed_pages_are_what_the_rows_say() -> None:
     found = pages.render(ROOT / "experiments/results")
     assert pages.outdated(ROOT / "docs/results", found) == [], "run `idcf report`"
+
+
+def test_ctrl_c_is_no_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stop(*words: Any, **more: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(work, "reproduce", stop)
+    done = cli("reproduce", "table4", "--models", "bias", "--results", str(tmp_path))
+    assert done.exit_code == 130
+    assert "the same command goes on" in done.output
 
 
 def cli(*words: str) -> Any:

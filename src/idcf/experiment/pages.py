@@ -53,7 +53,7 @@ def render(results: Path) -> dict[str, str]:
     data = {d: _Data.of(results, d) for spec in specs.values() for d in spec.datasets}
     out, sections = {}, []
     for name, spec in specs.items():
-        blocks = _blocks(spec, data)
+        blocks = [_summary(spec, data), *_blocks(spec, data)]
         parts = [f"# {spec.title}", "", spec.shows, "", _LEGEND]
         for table in blocks:
             parts += ["", f"## {table.title}", "", *(f"{note}  " for note in table.notes), ""]
@@ -78,6 +78,27 @@ def outdated(out: Path, pages: Mapping[str, str]) -> list[str]:
         for name, text in pages.items()
         if not (out / name).exists() or (out / name).read_text(encoding="utf-8") != text
     ]
+
+
+def _summary(spec: Spec, data: Mapping[str, _Data]) -> Table:
+    """The first metric of every data set at a glance: clean, and the paper's in brackets."""
+    first = {c.dataset: c.metric for c in reversed(list(spec.columns()))}
+    columns = [c for c in spec.columns() if c.metric == first[c.dataset]]
+    several = len(spec.splits) > 1  # then they stand across, and the groups of users down
+    lines: dict[tuple[str, ...], list[str]] = {}
+    for column in columns:
+        part = _Part(spec, column, data[column.dataset])
+        for model in spec.systems:
+            place = (model, column.users) if several else (model,)
+            lines.setdefault(place, []).append(part.brief(model))
+    across = [c.split if several else f"{c.dataset} {c.users} {c.metric}" for c in columns]
+    return Table(
+        "At a glance",
+        (f"{', '.join(dict.fromkeys(first.values()))}; clean (paper); - where there is none",),
+        ("system", *(["users"] if several else []), *dict.fromkeys(across)),
+        (),
+        tuple((*place, *cells) for place, cells in lines.items()),
+    )
 
 
 def _blocks(spec: Spec, data: Mapping[str, _Data]) -> list[Table]:
@@ -121,11 +142,10 @@ class _Part:
         self.paper = spec.published(column)
         self.systems = data.columns.get((self.split, column.users, column.metric), {})
         self.simple = pairs.best_simple(self.systems, column.metric)
-        digits = [len(repr(x).partition(".")[2]) for x in self.paper.values()]
-        self.digits = max([3, *digits])
+        printed = [x for block in spec.paper for *_, x in block.cells()]
+        self.digits = max(len(repr(x).partition(".")[2]) for x in [0.001, *printed])
         self.best = {p: self._best(p) for p in ("clean", "published")}
-        most = better(column.metric)(self.paper.values()) if self.paper else None
-        self.best_paper = most
+        self.best_paper = better(column.metric)(self.paper.values()) if self.paper else None
 
     def lines(self) -> Iterable[tuple[str, ...]]:
         for model, presets in self.spec.systems.items():
@@ -137,6 +157,14 @@ class _Part:
                 self._against(model),
                 self._seconds(model),
             )
+
+    def brief(self, model: str) -> str:
+        """Ours and the paper's in as little room as can be."""
+        found, value = self._mean(model, "clean"), self.paper.get(model)
+        ours = f"{found.value:.{self.digits}f}" if found else "-"
+        there = "" if value is None else f" ({value:.{self.digits}f})"
+        best = found and found.value == self.best["clean"] and model != "random"
+        return f"{ours}{there}{'*' if best else ''}"
 
     def notes(self) -> list[str]:
         rows = [r for of in self.systems.values() for r in of]
