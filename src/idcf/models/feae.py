@@ -107,7 +107,7 @@ class FEAE(Graded):
         self._kept: Columns | None = None
 
     def logits(self, users: Users, items: Tensor, owner: Tensor) -> Tensor:
-        if self.training:
+        if self.training:  # everybody is somebody in the matrix
             rows, columns = self._matrix(users.ids.index_select(0, owner), items)
             if self.config.episodic:
                 rows = self._rows(users.history, columns, owner, items)
@@ -116,14 +116,14 @@ class FEAE(Graded):
         else:
             columns = self._columns()
             rows = self._rows(users.history, columns)
-        return self._decode(rows, columns, Asked(owner, items))
+        return _decode(self, rows, columns, Asked(owner, items))
 
     def rank(self, users: Users) -> Tensor:
         columns = self._columns()
         rows = self._rows(users.history, columns)
         step = max(1, _ASKED // (self.n_items * self.config.channels))
         parts = [
-            self._decode(rows.take(some), columns, Asked()).softmax(-1) @ self.levels
+            _decode(self, rows.take(some), columns, Asked()).softmax(-1) @ self.levels
             for some in torch.split(torch.arange(len(users), device=self.device), step)
         ]
         return torch.cat(parts)
@@ -189,11 +189,13 @@ class FEAE(Graded):
         *first, last = _hearing(self.encoder)
         for layer in first:
             x = F.leaky_relu(layer(x, rows, column, hear(layer, x)), _SLOPE)
-        code = self._counted(last.of_rows(x, rows, column, hear(last, x)), rows)
+        code = last.of_rows(x, rows, column, hear(last, x))
+        code = _counted(code, rows) if self.config.counts else code
         if isinstance(columns, Columns):
             known = columns.code
         else:
-            known = self._counted(last.of_columns(x, rows, columns, heard[-1]), columns)
+            known = last.of_columns(x, rows, columns, heard[-1])
+            known = _counted(known, columns) if self.config.counts else known
         said, later = [], _hearing(self.decoder)
         if later:
             x = torch.cat([code.index_select(0, rows.of), known.index_select(0, column)], -1)
@@ -203,28 +205,26 @@ class FEAE(Graded):
             x = F.leaky_relu(layer(x, rows, column, now), _SLOPE)
         return Rows(code, said), Columns(heard, known)
 
-    def _counted(self, code: Tensor, axis: Axis) -> Tensor:
-        if not self.config.counts:
-            return code
-        return torch.cat([code, axis.read.log1p()[:, None] * _COUNT], -1)
 
-    def _decode(self, rows: Rows, columns: Columns, asked: Asked) -> Tensor:
-        """Logits of what is asked. The first layer is a sum of what the two codes say."""
-        heard, drop = columns.heard[len(self.encoder) :], self.config.dropout
-        x = torch.empty(0)
-        for number, layer in enumerate(self.decoder):
-            own = layer.own if isinstance(layer, Exchangeable) else layer
-            assert isinstance(own, nn.Linear)
-            if number:
-                x = F.dropout(F.leaky_relu(x, _SLOPE), drop, self.training)
-                x = own(x)
-            else:
-                by_row, by_column = own.weight.chunk(2, 1)
-                x = asked.rows(rows.code @ by_row.T) + asked.columns(columns.code @ by_column.T)
-                x = x if own.bias is None else x + own.bias
-            if heard:
-                x = x + asked.rows(rows.said[number]) + asked.columns(heard[number].columns)
-        return x
+def _decode(net: FEAE, rows: Rows, columns: Columns, asked: Asked) -> Tensor:
+    """Logits of what is asked. The first layer is a sum of what the two codes say."""
+    heard, x = columns.heard[len(net.encoder) :], torch.empty(0)
+    for number, layer in enumerate(net.decoder):
+        own = layer.own if isinstance(layer, Exchangeable) else layer
+        assert isinstance(own, nn.Linear)
+        if number:
+            x = own(F.dropout(F.leaky_relu(x, _SLOPE), net.config.dropout, net.training))
+        else:
+            by_row, by_column = own.weight.chunk(2, 1)
+            x = asked.rows(rows.code @ by_row.T) + asked.columns(columns.code @ by_column.T)
+            x = x if own.bias is None else x + own.bias
+        if heard:
+            x = x + asked.rows(rows.said[number]) + asked.columns(heard[number].columns)
+    return x
+
+
+def _counted(code: Tensor, axis: Axis) -> Tensor:
+    return torch.cat([code, axis.read.log1p()[:, None] * _COUNT], -1)
 
 
 def _layers(kind: Callable[[int, int], nn.Module], *sizes: int) -> nn.ModuleList:

@@ -85,7 +85,7 @@ class Concat(Head):
         for layer in linear:  # a sigmoid passes on a quarter of a gradient at most
             nn.init.xavier_uniform_(layer.weight, gain=4)
         with torch.no_grad():  # begins at the biases alone
-            linear[-1].bias -= self.net(torch.zeros(2 * plain + size))
+            linear[-1].bias.sub_(self.net(torch.zeros(2 * plain + size)))
 
     def forward(self, user: Tensor, item: Tensor) -> Tensor:
         p, p_both = _facing(user, item).split_with_sizes(self.sizes, -1)
