@@ -118,6 +118,7 @@ class PinSage(TwoTower):
         own = F.dropout(self.items.vector, self.dropout, self.training)
         said: list[Tensor] = []
         for number, conv in enumerate(self.convs):
+            assert isinstance(conv, ImportanceConv)
             said.append(conv.say(own))
             if number == 0 and folds > 1:  # a latent is the same on every graph
                 own = own.repeat(folds, 1)

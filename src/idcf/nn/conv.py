@@ -39,7 +39,8 @@ class ImportanceConv(nn.Module):
 
     def say(self, vectors: Tensor) -> Tensor:
         """What each node tells whoever listens."""
-        return self.message(vectors).relu()
+        out: Tensor = self.message(vectors).relu()
+        return out
 
     def forward(self, own: Tensor, heard: Tensor) -> Tensor:
         """`heard` is the weighted mean of what the neighbours say."""

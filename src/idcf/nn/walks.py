@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.sparse import csr_array, diags_array, vstack
 
 from idcf.nn.sparse import co_occurring, nearest
@@ -61,5 +60,5 @@ def _others(block: csr_array, start: int) -> csr_array:
 
 def _shares(matrix: csr_array) -> csr_array:
     """Rows that sum to 1, or to 0 where there is nothing."""
-    total: NDArray[np.float32] = np.asarray(matrix.sum(1)).ravel()
+    total = np.asarray(matrix.sum(1)).ravel()
     return csr_array(diags_array((1 / np.maximum(total, 1e-9)).astype(np.float32)) @ matrix)
