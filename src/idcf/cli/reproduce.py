@@ -45,7 +45,7 @@ def reproduce(
 
     if merge is not None:
         fresh = store.merge(merge, results)
-        for name in {d for each in spec.load_all().values() for d in each.datasets}:
+        for name in sorted({d for each in spec.load_all().values() for d in each.datasets}):
             work.settle(results, name)
         _tell({"merged": fresh}, f"{fresh} new rows of {merge} are in {results}", as_json)
         return

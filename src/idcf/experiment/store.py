@@ -218,6 +218,6 @@ def load_each(results: Path, record: Record) -> PerUser | None:
 
 
 def _place(results: Path, stamp: Record, users: str) -> Path:
-    split = re.sub(r"[^\w.=%-]+", "-", stamp.split)
+    split = re.sub(r"[^\w.-]+", "-", stamp.split)
     name = f"{stamp.model}.{stamp.preset}.{users}.{stamp.seed}.{split}.{stamp.options}.npz"
     return results / ".per-user" / stamp.dataset / name
