@@ -6,8 +6,10 @@ x_u is what is known of the user, y_i of the item, e_i says which item it is; th
 express means; φ is tanh. A user is known by features alone: a newcomer whose features are told is
 no different from anybody else, and where nothing is told everybody is the average user.
 
-U begins at 0. A column that no user of the training table has (on Douban, where x_u is a row of
-the graph of friends, the column of somebody new) therefore stays at 0 and says nothing.
+In training a share of the users is forgotten, so that the average user is somebody it was asked
+about and not only where U is 0. U begins at 0. A column that no user of the training table has (on
+Douban, where x_u is a row of the graph of friends, the column of somebody new) therefore stays at 0
+and says nothing.
 """
 
 from __future__ import annotations
@@ -26,8 +28,11 @@ from idcf.types import Domain, Embedded, Users
 @dataclass(frozen=True, kw_only=True)
 class NimcConfig:
     embedding_size: int = 16  # units of the hidden layers
-    scale: float = 0.1  # of the first random rows of V
+    scale: float = (
+        0.01  # of the first random rows of V: an item that few rated stays near the usual
+    )
     user_scale: float = 0.1  # of x_u: the smaller, the less and the later people are told apart
+    forget: float = 0.3  # share of the users of a training step of whom nothing is told
     user_features: bool = True  # read them, where there are any
     item_features: bool = True
 
@@ -47,7 +52,8 @@ class Nimc(TwoTower):
         super().__init__()
         self.mean, self.n_items, self.rates = domain.mean, domain.n_items, not domain.implicit
         self.head: Head = Dot()
-        self.user_scale, size = config.user_scale, config.embedding_size
+        self.user_scale, self.forget = config.user_scale, config.forget
+        size = config.embedding_size
         self.user_constant = nn.Parameter(torch.randn(size))
         self.item_constant = nn.Parameter(torch.randn(size) * config.scale)
         self.items = nn.Parameter(torch.randn(domain.n_items, size) * config.scale)
@@ -65,7 +71,10 @@ class Nimc(TwoTower):
     def embed_users(self, users: Users) -> Embedded:
         told = self.user_constant.expand(len(users), -1)
         if self.by_user is not None and users.features is not None and len(self.by_user):
-            told = told + users.features @ (self.user_scale * self.by_user)
+            own = users.features @ (self.user_scale * self.by_user)
+            if self.training and self.forget:
+                own = own * (torch.rand_like(own[:, :1]) >= self.forget)
+            told = told + own
         vector = torch.tanh(told)
         return Embedded(vector, vector.new_zeros(len(users)))
 
