@@ -28,9 +28,7 @@ from idcf.types import Domain, Embedded, Users
 @dataclass(frozen=True, kw_only=True)
 class NimcConfig:
     embedding_size: int = 16  # units of the hidden layers
-    scale: float = (
-        0.01  # of the first random rows of V: an item that few rated stays near the usual
-    )
+    scale: float = 0.01  # of the first random rows of V: what few rated stays near the usual
     user_scale: float = 0.1  # of x_u: the smaller, the less and the later people are told apart
     forget: float = 0.3  # share of the users of a training step of whom nothing is told
     user_features: bool = True  # read them, where there are any
