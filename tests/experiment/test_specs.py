@@ -20,7 +20,7 @@ from idcf.experiment.spec import Column, find, load, load_all
 from idcf.models import MODELS, entry, stand_in
 from idcf.train.presets import has_row
 
-ALL_BUILT = False  # True once every system that a table names has its row: then none is excused
+ALL_BUILT = True  # True once every system that a table names has its row: then none is excused
 
 ROOT = Path(__file__).parents[2]
 NAMED = sorted({model for each in load_all().values() for model in each.systems} - {"random"})
