@@ -19,6 +19,7 @@ from idcf.types import History, Users
 torch.set_num_threads(1)
 FAST = {
     "user_scale": 1.0,
+    "scale": 0.1,
     "train.epochs": 30,
     "train.learning_rate": 0.02,
     "train.weight_decay": 0.01,
