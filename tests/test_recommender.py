@@ -335,8 +335,8 @@ def test_features_are_refused_where_they_cannot_be_read() -> None:
     users = pd.DataFrame({"user_id": table.users.ids, "age": range(len(table.users))})
     items = pd.DataFrame({"item_id": table.items.ids, "year": range(len(table.items))})
     for more, says in (
-        ({"users": users}, "'als' reads no user features; idcf-bayes does"),
-        ({"items": items}, "'als' reads no item features; idcf-bayes does"),
+        ({"users": users}, "'als' reads no user features; idcf-bayes and nimc do"),
+        ({"items": items}, "'als' reads no item features; idcf-bayes and nimc do"),
     ):
         with pytest.raises(ConfigError, match=says):
             Recommender("als", device="cpu").fit(table, **more)

@@ -195,7 +195,8 @@ def require_option(name: str, option: str) -> None:
     able = [x for x, row in MODELS.items() if option in {f.name for f in fields(row.config)}]
     if name not in able:
         what = option.replace("_", " ")
-        raise ConfigError(f"model {name!r} reads no {what}; {', '.join(able)} does")
+        verb = "does" if len(able) == 1 else "do"
+        raise ConfigError(f"model {name!r} reads no {what}; {' and '.join(able)} {verb}")
 
 
 def configure(name: str, options: Mapping[str, Any] | None = None) -> Any:
