@@ -18,7 +18,7 @@ from idcf.experiment.plan import Run, runs_of
 from idcf.experiment.reproduce import reproduce
 from idcf.experiment.spec import Column, find, load, load_all
 from idcf.models import MODELS, entry, stand_in
-from idcf.train.presets import has_row
+from idcf.train.presets import PRESETS, has_row
 
 ALL_BUILT = True  # True once every system that a table names has its row: then none is excused
 
@@ -217,3 +217,11 @@ def test_an_installed_package_has_the_tables(tmp_path: Path) -> None:
             if name.startswith("idcf/experiment/specs/")
         }
     assert held == {path.name: path.read_bytes() for path in spec.folder().glob("table*.toml")}
+
+
+def test_runs_of_one_preset() -> None:
+    found = {preset: runs_of([find("table4")], presets=[preset]) for preset in PRESETS}
+    assert all(run.preset == preset for preset, runs in found.items() for run in runs)
+    assert sum(map(len, found.values())) == len(runs_of([find("table4")]))
+    with pytest.raises(ConfigError, match="clean"):
+        runs_of([find("table4")], presets=["claen"])

@@ -24,6 +24,7 @@ def reproduce(
     ] = "all",
     dataset: Annotated[str, typer.Option(help="Only these, separated by commas.")] = "",
     models: Annotated[str, typer.Option(help="Only these, separated by commas.")] = "",
+    preset: Annotated[str, typer.Option(help="Only these: clean, published.")] = "",
     seeds: Annotated[int | None, typer.Option(min=1, help="Other than the table says.")] = None,
     device: o.Device = "auto",
     jobs: o.Jobs = 1,
@@ -50,7 +51,13 @@ def reproduce(
         _tell({"merged": fresh}, f"{fresh} new rows of {merge} are in {results}", as_json)
         return
     tables = list(spec.load_all().values()) if table == "all" else [spec.find(table)]
-    runs = plan.runs_of(tables, datasets=o.names(dataset), models=o.names(models), seeds=seeds)
+    runs = plan.runs_of(
+        tables,
+        datasets=o.names(dataset),
+        models=o.names(models),
+        presets=o.names(preset),
+        seeds=seeds,
+    )
     todo = runs if again else work.missing(runs, results, longest_first=jobs > 1)
     head = f"{len(runs)} runs, {len(runs) - len(todo)} of them done"
     if dry_run:

@@ -62,6 +62,7 @@ def runs_of(
     *,
     datasets: Collection[str] = (),
     models: Collection[str] = (),
+    presets: Collection[str] = (),
     seeds: int | None = None,
 ) -> list[Run]:
     """Every run that can be made for these tables, each once; all, or those that are named."""
@@ -69,6 +70,7 @@ def runs_of(
     for kind, named, known in (
         ("dataset", datasets, {d for spec in specs for d in spec.datasets}),
         ("system", models, {m for spec in specs for m in spec.systems}),
+        ("preset", presets, {p for spec in specs for of in spec.systems.values() for p in of}),
     ):
         for name in named:
             if name not in known:
@@ -77,7 +79,9 @@ def runs_of(
     kept = [
         run
         for run in found
-        if (not datasets or run.dataset in datasets) and (not models or run.model in models)
+        if (not datasets or run.dataset in datasets)
+        and (not models or run.model in models)
+        and (not presets or run.preset in presets)
     ]
     return list({run.key(): run for run in kept}.values())
 
