@@ -12,6 +12,7 @@ from tables_world import copy, small
 from typer.testing import CliRunner
 
 from idcf.cli import app
+from idcf.errors import DataError
 from idcf.experiment import pages, store
 from idcf.experiment import reproduce as work
 from idcf.experiment.protocol import Cut
@@ -104,3 +105,9 @@ def test_on_the_command_line(made: Path, tmp_path: Path, monkeypatch: pytest.Mon
     (tmp_path / "pages" / "table2.md").unlink()
     other = cli("report", "--results", str(tmp_path), "--out", str(tmp_path / "pages"), "--check")
     assert (other.exit_code, "table2.md is not what" in other.stdout) == (1, True)
+
+
+def test_a_folder_that_is_not_there_is_no_empty_one(tmp_path: Path) -> None:
+    found = CliRunner().invoke(app, ["report", "--results", str(tmp_path / "x"), "--out", "y"])
+    assert isinstance(found.exception, DataError)
+    assert "is no folder of results" in str(found.exception)

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 
 from idcf.data.synthetic import checkerboard
 from idcf.models.ngcf import NGCF, NGCFConfig
-from idcf.nn.bipartite import Graph
+from idcf.nn.bipartite import Bipartite
 from idcf.nn.kept import Kept
 from idcf.train.descent import Descent
 from idcf.train.loop import TrainConfig
@@ -70,7 +70,7 @@ def test_a_training_pair_is_scored_on_the_graph_without_it() -> None:
 
 
 def test_the_gradient_of_a_sum_over_neighbours_is_right() -> None:
-    graph = Graph(TABLE.domain().raters, len(TABLE.users))
+    graph = Bipartite(TABLE.domain().raters, len(TABLE.users))
     keep = graph.without(torch.tensor([PAIRS[1][0]]), torch.tensor([[PAIRS[1][1]]])).double()
     assert int((keep == 0).sum()) == 2
     x = torch.randn(len(TABLE.users) + 7, 3, dtype=torch.float64, requires_grad=True)
@@ -79,7 +79,7 @@ def test_the_gradient_of_a_sum_over_neighbours_is_right() -> None:
 
 
 def test_degrees_leave_with_the_edges() -> None:
-    graph = Graph(TABLE.domain().raters, len(TABLE.users))
+    graph = Bipartite(TABLE.domain().raters, len(TABLE.users))
     user, item = PAIRS[0]
     full, less = (
         graph.degree(),
@@ -131,6 +131,6 @@ def test_a_step_of_the_fused_optimiser_is_noticed() -> None:
 
 
 def test_a_graph_without_edges() -> None:
-    graph = Graph(History.empty(3), 2)
+    graph = Bipartite(History.empty(3), 2)
     assert torch.equal(graph.without(torch.tensor([0]), torch.tensor([[1]])), torch.zeros(0))
     assert not graph.degree().any()

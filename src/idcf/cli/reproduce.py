@@ -87,8 +87,9 @@ def report(
     as_json: o.Json = False,
 ) -> None:
     """Draw the paper's tables from the rows at hand: a page of Markdown each, and HTML for all."""
-    from idcf.experiment import pages
+    from idcf.experiment import pages, store
 
+    store.require(results)
     found = pages.render(results)
     if check:
         old = pages.outdated(out, found)

@@ -10,8 +10,9 @@ from idcf.experiment.measure import Exam, errors
 from idcf.metrics import Interval
 from idcf.models import Model
 from idcf.rng import stream
+from idcf.train import rehearsal
 
-LENGTHS = (0, 1, 2, 3, 5, 10, 20, None)  # None: all there is
+LENGTHS = (*rehearsal.LENGTHS, None)  # None: all there is
 
 
 def cut(table: Interactions, n: int | None) -> Interactions:

@@ -145,10 +145,15 @@ def rewrite(results: Path, kind: type[Line], dataset: str, lines: Iterable[Line]
         fresh.replace(path)
 
 
+def require(folder: Path) -> None:
+    """Say that a folder is not there, instead of taking it for an empty one."""
+    if not folder.is_dir():
+        raise DataError(f"{folder} is no folder of results; give one that `reproduce` wrote")
+
+
 def merge(source: Path, results: Path) -> int:
     """Take in what another machine measured; its lines count as newer. How many are new."""
-    if not source.is_dir():
-        raise DataError(f"{source} is no folder of results; give one that `reproduce` wrote")
+    require(source)
     fresh = 0
     kinds: tuple[type[Any], ...] = (Record, Pair)
     for kind in kinds:

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from idcf.models.base import Tabled
-from idcf.nn.bipartite import Graph
+from idcf.nn.bipartite import Bipartite
 from idcf.nn.kept import Kept
 from idcf.nn.table import Table, popularity
 from idcf.types import Domain, Users
@@ -49,7 +49,7 @@ class NGCF(Tabled):
             self.items.bias.data = popularity(domain.raters)
         self.sums = nn.ModuleList(nn.Linear(size, size) for _ in range(config.layers))
         self.products = nn.ModuleList(nn.Linear(size, size) for _ in range(config.layers))
-        self.graph = Graph(domain.raters, domain.n_users)
+        self.graph = Bipartite(domain.raters, domain.n_users)
         self._kept: Kept[Tensor] = Kept()
 
     def forward(self, users: Users, items: Tensor, owner: Tensor) -> Tensor:

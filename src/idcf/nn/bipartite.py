@@ -12,7 +12,7 @@ from idcf.nn.pooling import pool
 from idcf.types import History
 
 
-class Graph(nn.Module):
+class Bipartite(nn.Module):
     """U + I nodes, users first. An edge stands in the row of its user and in that of its item."""
 
     neighbours: Tensor  # int64 [2E]
