@@ -92,7 +92,8 @@ def settle(results: Path, dataset: str) -> None:
 def _tasks(
     runs: Sequence[Run], runtime: Runtime, progress: bool, opened: Open
 ) -> dict[str, tuple[Any, ...]]:
-    """What `examine` is called with; splits and examinations are made once and shared."""
+    """What `examine` is called with, in the order of the runs; splits and examinations are made
+    once and shared."""
     found: dict[str, tuple[Any, ...]] = {}
     splits: dict[Any, Any] = {}
     exams: dict[Any, Exam] = {}
@@ -112,7 +113,7 @@ def _tasks(
             job = Job(split, run.users, run.preset, name, run.seed, runtime, progress=progress)
             asked = {group: exams[place, group] for group in run.groups()}
             found[str(run)] = (stamp, job, dict(run.options), asked, False, run.lists())
-    return found
+    return {str(run): found[str(run)] for run in runs}
 
 
 def _same(how: str, run: Run) -> None:
