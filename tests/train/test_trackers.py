@@ -1,15 +1,15 @@
-"""Watchers hear of every epoch, of every stage, once; TensorBoard for real, MLflow by its calls."""
+"""Watchers hear of every epoch, of every stage, once; for TensorBoard and MLflow as they are."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+from mlflow import MlflowClient
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from typer.testing import CliRunner
 
@@ -20,6 +20,7 @@ from idcf.testing import world
 from idcf.train.recipes import Job, train
 from idcf.train.trackers import MLflow, TensorBoard, together
 
+MLFLOW = "ignore::sqlalchemy.exc.SADeprecationWarning"  # of its own code
 OPTIONS: dict[str, Any] = {"key_threshold": 10, "device": "cpu", "epochs": 2}
 
 
@@ -58,61 +59,33 @@ def test_curves_of_tensorboard(tmp_path: Path) -> None:
     assert loss[1].value < loss[0].value
 
 
-@pytest.fixture
-def mlflow(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
-    """As much of MLflow as is used, with the signatures of its documentation."""
-    calls: list[tuple[Any, ...]] = []
-
-    class MlflowClient:
-        def __init__(self, tracking_uri: str | None = None, registry_uri: str | None = None):
-            calls.append(("client", tracking_uri))
-
-        def get_experiment_by_name(self, name: str) -> Any:
-            return SimpleNamespace(experiment_id="7") if name == "known" else None
-
-        def create_experiment(self, name: str, artifact_location: Any = None, tags: Any = None):
-            calls.append(("experiment", name))
-            return "8"
-
-        def create_run(
-            self, experiment_id: str, start_time: Any = None, tags: Any = None, run_name: Any = None
-        ) -> Any:
-            calls.append(("run", experiment_id))
-            return SimpleNamespace(info=SimpleNamespace(run_id="r1"))
-
-        def log_param(self, run_id: str, key: str, value: Any, synchronous: Any = None) -> None:
-            calls.append(("param", run_id, key, value))
-
-        def log_metric(
-            self, run_id: str, key: str, value: float, timestamp: Any = None, step: Any = None
-        ) -> None:
-            calls.append(("metric", run_id, key, value, step))
-
-        def set_terminated(self, run_id: str, status: Any = None, end_time: Any = None) -> None:
-            calls.append(("end", run_id, status))
-
-    fake = ModuleType("mlflow")
-    fake.MlflowClient = MlflowClient  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "mlflow", fake)
-    return calls
+@pytest.fixture(scope="module")
+def address(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A store of runs, one for all tests: making its tables takes seconds."""
+    return f"sqlite:///{tmp_path_factory.mktemp('mlflow') / 'runs.db'}"
 
 
-def test_a_run_of_mlflow(mlflow: list[tuple[Any, ...]]) -> None:
-    with MLflow("file:runs", options={"heads": 2}) as watcher:
-        watcher("final/pmf", {"epoch": 3, "loss": 0.5, "seconds": 1.0})
-    assert mlflow == [
-        ("client", "file:runs"),
-        ("experiment", "idcf"),
-        ("run", "8"),
-        ("param", "r1", "heads", 2),
-        ("metric", "r1", "final/pmf/loss", 0.5, 3),
-        ("metric", "r1", "final/pmf/seconds", 1.0, 3),
-        ("end", "r1", "FINISHED"),
-    ]
-    del mlflow[:]
-    with pytest.raises(RuntimeError), MLflow(experiment="known"):
+@pytest.mark.filterwarnings(MLFLOW)
+def test_a_run_of_mlflow(address: str) -> None:
+    with MLflow(address, options={"heads": 2}) as watcher:
+        for epoch, loss in enumerate((0.5, 0.25)):
+            watcher("final/pmf", {"epoch": epoch, "loss": loss, "seconds": 1.0})
+    client = MlflowClient(tracking_uri=address)
+    run = client.get_run(watcher.run_id)
+    assert run.info.status == "FINISHED"
+    assert run.data.params == {"heads": "2"}
+    assert run.data.metrics == {"final/pmf/loss": 0.25, "final/pmf/seconds": 1.0}
+    history = client.get_metric_history(watcher.run_id, "final/pmf/loss")
+    assert [(x.step, x.value) for x in history] == [(0, 0.5), (1, 0.25)]
+    with pytest.raises(RuntimeError), MLflow(address) as second:
         raise RuntimeError
-    assert mlflow == [("client", None), ("run", "7"), ("end", "r1", "FAILED")]
+    again = client.get_run(second.run_id).info
+    assert (again.status, again.experiment_id) == ("FAILED", run.info.experiment_id)
+
+
+def test_an_address_that_mlflow_does_not_take() -> None:
+    with pytest.raises(ConfigError, match="does not take the address 'nonsense://x'"):
+        MLflow("nonsense://x")
 
 
 def test_a_package_that_is_missing_is_named(
@@ -136,14 +109,17 @@ def test_what_is_solved_cannot_be_watched(tmp_path: Path) -> None:
     assert together([]) is None
 
 
-def test_the_command(
-    ratings_file: Callable[..., Path], tmp_path: Path, mlflow: list[tuple[Any, ...]]
-) -> None:
+@pytest.mark.filterwarnings(MLFLOW)
+def test_the_command(ratings_file: Callable[..., Path], tmp_path: Path, address: str) -> None:
     words = ["train", str(ratings_file()), "--out", str(tmp_path / "m"), "--model", "idcf-dot"]
     words += ["--set", "epochs=2", "--device", "cpu", "--tensorboard", str(tmp_path / "curves")]
-    done = CliRunner().invoke(app, [*words, "--mlflow", "file:x"], catch_exceptions=False)
+    done = CliRunner().invoke(app, [*words, "--mlflow", address], catch_exceptions=False)
     assert done.exit_code == 0, done.output
     assert list((tmp_path / "curves").glob("events.*"))
-    assert ("param", "r1", "epochs", 2) in mlflow
-    assert ("end", "r1", "FINISHED") in mlflow
-    assert any(x[:3] == ("metric", "r1", "final/idcf-dot/loss") for x in mlflow)
+    client = MlflowClient(tracking_uri=address)
+    home = client.get_experiment_by_name("idcf")
+    assert home is not None
+    run = client.search_runs([home.experiment_id], order_by=["start_time DESC"])[0]
+    assert run.info.status == "FINISHED"
+    assert run.data.params["epochs"] == "2"
+    assert "final/idcf-dot/loss" in run.data.metrics

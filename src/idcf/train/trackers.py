@@ -42,7 +42,8 @@ class TensorBoard:
 
 
 class MLflow:
-    """One run of an experiment at a tracking address; none given, where MLflow itself says."""
+    """One run of an experiment at a tracking address, a server's or `sqlite:///runs.db`; none
+    given, where MLflow itself says."""
 
     def __init__(
         self,
@@ -52,14 +53,19 @@ class MLflow:
     ) -> None:
         try:
             from mlflow import MlflowClient
+            from mlflow.exceptions import MlflowException
         except ImportError:
             raise _missing("mlflow") from None
-        self._client: Any = MlflowClient(tracking_uri=address)
-        found = self._client.get_experiment_by_name(experiment)
-        home = found.experiment_id if found else self._client.create_experiment(experiment)
-        self.run_id: str = self._client.create_run(home).info.run_id
-        for key, value in (options or {}).items():
-            self._client.log_param(self.run_id, key, value)
+        try:
+            self._client: Any = MlflowClient(tracking_uri=address)
+            found = self._client.get_experiment_by_name(experiment)
+            home = found.experiment_id if found else self._client.create_experiment(experiment)
+            self.run_id: str = self._client.create_run(home).info.run_id
+            for key, value in (options or {}).items():
+                self._client.log_param(self.run_id, key, value)
+        except MlflowException as error:
+            reason = str(error).splitlines()[0]
+            raise ConfigError(f"MLflow does not take the address {address!r}: {reason}") from None
 
     def __call__(self, stage: str, record: Mapping[str, float]) -> None:
         for name, value in _numbers(record).items():
