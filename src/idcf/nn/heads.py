@@ -51,10 +51,9 @@ class Perceptron(Head):
     def __init__(self, size: int, hidden: tuple[int, ...]) -> None:
         super().__init__()
         self.net = mlp((3 * size, *hidden, 1), nn.Tanh)
-        last = self.net[-1]
-        assert isinstance(last, nn.Linear)
-        nn.init.zeros_(last.weight)  # begins as matrix factorisation
-        nn.init.zeros_(last.bias)
+        self.linear = [x for x in self.net if isinstance(x, nn.Linear)]
+        nn.init.zeros_(self.linear[-1].weight)  # begins as matrix factorisation
+        nn.init.zeros_(self.linear[-1].bias)
 
     def forward(self, user: Tensor, item: Tensor) -> Tensor:
         p = _facing(user, item)
