@@ -159,10 +159,9 @@ def adapt(contrast: float, runtime: Runtime = LOCAL) -> Objective:
 
 def _weights(model: IDCF) -> list[Tensor]:
     """Those that `by_hand.Step` moves, in its order."""
-    r, head = model.relation, model.head
+    relation, head = model.relation, model.head
     assert isinstance(head, Perceptron)
-    layers = [w for x in head.linear for w in (x.weight, x.bias)]
-    return [r.query, r.key, r.value, r.out, *layers]
+    return [relation.query, relation.key, relation.value, relation.out, *head.layers]
 
 
 def _start(ids: Tensor, runtime: Runtime) -> int:
