@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -85,10 +84,11 @@ def episodes(
         bounds = bounds - bounds[0]
         people = np.diff(bounds)
         reads, asks = np.diff(read_at[bounds]), np.diff(rows_at[bounds])
-        ends = read_at[1:] - np.repeat(read_at[bounds[:-1]], people)  # from 0 in every batch
+        ends = read_at[1:] - np.repeat(read_at[bounds[:-1]], people)
+        offsets = np.insert(ends, bounds[:-1], 0)  # from 0 in every batch
         parts = zip(
             _split(who, people),
-            _split(ends, people),
+            _split(offsets, people + 1),
             _split(table.item[kept], reads),
             _split(table.rating[kept], reads),
             _split(owner - np.repeat(bounds[:-1], asks), asks),
@@ -96,8 +96,8 @@ def episodes(
             _split(table.rating[pick, None], asks),
             strict=True,
         )
-        for ids, end, seen, values, mine, items, labels in parts:
-            history = History(seen, values, F.pad(end, (1, 0)))
+        for ids, at, seen, values, mine, items, labels in parts:
+            history = History(seen, values, at)
             yield _batch(ids, history, mine, items, labels, table, rng, negatives)
 
 
