@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import NamedTuple, Self
 
 import torch
@@ -52,6 +53,23 @@ class Read(NamedTuple):
     silent: Tensor | None  # bool [B, 1], where anybody has no history
 
 
+class Ready(NamedTuple):
+    """All that a step of adaption reads and no weight in training can change; see `nn.by_hand`."""
+
+    heard: Tensor  # int64 [N]: owners of the histories' rows
+    asked: Tensor  # int64 [M]: owners of the rows asked
+    query: Tensor  # [H, B, Q], with the scale of the scores
+    keys: Tensor  # [H, S, D + 1]: whom each head listens to
+    who: Tensor  # int64 [N + M]: `heard` and `asked`
+    item: Tensor  # [N + M, D]
+    left: Tensor  # [N + M]: ratings less the items' biases and the mean
+    share: Tensor  # [B]: Read.share
+    lean: Tensor  # [B]: share / -2
+    kept: Tensor  # [B]: what the history leaves of an expected bias: share · strength
+    own: Tensor  # [B, D]: p_u
+    again: Tensor | None  # bool [B, B]: the same person, elsewhere in the batch
+
+
 @dataclass(frozen=True, slots=True)
 class Users:
     """What is known of B users when they are scored."""
@@ -84,6 +102,7 @@ class Batch:
     labels: Tensor  # float32 [M, K]
     of_rows: int = 0  # rows of the whole batch, where this is one process's share of it
     of_users: int = 0
+    ready: Ready | None = None  # where a model has made it so
 
     def to(self, device: torch.device) -> Batch:
         if self.items.device == device:
@@ -93,10 +112,11 @@ class Batch:
         )
         return Batch(self.users.to(device), owner, items, labels, self.of_rows, self.of_users)
 
-    def having(self, read: Read) -> Batch:
+    def having(self, read: Read, ready: Ready | None = None) -> Batch:
         """The same, read."""
         users = Users(self.users.ids, self.users.history, self.users.features, read)
-        return Batch(users, self.owner, self.items, self.labels, self.of_rows, self.of_users)
+        rows = (self.owner, self.items, self.labels, self.of_rows, self.of_users)
+        return Batch(users, *rows, ready)
 
     @property
     def n_rows(self) -> int:
@@ -147,8 +167,11 @@ def pick(history: History, rows: Tensor) -> History:
 
 def join(histories: Sequence[History]) -> History:
     """The histories of several batches as one."""
-    items, values, lengths = (
+    items, values, ends = (
         torch.cat(x)
-        for x in zip(*((h.items, h.values, h.lengths()) for h in histories), strict=True)
+        for x in zip(*((h.items, h.values, h.offsets[1:]) for h in histories), strict=True)
     )
-    return History(items, values, F.pad(lengths.cumsum(0), (1, 0)))
+    users = torch.tensor([h.offsets.shape[0] - 1 for h in histories])
+    before = torch.tensor([0, *accumulate(h.items.shape[0] for h in histories[:-1])])
+    ends = ends + before.repeat_interleave(users).to(ends.device)
+    return History(items, values, F.pad(ends, (1, 0)))

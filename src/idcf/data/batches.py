@@ -7,13 +7,15 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
+from torch import Tensor
 
-from idcf.data.interactions import Floats, Interactions, Ints, ragged
+from idcf.data.interactions import Interactions, Ints, ragged
 from idcf.types import Batch, History, Users
 
 _BLOCK = 64  # batches laid out at a time: enough to share the cost, few enough to bound memory
@@ -37,7 +39,9 @@ def rows(
         pick = order[start : start + size]
         users, owner = np.unique(table.user[pick], return_inverse=True)
         history = History.empty(len(users)) if seen is None else seen.history(users)
-        yield _batch(users, history, owner, table, pick, rng, negatives)
+        columns = (users, owner, table.item[pick, None], table.rating[pick, None])
+        ids, mine, items, labels = map(torch.from_numpy, columns)
+        yield _batch(ids, history, mine, items, labels, table, rng, negatives)
 
 
 def episodes(
@@ -77,18 +81,28 @@ def episodes(
         after, read_at = ragged(first[units] + asked[units], read[units])
         reader = np.repeat(who, read[units])
         kept = ring[start[reader] + after % count[reader]]
-        seen_items, seen_values = table.item[kept], table.rating[kept]
-        for low, high in itertools.pairwise((bounds - bounds[0]).tolist()):
-            here = slice(read_at[low], read_at[high])
-            history = History(
-                torch.from_numpy(seen_items[here]),
-                torch.from_numpy(seen_values[here]),
-                torch.from_numpy(read_at[low : high + 1] - read_at[low]),
-            )
-            mine = slice(rows_at[low], rows_at[high])
-            yield _batch(
-                who[low:high], history, owner[mine] - low, table, pick[mine], rng, negatives
-            )
+        bounds = bounds - bounds[0]
+        people = np.diff(bounds)
+        reads, asks = np.diff(read_at[bounds]), np.diff(rows_at[bounds])
+        ends = read_at[1:] - np.repeat(read_at[bounds[:-1]], people)
+        offsets = np.insert(ends, bounds[:-1], 0)  # from 0 in every batch
+        parts = zip(
+            _split(who, people),
+            _split(offsets, people + 1),
+            _split(table.item[kept], reads),
+            _split(table.rating[kept], reads),
+            _split(owner - np.repeat(bounds[:-1], asks), asks),
+            _split(table.item[pick, None], asks),
+            _split(table.rating[pick, None], asks),
+            strict=True,
+        )
+        for ids, at, seen, values, mine, items, labels in parts:
+            history = History(seen, values, at)
+            yield _batch(ids, history, mine, items, labels, table, rng, negatives)
+
+
+def _split(column: NDArray[Any], sizes: Ints) -> tuple[Tensor, ...]:
+    return torch.from_numpy(column).split_with_sizes(sizes.tolist())
 
 
 def _lengths(bounds: tuple[int, int], n: int, rng: np.random.Generator) -> Ints:
@@ -101,30 +115,23 @@ def _lengths(bounds: tuple[int, int], n: int, rng: np.random.Generator) -> Ints:
 
 
 def _batch(
-    users: Ints,
+    users: Tensor,
     history: History,
-    owner: Ints,
+    owner: Tensor,
+    items: Tensor,
+    labels: Tensor,
     table: Interactions,
-    pick: Ints,
     rng: np.random.Generator | None,
     negatives: int,
 ) -> Batch:
-    items, labels = table.item[pick, None], table.rating[pick, None]
     if negatives:
-        drawn, zero = _negatives(table, len(pick), negatives, rng or np.random.default_rng(0))
-        items, labels = np.hstack([items, drawn]), np.hstack([labels, zero])
-    return Batch(
-        Users(torch.from_numpy(users), history, table.features_of(users)),
-        torch.from_numpy(owner),
-        torch.from_numpy(items),
-        torch.from_numpy(labels),
-    )
+        drawn, zero = _negatives(table, len(items), negatives, rng or np.random.default_rng(0))
+        items, labels = torch.hstack([items, drawn]), torch.hstack([labels, zero])
+    return Batch(Users(users, history, table.features_of(users.numpy())), owner, items, labels)
 
 
 def _negatives(
     table: Interactions, n: int, each: int, rng: np.random.Generator
-) -> tuple[Ints, Floats]:
-    return (
-        rng.integers(len(table.items), size=(n, each), dtype=np.int64),
-        np.zeros((n, each), np.float32),
-    )
+) -> tuple[Tensor, Tensor]:
+    drawn = rng.integers(len(table.items), size=(n, each), dtype=np.int64)
+    return torch.from_numpy(drawn), torch.zeros(n, each)

@@ -15,10 +15,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from idcf.models.base import Backbone, Wrapper
+from idcf.nn import by_hand
+from idcf.nn.heads import Perceptron
 from idcf.nn.paths import Paths
 from idcf.nn.pooling import pool, segment_sum
 from idcf.nn.relation import Attention, Relation
-from idcf.types import Batch, Embedded, History, Read, Users, join
+from idcf.types import Batch, Embedded, History, Read, Ready, Users, join
 
 _AHEAD = 32  # steps whose queries are read at once: enough to share the cost, bounded memory
 
@@ -120,11 +122,11 @@ class IDCF(Wrapper):
         query, near = self.take_in(history).query, self._near(history)
         return self.relation.weights(query, self.keys, self.key_scale, near)
 
-    def _listen(self) -> Tensor:
+    def _listen(self, *steps: int) -> Tensor:
         """A sample of the key users for each head in training, all of them otherwise."""
         if not self.training or self.paths or self.keys.shape[0] <= self.config.sample:
             return self.keys
-        shape = (self.config.heads, self.config.sample)
+        shape = (*steps, self.config.heads, self.config.sample)
         drawn = torch.randint(self.keys.shape[0], shape, device=self.keys.device)
         return F.embedding(drawn, self.keys)
 
@@ -133,20 +135,43 @@ class IDCF(Wrapper):
         steps = iter(batches)
         while some := list(islice(steps, _AHEAD)):
             histories = [b.users.history for b in some]
-            users, entries = [len(b.users) for b in some], [len(h.items) for h in histories]
+            users = [b.users.ids.shape[0] for b in some]
+            entries = [h.items.shape[0] for h in histories]
             with torch.no_grad():
                 query, owner, share, silent = self.take_in(join(histories).to(self.device))
                 first = torch.tensor([0, *accumulate(users[:-1])])
                 shift = first.repeat_interleave(torch.tensor(entries)).to(self.device)
-            parts = zip(
-                query.split_with_sizes(users),
-                (owner - shift).split_with_sizes(entries),
-                share.split_with_sizes(users),
-                repeat(None, len(some)) if silent is None else silent.split_with_sizes(users),
-                strict=True,
-            )
-            for batch, mine in zip(some, parts, strict=True):
-                yield batch.having(Read(*mine))
+                parts = zip(
+                    query.split_with_sizes(users),
+                    (owner - shift).split_with_sizes(entries),
+                    share.split_with_sizes(users),
+                    repeat(None, len(some)) if silent is None else silent.split_with_sizes(users),
+                    strict=True,
+                )
+                reads = [Read(*mine) for mine in parts]
+                small = self.plain and silent is None and some[0].items.shape[1] == 1
+                made = [*self._ready(some, reads)] if small else repeat(None, len(some))
+            for batch, read, mine in zip(some, reads, made, strict=True):
+                yield batch.having(read, mine)
+
+    def _ready(self, some: list[Batch], reads: list[Read]) -> Iterator[Ready]:
+        keys = self._listen(len(some)).expand(len(some), self.config.heads, -1, -1)
+        scale, strength = self.relation.scale * self.key_scale, self.config.bias_strength
+        tables = (self.backbone.users, self.backbone.items)
+        return by_hand.ready(some, reads, keys, scale, strength, tables, self.mean)
+
+    @property
+    def plain(self) -> bool:
+        """Does adaption move nothing but dot attention and a perceptron? See `nn.by_hand`."""
+        return (
+            isinstance(self.head, Perceptron)
+            and self.relation.attention == "dot"
+            and self.paths is None
+            and self.rates
+            and self.config.bias == "inferred"
+            and self.device.type == "cpu"
+            and not any(p.requires_grad for p in self.backbone.parameters())
+        )
 
     def take_in(self, history: History) -> Read:
         """All that is read of histories: d_u' to unit variance, and what infers a bias."""

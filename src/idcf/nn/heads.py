@@ -51,10 +51,9 @@ class Perceptron(Head):
     def __init__(self, size: int, hidden: tuple[int, ...]) -> None:
         super().__init__()
         self.net = mlp((3 * size, *hidden, 1), nn.Tanh)
-        last = self.net[-1]
-        assert isinstance(last, nn.Linear)
-        nn.init.zeros_(last.weight)  # begins as matrix factorisation
-        nn.init.zeros_(last.bias)
+        self.layers = [*self.net.parameters()]  # to look them up takes longer than to use them
+        for last in self.layers[-2:]:
+            nn.init.zeros_(last)  # begins as matrix factorisation
 
     def forward(self, user: Tensor, item: Tensor) -> Tensor:
         p = _facing(user, item)

@@ -15,6 +15,8 @@ from torch import Tensor
 
 from idcf.models import IDCF, Graded, Model, Penalised, Tabled, Variational
 from idcf.models.idcf import part
+from idcf.nn import by_hand
+from idcf.nn.heads import Perceptron
 from idcf.train.runtime import LOCAL, Runtime
 from idcf.types import Batch
 
@@ -134,6 +136,9 @@ def adapt(contrast: float, runtime: Runtime = LOCAL) -> Objective:
     def objective(model: Model, batch: Batch) -> Terms:
         assert isinstance(model, IDCF)
         users = batch.users
+        if batch.ready is not None and by_hand.wanted():
+            loss: Tensor = by_hand.Step.apply(batch.ready, contrast, *_weights(model))  # type: ignore[no-untyped-call]
+            return {"mse and contrast": loss}
         own = part(model.induce(users.history, users.read, users.ids))
         terms = fit_to_labels(
             model.answer(own, users, batch.items, batch.owner), batch, model.rates
@@ -150,6 +155,13 @@ def adapt(contrast: float, runtime: Runtime = LOCAL) -> Objective:
         return {**terms, "contrast": pull * (contrast / batch.n_users)}
 
     return objective
+
+
+def _weights(model: IDCF) -> list[Tensor]:
+    """Those that `by_hand.Step` moves, in its order."""
+    relation, head = model.relation, model.head
+    assert isinstance(head, Perceptron)
+    return [relation.query, relation.key, relation.value, relation.out, *head.layers]
 
 
 def _start(ids: Tensor, runtime: Runtime) -> int:
