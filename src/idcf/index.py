@@ -41,13 +41,28 @@ def top_k(scores: Tensor, k: int, skip: History | None = None) -> Found:
         scores = scores.index_put((skip.owner(), skip.items), scores.new_tensor(-torch.inf))
     k = min(k, scores.shape[1])
     best, rows = _largest(scores, min(k + 1, scores.shape[1]))
-    # topk breaks ties as it likes: where there are any, sort, which keeps the order of rows
-    tied = (best[:, 1:] == best[:, :-1]).any(1)
-    best, rows = best[:, :k], rows[:, :k]
-    if bool(tied.any()):
-        again = scores[tied].sort(dim=1, descending=True, stable=True)
-        best[tied], rows[tied] = again.values[:, :k], again.indices[:, :k]
-    return Found(best, rows)
+    # topk breaks ties as it likes: among the best they are put into the order of rows, and where
+    # somebody else is as good as the last of them everybody is sorted
+    equal = best[:, 1:] == best[:, :-1]
+    if bool(equal.any()):
+        rows, order = rows.sort(1)
+        best, order = best.gather(1, order).sort(dim=1, descending=True, stable=True)
+        rows = rows.gather(1, order)
+        tied = equal[:, k - 1 :].any(1)
+        if bool(tied.any()):
+            again = scores[tied].sort(dim=1, descending=True, stable=True)
+            best[tied, :k], rows[tied, :k] = again.values[:, :k], again.indices[:, :k]
+    return Found(best[:, :k], rows[:, :k])
+
+
+def _picked(scores: Tensor, bias: Tensor | None, k: int, skip: History | None) -> Found:
+    """`top_k` of scores that nobody else needs, and then the part that was left out of them."""
+    if skip is not None:
+        scores[skip.owner(), skip.items] = -torch.inf
+    found = top_k(scores, k)
+    if bias is not None:
+        found.scores.add_(bias.float().cpu()[:, None])
+    return found
 
 
 def _largest(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
@@ -120,12 +135,14 @@ class Exact:
         The caller may write into it."""
         if self.items is None:  # which may be the model's own numbers, shown to everybody
             return self.model.rank(users.to(self.model.device)).clone(), None
+        return self._match(self.embed(users), room)
+
+    def _match(self, user: Embedded, room: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
         model, items = self._towers()
-        user = self.embed(users)
         if self._wide is None:
             return model.match_all(user, items), None
         vector = F.pad(user.vector, (0, 1), value=1.0)
-        out = None if room is None else room[: len(users)]
+        out = None if room is None else room[: len(vector)]
         return torch.mm(vector, self._wide.T, out=out), user.bias
 
     def one(self, items: Ints, values: Floats, features: Floats | None = None) -> Floats:
@@ -142,8 +159,8 @@ class Exact:
     @torch.inference_mode()
     def search(self, user: Embedded, k: int, skip: History | None = None) -> Found:
         """The k best items of users who are embedded already."""
-        model, items = self._towers()
-        return top_k(model.match_all(user, items), k, skip)
+        scores, bias = self._match(user)
+        return _picked(scores.float().cpu(), bias, k, skip)
 
     @torch.inference_mode()
     def top(
@@ -160,22 +177,19 @@ class Exact:
         if self._wide is not None and len(users) > block:  # new memory costs as much as the scores
             room = self._wide.new_empty(block, self.model.n_items)
         for start in range(0, len(users), block):
-            chosen = torch.arange(start, min(start + block, len(users)))
-            known = None if users.features is None else users.features[chosen]
-            some = Users(users.ids[chosen], pick(users.history, chosen), known)
+            some, barred = users, skip
+            if len(users) > block:
+                chosen = torch.arange(start, min(start + block, len(users)))
+                known = None if users.features is None else users.features[chosen]
+                some = Users(users.ids[chosen], pick(users.history, chosen), known)
+                barred = None if skip is None else pick(skip, chosen)
             scores, bias = self._scores(some, room)
             scores = scores.float().cpu()
             if only is not None:
                 scores = torch.full_like(scores, -torch.inf).index_copy(1, only, scores[:, only])
             if never is not None:
                 scores = scores.index_fill(1, never, -torch.inf)
-            if skip is not None:
-                barred = pick(skip, chosen)
-                scores[barred.owner(), barred.items] = -torch.inf
-            found = top_k(scores, k)
-            if bias is not None:
-                found.scores.add_(bias.float().cpu()[:, None])
-            parts.append(found)
+            parts.append(_picked(scores, bias, k, barred))
         if not parts:
             return Found(torch.empty(0, k), torch.empty(0, k, dtype=torch.int64))
         return Found(*(torch.cat(x) for x in zip(*parts, strict=True)))

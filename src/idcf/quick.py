@@ -19,7 +19,7 @@ from idcf.models.bayes import Bayes
 from idcf.models.idcf import part
 from idcf.models.mf import Factor
 from idcf.nn.heads import Dot
-from idcf.types import Embedded, History, Users, pick
+from idcf.types import Embedded, History, Read, Users, pick
 
 _REACH = 1e5  # how many times what a history says may outweigh what all users share
 
@@ -70,18 +70,21 @@ class Folded:
         self.heads, self.size = heads, size
 
     def embed_users(self, users: Users) -> Embedded:
-        return self.model.place(part(self.induce(users.history)), users)
+        history, strength = users.history, self.model.config.bias_strength
+        n, query = history.lengths(), self.model.read(history)
+        read = Read(query, history.owner(), 1 / (n + strength).clamp(min=1e-9), None)
+        return self.model.place(part(self._induce(query, n)), users, read)
 
-    def induce(self, history: History) -> Tensor:
+    def _induce(self, query: Tensor, n: Tensor) -> Tensor:
         """p̃ of everybody: IDCF.induce, sooner."""
-        asked = (self.model.read(history) - self.model.shift) @ self.ask
+        asked = (query - self.model.shift) @ self.ask
         keys = self.model.keys[None, None]
         mixed = F.scaled_dot_product_attention(
             asked.view(1, 1, -1, self.size), keys, keys, scale=1.0
         )
         vector = mixed.view(-1, self.heads * self.size) @ self.give
-        silent = history.lengths() == 0  # nothing known: the mean of the key users
-        return torch.where(silent[:, None], self.model.average, vector)
+        # nothing known: the mean of the key users
+        return torch.where((n == 0)[:, None], self.model.average, vector)
 
 
 class Relation:
