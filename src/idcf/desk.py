@@ -30,7 +30,8 @@ __all__ = ["NEVER", "Asked", "Desk", "Filters", "Recommendations"]
 
 NEVER = float("-inf")
 _COHORTS = 3  # that are named in an explanation
-_FEW = 6  # up to so many are answered sooner one by one: a pass has a price of its own
+_FEW = 8  # fewer are answered sooner one by one: a pass has a price of its own
+_FEW_SURE = 2  # the same where it is said how sure the answers are: there is no quick way for one
 POPULAR = "popular"  # where nothing is known of a person, whatever the model
 FEATURES = "features"  # where nothing is known of what they did, but something else is
 
@@ -110,7 +111,8 @@ class Desk:
     def answer(self, asked: Sequence[Asked]) -> list[Recommendations]:
         """Many newcomers in one pass, each with an n and filters of their own."""
         together = [x for x in asked if not self._alone(x)]
-        if len(together) < _FEW:
+        sure = self.posterior is not None and any(x.std for x in together)
+        if len(together) < (_FEW_SURE if sure else _FEW):
             return [self.one(x) for x in asked]
         found = iter(self._pass(together))
         return [self.one(x) if self._alone(x) else next(found) for x in asked]
