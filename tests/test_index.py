@@ -81,9 +81,13 @@ def test_long_rows_are_folded_to_the_same_end(n: int, levels: int) -> None:
             assert best_of(row, k).tolist() == [x for x in rows if row[x] > -np.inf]
 
 
+@pytest.mark.parametrize("large", [1, 1 << 20])
 @pytest.mark.parametrize("implicit", [False, True])
 @pytest.mark.parametrize("size", [4, 16, 80])
-def test_fold_in_by_the_history_equals_the_model(size: int, implicit: bool) -> None:
+def test_fold_in_by_the_history_equals_the_model(
+    size: int, implicit: bool, large: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("idcf.quick._LARGE", large)
     table = checkerboard(50, 37, np.random.default_rng(0), implicit=implicit)
     config = configure("als", {"embedding_size": size, "reg": 0.5})
     model = entry("als").build(config, table.domain())

@@ -21,6 +21,7 @@ from idcf.models.mf import Factor
 from idcf.nn.heads import Dot
 from idcf.types import Embedded, History, Read, Users, pick
 
+_LARGE = 1 << 20  # numbers of a table that no longer stays near the processor
 _REACH = 1e5  # how many times what a history says may outweigh what all users share
 
 
@@ -107,7 +108,7 @@ class Relation:
         self.expected = expected if config.query == "ratings" else None
         self.base, self.usual = _array(items.bias + model.mean), not zero
         self.strength = config.bias_strength if model.rates and not zero else None
-        self.turned = np.ascontiguousarray(self.table.T)
+        self.all = Products(self.table)
         self.head = None if isinstance(model.head, Dot) else model.head
         self.items, self.device = items.vector, model.device
 
@@ -115,7 +116,7 @@ class Relation:
         latent = self.vector(rows, values)
         vector, usual = latent[:-1], latent[-1]
         if self.head is None:
-            scores = vector @ self.turned
+            scores = self.all(vector)
         else:
             user = torch.from_numpy(np.ascontiguousarray(vector))[None].to(self.device)
             scores = self.head.all(user, self.items)[0].cpu().numpy()
@@ -161,7 +162,7 @@ class Ridge:
         self.base = model.base.item_bias + model.mean
         self.target = None if model.rates else float(model.target)
         self._rows, self._own, self._base = map(_array, (self.table, self.own, self.base))
-        self._turned = np.concatenate([self._rows.T, (self._base + self._own)[None]])
+        self._all = Products(np.column_stack([self._rows, self._base + self._own]))
 
     def __call__(self, rows: Ints, values: Floats) -> Floats:
         z, n = self._rows.take(rows, 0), len(rows)
@@ -179,7 +180,7 @@ class Ridge:
             equations.ravel()[:: self.size + 1] += 1
             right = np.float32(self.alpha) * (left - self._own[rows]) @ z
             vector[:-1] = sposv(equations, right)[1]
-        scores: Floats = vector @ self._turned
+        scores = self._all(vector)
         if self.target is None:
             scores += bias
         return scores
@@ -236,13 +237,13 @@ class Evidence:
         link[:, 0] -= torch.einsum("f,tfd->td", model.shift.double(), link[:, 1:])
         self.basis, self.link = _array(model.basis), _array(link.transpose(0, 1).flatten(1))
         items = model.catalogue()
-        self.turned = np.ascontiguousarray(_array(items.vector[:, :-1]).T)
+        self.all = Products(_array(items.vector[:, :-1]))
         self.base = _array(items.bias + model.mean)
         self.selection = _array(model.selection).tolist()
 
     def __call__(self, rows: Ints, values: Floats) -> Floats:
         solved = self.vector(rows, values)
-        scores: Floats = solved[:, :-1].reshape(-1) @ self.turned
+        scores = self.all(solved[:, :-1].reshape(-1))
         scores += self.base
         rest = 1 / (1 + len(rows))
         scores += solved[:, -1].mean() + self.selection[0] * rest**0.5 + self.selection[1] * rest
@@ -268,6 +269,23 @@ class Evidence:
         right += (read @ self.link).reshape(shape)
         solved: Floats = np.linalg.solve(left, right[..., None])[..., 0]
         return solved
+
+
+class Products:
+    """One vector with all rows of a table. NumPy is called sooner, torch reads memory faster."""
+
+    def __init__(self, table: Floats) -> None:
+        small = table.size < _LARGE
+        self._turned = np.ascontiguousarray(table.T) if small else None
+        self._rows = None if small else torch.from_numpy(np.ascontiguousarray(table))
+
+    def __call__(self, vector: Floats) -> Floats:
+        if self._turned is not None:
+            near: Floats = vector @ self._turned
+            return near
+        assert self._rows is not None
+        found: Floats = torch.mm(torch.from_numpy(vector)[None], self._rows.T)[0].numpy()
+        return found
 
 
 def _array(x: Tensor) -> Floats:
