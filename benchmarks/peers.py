@@ -44,7 +44,7 @@ Lists = Any  # [newcomers, BEST]
 Found = dict[str, Any]  # measurements, and lists by the name of who made them
 
 
-def measure(turns: int = 3, worlds: Mapping[str, int] | None = None) -> list[Measurement]:
+def measure(turns: int = 2, worlds: Mapping[str, int] | None = None) -> list[Measurement]:
     """All measurements. A peer that is absent is left out, which is said on stderr."""
     python = peer_python()
     have = {name: _has(python, name) for name in PEERS}
