@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from serving import LENGTH, ONE_THREAD, THRESHOLD, _table, untrained
+from serving import LENGTH, ONE_THREAD, THRESHOLD, table, untrained
 
 CONNECTIONS = (1, 16, 64)
 BATCHES = (1, 4, 16, 64, 256)
@@ -75,24 +75,24 @@ def measure(model: str, slices: int, endurance: int) -> list[Measurement]:
 
 def _prepare(model: str, folder: Path) -> None:
     """A model of the shipped size, and what newcomers will post."""
-    table, _ = _table()
-    counts = table.counts()
+    people, _ = table()
+    counts = people.counts()
     if model == "als":  # solved in a moment, so it is the real one
         from idcf.recommender import Recommender
 
-        made = Recommender("als", key_threshold=THRESHOLD, device="cpu", reg=10.0).fit(table)
+        made = Recommender("als", key_threshold=THRESHOLD, device="cpu", reg=10.0).fit(people)
     else:
-        made = untrained(model, table, np.flatnonzero(counts >= THRESHOLD))
+        made = untrained(model, people, np.flatnonzero(counts >= THRESHOLD))
     made.save(folder / "model")
-    order, start = table.by_user
+    order, start = people.by_user
     rng = np.random.default_rng(0)
     able = np.flatnonzero(counts >= LENGTH)
     with (folder / "bodies").open("w") as file:
         for user in rng.choice(able, PEOPLE):
             rows = rng.choice(order[start[user] : start[user + 1]], LENGTH, replace=False)
             history = [
-                {"item_id": str(table.items.ids[i]), "rating": r}
-                for i, r in zip(table.item[rows], table.rating[rows].tolist(), strict=True)
+                {"item_id": str(people.items.ids[i]), "rating": r}
+                for i, r in zip(people.item[rows], people.rating[rows].tolist(), strict=True)
             ]
             file.write(json.dumps({"history": history, "n": 10}) + "\n")
 

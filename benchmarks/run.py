@@ -24,6 +24,7 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
+import peers
 import serving
 
 HERE = Path(__file__).resolve().parent
@@ -40,6 +41,11 @@ def serve(quick: bool, plot: Path) -> Found:
     return serving.measure(1 if quick else 2), []
 
 
+def beside(quick: bool, plot: Path) -> Found:
+    worlds = {"ML-1M": 0} if quick else None
+    return peers.measure(1 if quick else 2, worlds), []
+
+
 def scaling(quick: bool, plot: Path) -> Found:
     return _worker("scaling.py", [*(["--quick"] if quick else []), "--plot", str(plot)])
 
@@ -47,6 +53,7 @@ def scaling(quick: bool, plot: Path) -> Found:
 PARTS: dict[str, Callable[[bool, Path], Found]] = {
     "adaption": adaption,
     "serving": serve,
+    "peers": beside,
     "scaling": scaling,
 }
 

@@ -10,6 +10,7 @@ from idcf.data.synthetic import checkerboard
 from idcf.errors import ConfigError
 from idcf.index import Exact, Found, best_of, top_k
 from idcf.models import MODELS, Model, configure, entry
+from idcf.models.baselines import FoldIn
 from idcf.types import Embedded, History, Users
 
 torch.set_num_threads(1)
@@ -37,6 +38,13 @@ def built(name: str, options: dict[str, object], *, implicit: bool = False) -> M
     return entry(name).build(configure(name, options), base, who)
 
 
+def parts_of(users: Users) -> list[tuple[np.ndarray, np.ndarray]]:
+    """The history of each, as rows and values."""
+    cut = users.history.lengths().tolist()
+    columns = (x.split(cut) for x in (users.history.items, users.history.values))
+    return [(x.numpy(), y.numpy()) for x, y in zip(*columns, strict=True)]
+
+
 def people(n: int, items: int = 37) -> Users:
     rng = np.random.default_rng(1)
     reader = Reader(Vocab(range(items)), implicit=False)
@@ -56,6 +64,58 @@ def test_top_k_is_a_stable_sort(k: int, levels: int) -> None:
     for row, rows, best in zip(scores, found.rows.tolist(), found.scores.tolist(), strict=True):
         assert rows == slow(row, k) == best_of(row, k).tolist()
         assert best == row[rows].tolist()
+
+
+@pytest.mark.parametrize("levels", [0, 40])
+@pytest.mark.parametrize("n", [300, 5000, 5123])
+def test_long_rows_are_folded_to_the_same_end(n: int, levels: int) -> None:
+    rng = np.random.default_rng(n)
+    scores = rng.normal(size=(6, n)).astype(np.float32)
+    if levels:  # many ties
+        scores = np.round(scores * levels) / levels
+    scores[1, 7:] = scores[2] = -np.inf
+    for k in (1, 10, 60):
+        found = top_k(torch.from_numpy(scores), k)
+        for row, rows in zip(scores, found.rows.tolist(), strict=True):
+            assert rows == slow(row, k)
+            assert best_of(row, k).tolist() == [x for x in rows if row[x] > -np.inf]
+
+
+@pytest.mark.parametrize("large", [1, 1 << 20])
+@pytest.mark.parametrize("implicit", [False, True])
+@pytest.mark.parametrize("size", [4, 16, 80])
+def test_fold_in_by_the_history_equals_the_model(
+    size: int, implicit: bool, large: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("idcf.quick._LARGE", large)
+    table = checkerboard(50, 37, np.random.default_rng(0), implicit=implicit)
+    config = configure("als", {"embedding_size": size, "reg": 0.5})
+    model = entry("als").build(config, table.domain())
+    assert isinstance(model, FoldIn)
+    torch.manual_seed(0)
+    for tensor in (model.factors, model.prior, model.popularity, model.base.item_bias):
+        tensor.copy_(torch.randn_like(tensor) * 0.3)
+    model.gram.copy_(torch.eye(size) + 0.01 * model.factors.T @ model.factors)
+    users = people(40)
+    plain = model.rank(users)
+    index = Exact(model)
+    assert index._quick is not None
+    torch.testing.assert_close(index.scores(users), plain, rtol=1e-4, atol=1e-4)
+    for row, mine in zip(plain, parts_of(users), strict=True):
+        one = torch.from_numpy(index.one(*mine))
+        torch.testing.assert_close(one, row, rtol=1e-4, atol=1e-4)
+    found = index.top(users, 5, users.history)
+    torch.testing.assert_close(found.scores, plain.gather(1, found.rows), rtol=1e-4, atol=1e-4)
+
+
+def test_fold_in_without_a_penalty_is_left_to_the_model() -> None:
+    domain = checkerboard(50, 37, np.random.default_rng(0)).domain()
+    model = entry("als").build(configure("als"), domain)
+    assert isinstance(model, FoldIn)
+    model.factors.copy_(torch.randn_like(model.factors))
+    for weight in (0.0, 1e-9):
+        model.gram.copy_(weight * torch.eye(16))
+        assert Exact(model)._quick is None
 
 
 def test_what_is_skipped_comes_last_or_not_at_all() -> None:
@@ -84,11 +144,8 @@ def test_fast_paths_equal_the_slow_one(
         plain = model.rank(users)
     index = Exact(model)
     torch.testing.assert_close(index.scores(users), plain, rtol=1e-4, atol=1e-4)
-    offsets = users.history.offsets.tolist()
-    for n, row in enumerate(plain):
-        mine = slice(offsets[n], offsets[n + 1])
-        items, values = users.history.items[mine].numpy(), users.history.values[mine].numpy()
-        one = torch.from_numpy(index.one(items, values))
+    for row, mine in zip(plain, parts_of(users), strict=True):
+        one = torch.from_numpy(index.one(*mine))
         torch.testing.assert_close(one, row, rtol=1e-4, atol=1e-4)
 
 

@@ -70,12 +70,13 @@ def test_a_gain_is_what_the_answer_takes_from_the_uncertainty() -> None:
     asked = torch.einsum("i,tid,tie->tde", share, f, f)
     covariance = torch.cholesky_inverse(found.posterior(told).factor)[0].double()
     before = torch.einsum("tde,tde->t", covariance, asked)
-    got = gains(found, told)[0]
+    got, sure = gains(found, told)[0], gains(found, told, known=True)[0]
     for item in (0, 7, 22):
         extra = found.noise.double()[:, None, None] * f[:, item, :, None] * f[:, item, None]
         after = torch.linalg.inv(torch.linalg.inv(covariance) + extra)
         lower = (before - torch.einsum("tde,tde->t", after, asked)).mean()
-        knows = float(found.raters[item] / found.raters.max())
+        knows = float(found.raters[item] / found.raters.max()) ** 0.5
+        assert float(sure[item]) == pytest.approx(float(lower), rel=1e-3)
         assert float(got[item]) == pytest.approx(float(lower) * knows, rel=1e-3)
 
 
@@ -86,6 +87,8 @@ def test_questions_are_about_what_was_not_told() -> None:
     gain = [x.gain for x in questions]
     assert gain == sorted(gain, reverse=True)
     assert gain[-1] >= 0
+    some = fitted().next_question(EVEN, candidates=["i1", "i8", *EVEN])
+    assert {x.item_id for x in some} == {"i1", "i8"}
     with pytest.raises(ConfigError, match="posterior model"):
         Recommender("als", key_threshold=12).fit(world()).next_question(EVEN)
 
@@ -114,6 +117,8 @@ def test_intervals_lie_round_the_score() -> None:
     np.testing.assert_allclose(wide.high - wide.score, 1.6449 * wide.std, rtol=1e-3)
     assert (narrow.low > wide.low).all()
     assert (narrow.high < wide.high).all()
+    some = fitted().next_question(EVEN, candidates=["i1", "i8", *EVEN])
+    assert {x.item_id for x in some} == {"i1", "i8"}
     with pytest.raises(ConfigError, match="posterior model"):
         Recommender("als", key_threshold=12).fit(world()).predict_interval(EVEN, ["i8"])
 

@@ -22,15 +22,16 @@ from idcf.data.interactions import Floats, Ints
 from idcf.data.side import newcomer, newcomers
 from idcf.errors import ConfigError
 from idcf.index import Exact, Found, best_of
-from idcf.models import Posterior
 from idcf.models.bayes import Bayes
+from idcf.sure import Sure
 from idcf.types import Users
 
 __all__ = ["NEVER", "Asked", "Desk", "Filters", "Recommendations"]
 
 NEVER = float("-inf")
 _COHORTS = 3  # that are named in an explanation
-_FEW = 6  # up to so many are answered sooner one by one: a pass has a price of its own
+_FEW = 8  # fewer are answered sooner one by one: a pass has a price of its own
+_FEW_SURE = 2  # the same where it is said how sure the answers are: there is no quick way for one
 POPULAR = "popular"  # where nothing is known of a person, whatever the model
 FEATURES = "features"  # where nothing is known of what they did, but something else is
 
@@ -60,7 +61,7 @@ class Desk:
         self.index = Exact(found.model)
         self.ids, self.titles, self.world = found.items.ids, found.titles, world
         self.source, self.features = found.model.source, found.manifest.user_features
-        self.posterior = found.model if isinstance(found.model, Posterior) else None
+        self.posterior = Sure(found.model) if isinstance(found.model, Bayes) else None
         self.raters = None  # what to show somebody of whom nothing is known: what most people had
         if isinstance(found.model, Bayes):
             self.raters = found.model.raters.cpu().numpy()
@@ -110,7 +111,8 @@ class Desk:
     def answer(self, asked: Sequence[Asked]) -> list[Recommendations]:
         """Many newcomers in one pass, each with an n and filters of their own."""
         together = [x for x in asked if not self._alone(x)]
-        if len(together) < _FEW:
+        sure = self.posterior is not None and any(x.std for x in together)
+        if len(together) < (_FEW_SURE if sure else _FEW):
             return [self.one(x) for x in asked]
         found = iter(self._pass(together))
         return [self.one(x) if self._alone(x) else next(found) for x in asked]
@@ -125,8 +127,14 @@ class Desk:
         skip = people.history
         if any(x.filters.never is not None or not x.filters.seen for x in asked):
             skip = ragged([_barred(x) for x in asked])
-        found = self.index.top(people, max(x.n for x in asked), skip)
-        sure = self._sure(people, found, any(x.std for x in asked))
+        n = max(x.n for x in asked)
+        sure: list[list[float] | None] = [None] * len(asked)
+        if self.posterior is not None and any(x.std for x in asked):
+            belief = self.posterior.believe(people)  # once, for both the list and how sure it is
+            found = self.index.search(self.posterior.embed(people, belief), n, skip)
+            sure = self.posterior(belief, found.rows).cpu().tolist()
+        else:
+            found = self.index.top(people, n, skip)
         lists = zip(asked, found.rows.tolist(), found.scores.tolist(), sure, strict=True)
         return [self.listed(r[: x.n], s[: x.n], x.read, y) for x, r, s, y in lists]
 
@@ -161,15 +169,12 @@ class Desk:
         sure: list[list[float] | None] = self.deviations(users, found.rows.numpy()).tolist()
         return sure
 
-    @torch.inference_mode()
     def deviations(self, users: Users, rows: Ints) -> Floats:
         """How sure a posterior model is of these items [B, K] of these people."""
         if self.posterior is None:
             raise ConfigError(no_posterior("a standard deviation", self.source))
-        model = self.posterior
-        owner = torch.arange(len(rows), device=model.device)
-        asked = torch.from_numpy(rows).to(model.device)
-        found: Floats = model.deviation(users.to(model.device), asked, owner).cpu().numpy()
+        belief = self.posterior.believe(users)
+        found: Floats = self.posterior(belief, torch.from_numpy(rows)).cpu().numpy()
         return found
 
     def listed(

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from difflib import get_close_matches
+from numbers import Integral
 
 
 class IdcfError(Exception):
@@ -44,3 +45,8 @@ def unknown(kind: str, name: str, known: Iterable[str]) -> str:
     near = get_close_matches(name, names, n=1)
     hint = f"did you mean {near[0]!r}? " if near else ""
     return f"no {kind} named {name!r}; {hint}known: {', '.join(names)}"
+
+
+def require_count(n: object) -> None:
+    if not isinstance(n, Integral) or int(n) < 1:
+        raise ConfigError(f"n must be a whole number from 1, got {n!r}")

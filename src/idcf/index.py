@@ -6,6 +6,7 @@ Knows rows, no outside ids.
 
 from __future__ import annotations
 
+from math import isqrt
 from typing import NamedTuple
 
 import numpy as np
@@ -17,13 +18,13 @@ from idcf.data.interactions import Floats, Ints
 from idcf.errors import ConfigError
 from idcf.models import Model, TwoTower
 from idcf.models.baselines import FoldIn, ItemItem
-from idcf.models.idcf import part
 from idcf.models.odds import Odds
 from idcf.nn.heads import Dot
-from idcf.quick import Folded, Quick, folded, quick
+from idcf.quick import Batched, Quick, batched, quick
 from idcf.types import Embedded, History, Users, pick
 
-_SCORES = 1 << 21  # at a time, so that memory stays bounded and blocks stay in cache
+_SCORES = 1 << 22  # at a time, so that memory stays bounded and blocks stay near
+_WORTH = 8  # lines of a fold, or it does not pay
 _HIDDEN = 32  # numbers that a network keeps for each score
 
 
@@ -39,22 +40,63 @@ def top_k(scores: Tensor, k: int, skip: History | None = None) -> Found:
     if skip is not None and len(skip.items):
         scores = scores.index_put((skip.owner(), skip.items), scores.new_tensor(-torch.inf))
     k = min(k, scores.shape[1])
-    best, rows = scores.topk(min(k + 1, scores.shape[1]))
-    # topk breaks ties as it likes: where there are any, sort, which keeps the order of rows
-    tied = (best[:, 1:] == best[:, :-1]).any(1)
-    best, rows = best[:, :k], rows[:, :k]
-    if bool(tied.any()):
-        again = scores[tied].sort(dim=1, descending=True, stable=True)
-        best[tied], rows[tied] = again.values[:, :k], again.indices[:, :k]
-    return Found(best, rows)
+    best, rows = _largest(scores, min(k + 1, scores.shape[1]))
+    # topk breaks ties as it likes: among the best they are put into the order of rows, and where
+    # somebody else is as good as the last of them everybody is sorted
+    equal = best[:, 1:] == best[:, :-1]
+    if bool(equal.any()):
+        rows, order = rows.sort(1)
+        best, order = best.gather(1, order).sort(dim=1, descending=True, stable=True)
+        rows = rows.gather(1, order)
+        tied = equal[:, k - 1 :].any(1)
+        if bool(tied.any()):
+            again = scores[tied].sort(dim=1, descending=True, stable=True)
+            best[tied, :k], rows[tied, :k] = again.values[:, :k], again.indices[:, :k]
+    return Found(best[:, :k], rows[:, :k])
+
+
+def _picked(scores: Tensor, bias: Tensor | None, k: int, skip: History | None) -> Found:
+    """`top_k` of scores that nobody else needs, and then the part that was left out of them."""
+    if skip is not None:
+        scores[skip.owner(), skip.items] = -torch.inf
+    found = top_k(scores, k)
+    if bias is not None:
+        found.scores.add_(bias.float().cpu()[:, None])
+    return found
+
+
+def _largest(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """`topk`, sooner: the k largest stand in the k columns of a fold whose own largest are
+    largest. Finding these is one pass, and little is left to choose from."""
+    n = scores.shape[1]
+    width, fold = _fold(n, k)
+    if fold < _WORTH:
+        best, rows = scores.topk(k)
+        return best, rows
+    tops = scores[:, : fold * width].view(-1, fold, width).amax(1)
+    near = tops.topk(k, sorted=False).indices[:, None]
+    near = near + torch.arange(0, fold * width, width, device=scores.device)[:, None]
+    rest = torch.arange(fold * width, n, device=scores.device).expand(len(scores), -1)
+    near = torch.cat([near.flatten(1), rest], 1)
+    best, place = scores.gather(1, near).topk(k)
+    return best, near.gather(1, place)
 
 
 def best_of(scores: Floats, k: int) -> Ints:
     """`top_k` of one row in NumPy; items at -inf are left out."""
-    left = len(scores) - k
-    floor = np.partition(scores, left)[left] if left > 0 else -np.inf
+    width, fold = _fold(len(scores), k)
+    # k columns reach the k-th largest of their maxima, so at least k scores do: few are more
+    tops = scores[: fold * width].reshape(fold, width).max(0) if fold >= _WORTH else scores
+    left = len(tops) - k
+    floor = np.partition(tops, left)[left] if left > 0 else -np.inf
     rows = np.flatnonzero(scores >= floor if floor > -np.inf else scores > floor)
     return rows[np.argsort(-scores[rows], kind="stable")[:k]]
+
+
+def _fold(n: int, k: int) -> tuple[int, int]:
+    """Columns and lines of n scores, so that about as many columns as scores are left to sort."""
+    width = isqrt(n * k)
+    return width, n // width
 
 
 class Exact:
@@ -65,27 +107,43 @@ class Exact:
         self.model = model
         with torch.inference_mode():
             self.items = model.catalogue() if isinstance(model, TwoTower) else None
-            linear = self.items is None or isinstance(getattr(model, "head", None), Dot)
-            self._width = 1 if linear else _HIDDEN
-            self._folded: Folded | None = folded(model)
-            self._quick: Quick | None = quick(model, self._folded)
+            self._wide: Tensor | None = None  # [I, D + 1]: vectors and biases, for one product
+            if isinstance(model, TwoTower) and isinstance(model.head, Dot):
+                vector, bias = model.catalogue()
+                self._wide = torch.cat([vector, (bias + model.mean)[:, None]], 1)
+                self.items = Embedded(self._wide[:, :-1], bias)
+            self._width = 1 if self.items is None or self._wide is not None else _HIDDEN
+            self._batched: Batched | None = batched(model)
+            self._quick: Quick | None = quick(model, self._batched)
 
     @torch.inference_mode()
     def embed(self, users: Users) -> Embedded:
         """Vectors and biases of users, on the model's device."""
         model, _ = self._towers()
         users = users.to(model.device)
-        if self._folded:
-            return self._folded.model.place(part(self._folded(users.history)), users)
-        return model.embed_users(users)
+        return (self._batched or model).embed_users(users)
 
     @torch.inference_mode()
     def scores(self, users: Users) -> Tensor:
         """Every item for every user: [B, I]."""
-        if self.items is None:
-            return self.model.rank(users.to(self.model.device))
+        scores, bias = self._scores(users)
+        return scores if bias is None else scores.add_(bias[:, None])
+
+    def _scores(self, users: Users, room: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
+        """The same, or with what all scores of a user have in common apart, as far as no order
+        depends on it: to add it to the whole catalogue would cost as much as to find the best.
+        The caller may write into it."""
+        if self.items is None:  # which may be the model's own numbers, shown to everybody
+            return self.model.rank(users.to(self.model.device)).clone(), None
+        return self._match(self.embed(users), room)
+
+    def _match(self, user: Embedded, room: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
         model, items = self._towers()
-        return model.match_all(self.embed(users), items)
+        if self._wide is None:
+            return model.match_all(user, items), None
+        vector = F.pad(user.vector, (0, 1), value=1.0)
+        out = None if room is None else room[: len(vector)]
+        return torch.mm(vector, self._wide.T, out=out), user.bias
 
     def one(self, items: Ints, values: Floats, features: Floats | None = None) -> Floats:
         """Every item for one newcomer: [I]. The caller may write into it."""
@@ -101,8 +159,8 @@ class Exact:
     @torch.inference_mode()
     def search(self, user: Embedded, k: int, skip: History | None = None) -> Found:
         """The k best items of users who are embedded already."""
-        model, items = self._towers()
-        return top_k(model.match_all(user, items), k, skip)
+        scores, bias = self._match(user)
+        return _picked(scores.float().cpu(), bias, k, skip)
 
     @torch.inference_mode()
     def top(
@@ -115,17 +173,23 @@ class Exact:
     ) -> Found:
         """The k best items of each user, in blocks: among `only` these items, `never` those."""
         block = max(1, _SCORES // (self.model.n_items * self._width))
-        parts = []
+        parts, room = [], None
+        if self._wide is not None and len(users) > block:  # new memory costs as much as the scores
+            room = self._wide.new_empty(block, self.model.n_items)
         for start in range(0, len(users), block):
-            chosen = torch.arange(start, min(start + block, len(users)))
-            known = None if users.features is None else users.features[chosen]
-            some = Users(users.ids[chosen], pick(users.history, chosen), known)
-            scores = self.scores(some).float().cpu()
+            some, barred = users, skip
+            if len(users) > block:
+                chosen = torch.arange(start, min(start + block, len(users)))
+                known = None if users.features is None else users.features[chosen]
+                some = Users(users.ids[chosen], pick(users.history, chosen), known)
+                barred = None if skip is None else pick(skip, chosen)
+            scores, bias = self._scores(some, room)
+            scores = scores.float().cpu()
             if only is not None:
                 scores = torch.full_like(scores, -torch.inf).index_copy(1, only, scores[:, only])
             if never is not None:
                 scores = scores.index_fill(1, never, -torch.inf)
-            parts.append(top_k(scores, k, None if skip is None else pick(skip, chosen)))
+            parts.append(_picked(scores, bias, k, barred))
         if not parts:
             return Found(torch.empty(0, k), torch.empty(0, k, dtype=torch.int64))
         return Found(*(torch.cat(x) for x in zip(*parts, strict=True)))

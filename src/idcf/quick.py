@@ -9,14 +9,20 @@ from typing import Protocol
 import numpy as np
 import torch
 import torch.nn.functional as F
+from scipy.linalg.lapack import sposv
 from torch import Tensor
 
 from idcf.data.interactions import Floats, Ints
 from idcf.models import IDCF, Model
+from idcf.models.baselines import FoldIn
 from idcf.models.bayes import Bayes
+from idcf.models.idcf import part
 from idcf.models.mf import Factor
 from idcf.nn.heads import Dot
-from idcf.types import History
+from idcf.types import Embedded, History, Read, Users, pick
+
+_LARGE = 1 << 20  # numbers of a table that no longer stays near the processor
+_REACH = 1e5  # how many times what a history says may outweigh what all users share
 
 
 class Quick(Protocol):
@@ -25,20 +31,31 @@ class Quick(Protocol):
     def __call__(self, rows: Ints, values: Floats) -> Floats: ...
 
 
-def folded(model: Model) -> Folded | None:
-    """The batched way, where there is one."""
+class Batched(Protocol):
+    """Many newcomers: what `embed_users` says of them."""
+
+    def embed_users(self, users: Users) -> Embedded: ...
+
+
+def batched(model: Model) -> Batched | None:
+    """The way for many, where there is one."""
     if isinstance(model, IDCF) and model.relation.attention == "dot" and model.paths is None:
         return Folded(model)
+    if isinstance(model, FoldIn) and not model.rivals.any():
+        root, wrong = torch.linalg.cholesky_ex(model.gram.double())
+        way = None if wrong else Ridge(model, root)
+        # beyond it single precision needs a solver that is slower and safer: the model's
+        return way if way and way.reach < _REACH else None
     return None
 
 
-def quick(model: Model, way: Folded | None) -> Quick | None:
+def quick(model: Model, way: Batched | None) -> Quick | None:
     """The way for one, where there is one."""
     if isinstance(model, Bayes):
         return Evidence(model)
-    if way is not None and isinstance(way.model.backbone, Factor):
+    if isinstance(way, Folded) and isinstance(way.model.backbone, Factor):
         return Relation(way)
-    return None
+    return way if isinstance(way, Ridge) else None
 
 
 class Folded:
@@ -53,16 +70,22 @@ class Folded:
         self.ask, self.give = ask.transpose(0, 1).flatten(1).contiguous(), give.flatten(0, 1)
         self.heads, self.size = heads, size
 
-    def __call__(self, history: History) -> Tensor:
+    def embed_users(self, users: Users) -> Embedded:
+        history, strength = users.history, self.model.config.bias_strength
+        n, query = history.lengths(), self.model.read(history)
+        read = Read(query, history.owner(), 1 / (n + strength).clamp(min=1e-9), None)
+        return self.model.place(part(self._induce(query, n)), users, read)
+
+    def _induce(self, query: Tensor, n: Tensor) -> Tensor:
         """p̃ of everybody: IDCF.induce, sooner."""
-        asked = (self.model.read(history) - self.model.shift) @ self.ask
+        asked = (query - self.model.shift) @ self.ask
         keys = self.model.keys[None, None]
         mixed = F.scaled_dot_product_attention(
             asked.view(1, 1, -1, self.size), keys, keys, scale=1.0
         )
         vector = mixed.view(-1, self.heads * self.size) @ self.give
-        silent = history.lengths() == 0  # nothing known: the mean of the key users
-        return torch.where(silent[:, None], self.model.average, vector)
+        # nothing known: the mean of the key users
+        return torch.where((n == 0)[:, None], self.model.average, vector)
 
 
 class Relation:
@@ -85,7 +108,7 @@ class Relation:
         self.expected = expected if config.query == "ratings" else None
         self.base, self.usual = _array(items.bias + model.mean), not zero
         self.strength = config.bias_strength if model.rates and not zero else None
-        self.turned = np.ascontiguousarray(self.table.T)
+        self.all = Products(self.table)
         self.head = None if isinstance(model.head, Dot) else model.head
         self.items, self.device = items.vector, model.device
 
@@ -93,7 +116,7 @@ class Relation:
         latent = self.vector(rows, values)
         vector, usual = latent[:-1], latent[-1]
         if self.head is None:
-            scores = vector @ self.turned
+            scores = self.all(vector)
         else:
             user = torch.from_numpy(np.ascontiguousarray(vector))[None].to(self.device)
             scores = self.head.all(user, self.items)[0].cpu().numpy()
@@ -121,6 +144,84 @@ class Relation:
         return vector
 
 
+class Ridge:
+    """Fold-in as many equations as the history is long, where that is less than coordinates.
+
+    In coordinates z = L⁻¹q, with LLᵀ the part of the left side that all users share, Z those of the
+    history and m what the prior expects: p = m + Zᵀ(ZZᵀ + 1/α)⁻¹(own - Zm).
+    """
+
+    def __init__(self, model: FoldIn, root: Tensor) -> None:
+        self.model, self.size, self.alpha = model, model.factors.shape[1], model.alpha
+        white = torch.linalg.solve_triangular(root, model.factors.double().T, upper=False)
+        self.table, self.back = white.T.float().contiguous(), torch.linalg.inv(root).float()
+        expected = torch.linalg.solve_triangular(root, model.prior.double()[:, None], upper=False)
+        self.expected = expected[:, 0].float()
+        self.own = self.table @ self.expected  # what the prior says of every item
+        self.reach = self.alpha * self.size * float(self.table.square().sum(1).max())
+        self.base = model.base.item_bias + model.mean
+        self.target = None if model.rates else float(model.target)
+        self._rows, self._own, self._base = map(_array, (self.table, self.own, self.base))
+        self._all = Products(np.column_stack([self._rows, self._base + self._own]))
+
+    def __call__(self, rows: Ints, values: Floats) -> Floats:
+        z, n = self._rows.take(rows, 0), len(rows)
+        left = (values if self.target is None else self.target) - self._base[rows]
+        if self.target is None:
+            bias = left.sum() / np.float32(max(n + self.model.base.strength, 1e-9))
+            left -= bias
+        vector = np.ones(self.size + 1, np.float32)
+        if n <= self.size:
+            equations = z @ z.T
+            equations.ravel()[:: n + 1] += np.float32(1 / self.alpha)
+            vector[:-1] = sposv(equations, left - self._own[rows])[1] @ z
+        else:
+            equations = np.float32(self.alpha) * (z.T @ z)
+            equations.ravel()[:: self.size + 1] += 1
+            right = np.float32(self.alpha) * (left - self._own[rows]) @ z
+            vector[:-1] = sposv(equations, right)[1]
+        scores = self._all(vector)
+        if self.target is None:
+            scores += bias
+        return scores
+
+    def embed_users(self, users: Users) -> Embedded:
+        """Those with long histories are left to the model."""
+        short = users.history.lengths() <= self.size // 2
+        if bool(short.all()):
+            return self._short(users.history)
+        if not bool(short.any()):
+            return self.model.embed_users(users)
+        rows = [x.nonzero()[:, 0] for x in (short, ~short)]
+        some, rest = (Users(users.ids[x], pick(users.history, x)) for x in rows)
+        found = zip(self._short(some.history), self.model.embed_users(rest), strict=True)
+        back = torch.cat(rows).argsort()
+        return Embedded(*(torch.cat(x)[back] for x in found))
+
+    def _short(self, history: History) -> Embedded:
+        """All at once, beside rows of zeros, which change nothing."""
+        n, model = history.lengths(), self.model
+        if model.rates:
+            bias, own = model.base.residual(history)
+        else:
+            bias, own = (
+                torch.zeros(len(n), device=n.device),
+                model.target - self.base[history.items],
+            )
+        place = torch.arange(int(n.max()) if len(n) else 0, device=n.device)
+        there = place < n[:, None]
+        z = self.table.new_zeros(*there.shape, self.size)
+        z[there] = self.table[history.items]
+        left = self.table.new_zeros(there.shape)
+        left[there] = own - self.own[history.items]
+        equations = z @ z.mT
+        equations.diagonal(dim1=1, dim2=2).add_(1 / self.alpha)
+        found = torch.cholesky_solve(left[..., None], torch.linalg.cholesky(equations))
+        vector = (self.expected + (found.mT @ z)[:, 0]) @ self.back
+        silent = (n == 0)[:, None] & (not model.rates)  # item means answer where there are ratings
+        return Embedded(torch.cat([vector.masked_fill(silent, 0), silent.to(vector)], 1), bias)
+
+
 class Evidence:
     """One newcomer of a posterior: `Bayes.posterior` on arrays of one row."""
 
@@ -136,13 +237,13 @@ class Evidence:
         link[:, 0] -= torch.einsum("f,tfd->td", model.shift.double(), link[:, 1:])
         self.basis, self.link = _array(model.basis), _array(link.transpose(0, 1).flatten(1))
         items = model.catalogue()
-        self.turned = np.ascontiguousarray(_array(items.vector[:, :-1]).T)
+        self.all = Products(_array(items.vector[:, :-1]))
         self.base = _array(items.bias + model.mean)
         self.selection = _array(model.selection).tolist()
 
     def __call__(self, rows: Ints, values: Floats) -> Floats:
         solved = self.vector(rows, values)
-        scores: Floats = solved[:, :-1].reshape(-1) @ self.turned
+        scores = self.all(solved[:, :-1].reshape(-1))
         scores += self.base
         rest = 1 / (1 + len(rows))
         scores += solved[:, -1].mean() + self.selection[0] * rest**0.5 + self.selection[1] * rest
@@ -168,6 +269,23 @@ class Evidence:
         right += (read @ self.link).reshape(shape)
         solved: Floats = np.linalg.solve(left, right[..., None])[..., 0]
         return solved
+
+
+class Products:
+    """One vector with all rows of a table. NumPy is called sooner, torch reads memory faster."""
+
+    def __init__(self, table: Floats) -> None:
+        small = table.size < _LARGE
+        self._turned = np.ascontiguousarray(table.T) if small else None
+        self._rows = None if small else torch.from_numpy(np.ascontiguousarray(table))
+
+    def __call__(self, vector: Floats) -> Floats:
+        if self._turned is not None:
+            near: Floats = vector @ self._turned
+            return near
+        assert self._rows is not None
+        found: Floats = torch.mm(torch.from_numpy(vector)[None], self._rows.T)[0].numpy()
+        return found
 
 
 def _array(x: Tensor) -> Floats:

@@ -35,12 +35,13 @@ def cohorts(model: Bayes, users: Users) -> Tensor:
 
 
 @torch.inference_mode()
-def gains(model: Bayes, users: Users) -> Tensor:
+def gains(model: Bayes, users: Users, *, known: bool = False) -> Tensor:
     """What an answer about each item is expected to tell: [B, I].
 
     With S the covariance of the user and M the mean of ff' over what people rate, an answer about
     f lowers the expected variance tr SM by f'SMSf / (1/α + f'Sf). It comes only from somebody who
-    knows the item: so many as key users rated it.
+    knows the item, so unless all are `known` it is weighed by how many key users rated it: by the
+    root of that, because what everybody knows tells less than the model believes.
     """
     factor = model.posterior(users).factor
     covariance = torch.cholesky_inverse(factor)  # [B, T, D, D]
@@ -48,8 +49,7 @@ def gains(model: Bayes, users: Users) -> Tensor:
     f = torch.cat([means[..., :-1], torch.ones_like(means[..., :1])], -1)
     share = model.raters / model.raters.sum().clamp(min=1)
     asked = f.mT @ (share[:, None] * f)
-    worth = covariance @ asked @ covariance
-    said = torch.einsum("tid,btde,tie->bti", f, worth, f)
-    noise = 1 / model.noise[:, None] + torch.einsum("tid,btde,tie->bti", f, covariance, f)
-    knows = model.raters / model.raters.max().clamp(min=1)
-    return (said / noise).mean(1) * knows
+    said = ((f @ (covariance @ asked @ covariance)) * f).sum(-1)
+    noise = 1 / model.noise[:, None] + ((f @ covariance) * f).sum(-1)
+    gain = (said / noise).mean(1)
+    return gain if known else gain * (model.raters / model.raters.max().clamp(min=1)).sqrt()

@@ -23,7 +23,7 @@ from idcf.data.interactions import Interactions
 from idcf.data.parsers import read_interactions
 from idcf.data.side import beside
 from idcf.desk import Asked, Desk
-from idcf.errors import ConfigError
+from idcf.errors import ConfigError, require_count
 from idcf.export import export
 from idcf.growing import grow
 from idcf.known import known
@@ -223,7 +223,7 @@ class Recommender:
         standard deviation of the rating.
         """
         desk = self._desk()
-        _require_count(n)
+        require_count(n)
         if users is not None and (history is not None or features is not None):
             raise ConfigError("give either a history (and features) or users, not both")
         filters = desk.filters(candidates, exclude, filter_seen)
@@ -256,7 +256,7 @@ class Recommender:
 
     def similar_items(self, item: Any, n: int = 10) -> Recommendations:
         """The items most like this one; the score is their likeness."""
-        _require_count(n)
+        require_count(n)
         return self._desk().similar(item, n)
 
     def explain(self, history: Any, item: Any) -> Explanation:
@@ -264,11 +264,14 @@ class Recommender:
         desk = self._desk()
         return explain(desk, desk.reader.one(history), desk.reader.row(item))
 
-    def next_question(self, history: Any = None, n: int = 5) -> list[Question]:
-        """The items whose answer would tell most about a newcomer, the best first."""
-        _require_count(n)
+    def next_question(
+        self, history: Any = None, n: int = 5, *, candidates: Iterable[Any] | None = None
+    ) -> list[Question]:
+        """The items whose answer would tell most about a newcomer, the best first. Whether they
+        know an item is guessed, unless `candidates` are given: items that they do know."""
+        require_count(n)
         desk = self._desk()
-        return questions(desk, desk.reader.one(history), n)
+        return questions(desk, desk.reader.one(history), n, candidates)
 
     @property
     def desk(self) -> Desk:
@@ -293,8 +296,3 @@ class Recommender:
 
     def _desk(self) -> Desk:
         return self._work().desk
-
-
-def _require_count(n: int) -> None:
-    if not isinstance(n, int | np.integer) or n < 1:
-        raise ConfigError(f"n must be a whole number from 1, got {n!r}")

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import Any
+
 import numpy as np
 
 from idcf.answers import Cohort, Explanation, Question, Reason
@@ -46,12 +49,20 @@ def _cohorts(desk: Desk, model: Bayes, users: Users) -> tuple[Cohort, ...]:
     )
 
 
-def questions(desk: Desk, read: Read, n: int) -> list[Question]:
-    """The items whose answer would tell most, without those that they have told of already."""
+def questions(
+    desk: Desk, read: Read, n: int, candidates: Iterable[Any] | None = None
+) -> list[Question]:
+    """The items whose answer would tell most, without those that they have told of already. Only
+    of candidates they are taken to know all."""
     model = desk.index.model
     if not isinstance(model, Bayes):
         raise ConfigError(no_posterior("next_question", desk.source))
-    gain = gains(model, as_users([read]).to(model.device))[0].cpu().numpy()
+    users = as_users([read]).to(model.device)
+    gain = gains(model, users, known=candidates is not None)[0].cpu().numpy()
+    if candidates is not None:
+        others = np.ones(len(gain), bool)
+        others[desk.reader.rows(candidates, "candidates")] = False
+        gain[others] = NEVER
     gain[read.rows] = NEVER
     rows = best_of(gain, n).tolist()
     return [Question(desk.ids[r], desk.titles[r], float(gain[r])) for r in rows]

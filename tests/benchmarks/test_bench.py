@@ -49,7 +49,7 @@ def test_quick_run_writes_figures_report_and_picture(tmp_path: Path) -> None:
 def test_an_unknown_part_is_named(tmp_path: Path) -> None:
     done = run("--only", "speed", "--out", str(tmp_path / "never"))
     assert done.returncode == 2
-    assert "no part called speed; there are adaption, serving, scaling" in done.stderr
+    assert "no part called speed; there are adaption, serving, peers, scaling" in done.stderr
     assert not (tmp_path / "never").exists()
 
 

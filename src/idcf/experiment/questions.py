@@ -67,7 +67,7 @@ def _worth(model: Bayes, table: Interactions, told: Interactions) -> Worth:
     who = np.flatnonzero(table.counts())
     for at in range(0, len(who), _AT_ONCE):
         some = who[at : at + _AT_ONCE]
-        found = gains(model, told.people(some).to(model.device)).cpu()
+        found = gains(model, told.people(some).to(model.device), known=True).cpu()
         rows = np.concatenate([order[start[u] : start[u + 1]] for u in some])
         place = torch.from_numpy(np.searchsorted(some, table.user[rows]))
         out[rows] = found[place, torch.from_numpy(table.item[rows])].numpy()
