@@ -25,7 +25,7 @@ from idcf.types import Embedded, History, Users, pick
 
 _SCORES = 1 << 22  # at a time, so that memory stays bounded and blocks stay near
 _WORTH = 8  # lines of a fold, or it does not pay
-_HIDDEN = 32  # numbers that a network keeps for each score
+_HIDDEN = 64  # numbers that a network keeps for each score, about
 
 
 class Found(NamedTuple):
