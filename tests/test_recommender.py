@@ -387,3 +387,17 @@ def test_how_sure_features_make_a_posterior() -> None:
     sure = made.predict_interval({}, ["i8"], features={"likes": "even"})
     unsure = made.predict_interval({}, ["i8"])
     assert sure.score > unsure.score
+
+
+def test_reasons_and_questions_know_the_features_too() -> None:
+    made, told = knowing(), {"likes": "even"}
+    why = made.explain(EVEN, "i9", features=told)
+    assert why.score == pytest.approx(made.predict(EVEN, ["i9"], features=told)[0], abs=1e-4)
+    for reason in why.reasons:  # what is left out is the item alone, the features stay
+        rest = {k: v for k, v in EVEN.items() if k != reason.item_id}
+        without = made.predict(rest, ["i9"], features=told)[0]
+        assert reason.effect == pytest.approx(why.score - without, abs=1e-4)
+    # they move what is expected of somebody, not how sure it is, so the questions stay
+    assert made.next_question(EVEN, 3, features=told) == made.next_question(EVEN, 3)
+    with pytest.raises(DataError, match="lieks"):
+        made.next_question(features={"lieks": "odd"})

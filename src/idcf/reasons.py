@@ -13,14 +13,17 @@ from idcf.types import History, Users
 
 
 @torch.inference_mode()
-def leave_one_out(model: Model, rows: Ints, values: Floats, item: int) -> tuple[float, list[float]]:
+def leave_one_out(
+    model: Model, rows: Ints, values: Floats, item: int, features: Floats | None = None
+) -> tuple[float, list[float]]:
     """The score of an item, and what it owes to each row of the history: the score with it, less
     the score without. Exact: nothing is linearised, everybody is answered in one pass."""
     n = len(rows)
     kept = np.concatenate([np.arange(n), *(np.delete(np.arange(n), k) for k in range(n))])
     offsets = np.concatenate([[0, n], n + (n - 1) * np.arange(1, n + 1)])
     history = History(*(torch.from_numpy(x) for x in (rows[kept], values[kept], offsets)))
-    users = Users(torch.full((n + 1,), -1), history).to(model.device)
+    known = None if features is None else torch.from_numpy(features).expand(n + 1, -1)
+    users = Users(torch.full((n + 1,), -1), history, known).to(model.device)
     asked = torch.full((n + 1, 1), item, device=model.device)
     scores = model(users, asked, torch.arange(n + 1, device=model.device))[:, 0].tolist()
     return scores[0], [scores[0] - x for x in scores[1:]]

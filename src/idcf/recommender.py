@@ -259,19 +259,18 @@ class Recommender:
         require_count(n)
         return self._desk().similar(item, n)
 
-    def explain(self, history: Any, item: Any) -> Explanation:
+    def explain(self, history: Any, item: Any, *, features: Any = None) -> Explanation:
         """Why this item is recommended: which of their own items, which cohorts of key users."""
         desk = self._desk()
-        return explain(desk, desk.reader.one(history), desk.reader.row(item))
+        return explain(desk, desk.read(history, features), desk.reader.row(item))
 
     def next_question(
-        self, history: Any = None, n: int = 5, *, candidates: Iterable[Any] | None = None
+        self, history: Any = None, n: int = 5, *, candidates: Any = None, features: Any = None
     ) -> list[Question]:
         """The items whose answer would tell most about a newcomer, the best first. Whether they
         know an item is guessed, unless `candidates` are given: items that they do know."""
         require_count(n)
-        desk = self._desk()
-        return questions(desk, desk.reader.one(history), n, candidates)
+        return questions(self._desk(), self._desk().read(history, features), n, candidates)
 
     @property
     def desk(self) -> Desk:

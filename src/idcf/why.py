@@ -24,7 +24,7 @@ def explain(desk: Desk, read: Read, row: int) -> Explanation:
     model = desk.index.model
     if not model.inductive:
         raise ConfigError(f"{type(model).__name__} knows no newcomers: there is nothing to explain")
-    score, effects = leave_one_out(model, read.rows, read.values, row)
+    score, effects = leave_one_out(model, read.rows, read.values, row, read.features)
     own = zip(read.rows.tolist(), read.values.tolist(), effects, strict=True)
     reasons = [Reason(desk.ids[r], desk.titles[r], v, e) for r, v, e in own]
     reasons.sort(key=lambda x: -abs(x.effect))

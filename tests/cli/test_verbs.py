@@ -233,6 +233,13 @@ def test_train_with_features(ratings_file: Callable[..., Path], tmp_path: Path) 
     words = ("--feature", "group=a", "--feature", "age=30", "-n", "3", "--json")
     said = json.loads(call("recommend", str(tmp_path / "m"), *words))
     assert [x["item_id"] for x in said["items"]] == [x.item_id for x in found]
+    words = ("--rate", "i2=5", "--feature", "group=a", "--feature", "age=30", "--json")
+    told = json.loads(call("recommend", str(tmp_path / "m"), *words, "-n", "1", "--explain"))
+    because = made.explain(
+        {"i2": 5}, told["items"][0]["item_id"], features={"group": "a", "age": 30}
+    )
+    assert told["items"][0]["reasons"][0]["effect"] == pytest.approx(because.reasons[0].effect)
+    assert told["items"][0]["cohorts"][0]["weight"] == pytest.approx(because.cohorts[0].weight)
 
 
 def test_doctor(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

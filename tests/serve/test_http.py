@@ -98,6 +98,12 @@ def test_features_tell_what_people_like(client: httpx2.Client) -> None:
             assert scores[0]["score"] == pytest.approx(expected[0].score, abs=1e-4)
             vector = httpx2.post(f"{address}/v1/embed", json=told).json()["vector"]
             assert vector == pytest.approx(made.embed(features={"likes": likes}), abs=1e-4)
+            why = {**told, "item_id": expected[0].item_id}
+            because = httpx2.post(f"{address}/v1/explain", json=why).json()
+            assert because["score"] == pytest.approx(expected[0].score, abs=1e-4)
+            asks = httpx2.post(f"{address}/v1/next-question", json={**told, "n": 3}).json()["items"]
+            wanted = made.next_question(n=3, features={"likes": likes})
+            assert [x["item_id"] for x in asks] == [x.item_id for x in wanted]
         strange = httpx2.post(f"{address}/v1/recommend", json={"features": {"lieks": "odd"}})
         assert strange.status_code == 422
         assert "likes" in strange.json()["detail"]

@@ -75,7 +75,7 @@ def recommend(
     found = recommender.recommend(history, n=n, exclude=never, features=features, std=sure)
     why: list[Explanation] = []
     if explain:
-        why = [recommender.explain(history, x.item_id) for x in found]
+        why = [recommender.explain(history, x.item_id, features=features) for x in found]
     if as_json:
         typer.echo(json.dumps(_plain(found, why), indent=2, ensure_ascii=False))
     else:

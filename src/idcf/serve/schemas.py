@@ -98,6 +98,7 @@ class Why(Struct, forbid_unknown_fields=True, frozen=True, gc=False):
 
     item_id: Id
     history: History = []
+    features: Features = {}
 
 
 class Reason(Struct, frozen=True):
@@ -133,6 +134,7 @@ class Next(Struct, forbid_unknown_fields=True, frozen=True, gc=False):
     history: History = []
     n: Annotated[int, Meta(ge=1, le=50)] = 1
     exclude: Ids = []
+    features: Features = {}
 
 
 class Question(Struct, frozen=True):

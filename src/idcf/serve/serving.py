@@ -16,6 +16,7 @@ from idcf.desk import Asked, Desk, Filters, Recommendations
 from idcf.errors import ConfigError, DataError
 from idcf.recommender import Recommender
 from idcf.serve import schemas as s
+from idcf.why import explain, questions
 
 _DIGITS = 5  # beyond it scores differ with the size of a pass, as sums round differently
 _ALL = Filters()
@@ -105,8 +106,8 @@ class Serving:
 
     def explain(self, why: s.Why) -> s.Because:
         self._require([why.item_id], "item_id")
-        read = self._history(why.history)
-        found = self.recommender.explain(self._told(read), why.item_id)
+        read = self._person(why)
+        found = explain(self.desk, read, self.desk.reader.row(why.item_id))
         return s.Because(
             item_id=str(found.item_id),
             title=found.title,
@@ -124,14 +125,14 @@ class Serving:
 
     def next_question(self, person: s.Next) -> s.Questions:
         """What to ask them. Items to skip are asked for in excess and dropped."""
-        read = self._history(person.history)
+        read = self._person(person)
         skip = {str(x) for x in person.exclude}
-        found = self.recommender.next_question(self._told(read), person.n + len(skip))
+        found = questions(self.desk, read, person.n + len(skip))
         kept = [x for x in found if str(x.item_id) not in skip][: person.n]
         items = [s.Question(str(x.item_id), x.title, round(x.gain, _DIGITS)) for x in kept]
         return s.Questions(items, _texts(read.unknown))
 
-    def _person(self, who: s.Ask | s.Person | s.Pairs) -> Read:
+    def _person(self, who: s.Ask | s.Person | s.Pairs | s.Why | s.Next) -> Read:
         read = self._history(who.history)
         return told(read, self.desk.features, who.features) if who.features else read
 
@@ -142,10 +143,6 @@ class Serving:
         return self.desk.reader.pairs(
             [(x.item_id, usual if x.rating is None else x.rating) for x in history]
         )
-
-    def _told(self, read: Read) -> dict[Any, float]:
-        ids = self.desk.ids
-        return {ids[r]: v for r, v in zip(read.rows.tolist(), read.values.tolist(), strict=True)}
 
     def _require(self, items: Sequence[Any], what: str) -> None:
         for item in items:
