@@ -18,6 +18,7 @@ from idcf.types import History, Users
 
 torch.set_num_threads(1)
 FAST = {
+    "embedding_size": 16,
     "user_scale": 1.0,
     "scale": 0.1,
     "train.epochs": 30,

@@ -93,7 +93,7 @@ def test_training_by_hand_is_training(monkeypatch):
         monkeypatch.setattr(by_hand, "wanted", lambda wanted=wanted: wanted)
         model = build(sample=5)
         if not wanted:
-            monkeypatch.setattr(IDCF, "plain", False)
+            monkeypatch.setattr("idcf.models.idcf._plain", lambda model: False)
         config = TrainConfig(learning_rate=0.01)
         fit(model, lambda _, model=model: model.ahead(some()), adapt(0.1), config, epochs=2)
         ends.append(model.state_dict())

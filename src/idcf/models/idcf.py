@@ -149,7 +149,7 @@ class IDCF(Wrapper):
                     strict=True,
                 )
                 reads = [Read(*mine) for mine in parts]
-                small = self.plain and silent is None and some[0].items.shape[1] == 1
+                small = _plain(self) and silent is None and some[0].items.shape[1] == 1
                 made = [*self._ready(some, reads)] if small else repeat(None, len(some))
             for batch, read, mine in zip(some, reads, made, strict=True):
                 yield batch.having(read, mine)
@@ -159,19 +159,6 @@ class IDCF(Wrapper):
         scale, strength = self.relation.scale * self.key_scale, self.config.bias_strength
         tables = (self.backbone.users, self.backbone.items)
         return by_hand.ready(some, reads, keys, scale, strength, tables, self.mean)
-
-    @property
-    def plain(self) -> bool:
-        """Does adaption move nothing but dot attention and a perceptron? See `nn.by_hand`."""
-        return (
-            isinstance(self.head, Perceptron)
-            and self.relation.attention == "dot"
-            and self.paths is None
-            and self.rates
-            and self.config.bias == "inferred"
-            and self.device.type == "cpu"
-            and not any(p.requires_grad for p in self.backbone.parameters())
-        )
 
     def take_in(self, history: History) -> Read:
         """All that is read of histories: d_u' to unit variance, and what infers a bias."""
@@ -203,3 +190,16 @@ def part(latent: Tensor) -> Embedded:
     """[B, D + 1] as vector and bias."""
     vector, bias = latent.split_with_sizes([latent.shape[1] - 1, 1], 1)
     return Embedded(vector, bias.squeeze(1))
+
+
+def _plain(model: IDCF) -> bool:
+    """Does adaption move nothing but dot attention and a perceptron? See `nn.by_hand`."""
+    return (
+        isinstance(model.head, Perceptron)
+        and model.relation.attention == "dot"
+        and model.paths is None
+        and model.rates
+        and model.config.bias == "inferred"
+        and model.device.type == "cpu"
+        and not any(p.requires_grad for p in model.backbone.parameters())
+    )
