@@ -229,7 +229,10 @@ class _Part:
             return "orders only: no ratings"
         training = GROUPS[column.users]
         failed = self.data.failures.get((self.split, model, preset, training), "")
-        return f"failed: {failed[:_SHORT]}" if failed else "not run"
+        if failed:
+            return f"failed: {failed[:_SHORT]}"
+        reason = self.spec.why_not(column.dataset, model, preset)
+        return f"not run: {reason}" if reason else "not run"
 
     def _against(self, model: str) -> str:
         if model == self.simple:

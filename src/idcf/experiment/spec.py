@@ -67,6 +67,7 @@ class Spec:
     splits: Mapping[str, Cut] = field(default_factory=lambda: {"": Cut()})
     settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     pairs_only: tuple[str, ...] = ()  # systems that never rank a whole catalogue
+    not_run: Mapping[str, str] = field(default_factory=dict)  # why: see `why_not`
 
     def check(self) -> None:
         """Every name in it must exist."""
@@ -84,6 +85,10 @@ class Spec:
             self._known("system", name, self.systems)
         for name in self.settings:
             self._known("dataset", name, {*self.datasets, "*"})
+        for name in (part for key in self.not_run for part in key.split()):
+            self._known(
+                "dataset, system or preset", name, {*self.datasets, *self.systems, *PRESETS}
+            )
         if self.seeds < 1:
             raise ConfigError(f"{self.name}: seeds is {self.seeds}: give at least 1")
         for block in self.paper:
@@ -137,6 +142,12 @@ class Spec:
             and f"{column.users} {column.metric}" in b.columns
             for b in self.paper
         )
+
+    def why_not(self, *names: str) -> str:
+        """Why a run of this data set, system and preset was not made, where the file says so: of
+        the keys that name nothing else, the one that names most of them."""
+        keys = [key for key in self.not_run if {*key.split()} <= {*names}]
+        return self.not_run[max(keys, key=lambda key: len(key.split()))] if keys else ""
 
     def split_name(self, dataset: str, label: str) -> str:
         """What rows of this cut call their split."""
