@@ -99,7 +99,7 @@ def test_fold_in_by_the_history_equals_the_model(
     users = people(40)
     plain = model.rank(users)
     index = Exact(model)
-    assert index._quick is not None
+    assert index.way is not None
     torch.testing.assert_close(index.scores(users), plain, rtol=1e-4, atol=1e-4)
     for row, mine in zip(plain, parts_of(users), strict=True):
         one = torch.from_numpy(index.one(*mine))
@@ -115,7 +115,7 @@ def test_fold_in_without_a_penalty_is_left_to_the_model() -> None:
     model.factors.copy_(torch.randn_like(model.factors))
     for weight in (0.0, 1e-9):
         model.gram.copy_(weight * torch.eye(16))
-        assert Exact(model)._quick is None
+        assert Exact(model).way is None
 
 
 def test_what_is_skipped_comes_last_or_not_at_all() -> None:

@@ -9,6 +9,7 @@ from idcf.data.histories import Read, as_users
 from idcf.data.synthetic import checkerboard
 from idcf.index import Exact
 from idcf.models.bayes import Bayes, BayesConfig, Moments
+from idcf.quick import Evidence
 from idcf.sure import Sure
 
 torch.set_num_threads(1)
@@ -51,3 +52,7 @@ def test_deviations_and_vectors_equal_the_models() -> None:
     )
     assert torch.equal(found.rows, whole.rows)
     torch.testing.assert_close(found.scores, whole.scores)
+    assert isinstance(index.way, Evidence)
+    for read, asked, expected in zip(reads, rows.numpy(), slow.numpy(), strict=True):
+        alone = sure.one(index.way, (read.rows, read.values), asked)
+        np.testing.assert_allclose(alone, expected, rtol=1e-4)

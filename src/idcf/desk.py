@@ -23,6 +23,7 @@ from idcf.data.side import newcomer, newcomers
 from idcf.errors import ConfigError
 from idcf.index import Exact, Found, best_of
 from idcf.models.bayes import Bayes
+from idcf.quick import Evidence
 from idcf.sure import Sure
 from idcf.types import Users
 
@@ -103,10 +104,21 @@ class Desk:
         if filters.never is not None:
             order[filters.never] = NEVER
         rows = best_of(order, n)
-        sure = None
-        if std and self.posterior is not None:
-            sure = self.deviations(as_users([read]), rows[None])[0].tolist()
+        sure = self._sure_of(read, rows).tolist() if std and self.posterior is not None else None
         return self.listed(rows.tolist(), scores[rows].tolist(), read, sure)
+
+    def _sure_of(self, read: Read, rows: Ints) -> Floats:
+        """How sure a posterior model is of these items of one person."""
+        way = self.index.way
+        if (
+            self.posterior
+            and isinstance(way, Evidence)
+            and len(read.rows)
+            and read.features is None
+        ):
+            return self.posterior.one(way, (read.rows, read.values), rows)
+        found: Floats = self.deviations(as_users([read]), rows[None])[0]
+        return found
 
     def answer(self, asked: Sequence[Asked]) -> list[Recommendations]:
         """Many newcomers in one pass, each with an n and filters of their own."""
@@ -200,7 +212,7 @@ class Desk:
     def predict(self, read: Read, items: Iterable[Any], sure: bool) -> tuple[Floats, Floats]:
         """Scores and, if asked, standard deviations of some items for one newcomer."""
         rows = [self.reader.row(x) for x in items]
-        std = self.deviations(as_users([read]), np.array([rows]))[0] if sure else np.empty(0)
+        std = self._sure_of(read, np.array(rows)) if sure else np.empty(0)
         scores = self.index.one(read.rows, read.values, read.features)[rows]
         return scores, std.astype(np.float32)
 

@@ -114,7 +114,7 @@ class Exact:
                 self.items = Embedded(self._wide[:, :-1], bias)
             self._width = 1 if self.items is None or self._wide is not None else _HIDDEN
             self._batched: Batched | None = batched(model)
-            self._quick: Quick | None = quick(model, self._batched)
+            self.way: Quick | None = quick(model, self._batched)  # for one newcomer
 
     @torch.inference_mode()
     def embed(self, users: Users) -> Embedded:
@@ -147,8 +147,8 @@ class Exact:
 
     def one(self, items: Ints, values: Floats, features: Floats | None = None) -> Floats:
         """Every item for one newcomer: [I]. The caller may write into it."""
-        if self._quick is not None and len(items) and features is None:
-            return self._quick(items, values)  # frozen, so nothing is recorded for gradients
+        if self.way is not None and len(items) and features is None:
+            return self.way(items, values)  # frozen, so nothing is recorded for gradients
         lengths = torch.tensor([0, len(items)])
         history = History(torch.from_numpy(items), torch.from_numpy(values), lengths)
         known = None if features is None else torch.from_numpy(features)[None]

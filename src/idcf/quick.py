@@ -251,6 +251,10 @@ class Evidence:
 
     def vector(self, rows: Ints, values: Floats) -> Floats:
         """(p_u, b_u) in each block: [T, D]."""
+        return self.believe(rows, values)[0]
+
+    def believe(self, rows: Ints, values: Floats) -> tuple[Floats, Floats]:
+        """The same, and how precisely it is known: [T, D, D]."""
         n, shape = len(rows), (self.blocks, self.size)
         own, told = values - np.float32(self.mean), self.means.take(rows, 0)
         first = np.add.reduce(told, 0).reshape(shape)
@@ -268,7 +272,7 @@ class Evidence:
         right *= self.noise
         right += (read @ self.link).reshape(shape)
         solved: Floats = np.linalg.solve(left, right[..., None])[..., 0]
-        return solved
+        return solved, left
 
 
 class Products:

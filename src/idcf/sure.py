@@ -6,11 +6,14 @@ it; here terms that are linear in the moments are added up over blocks in one pr
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from idcf.data.interactions import Floats, Ints
 from idcf.models.bayes import Bayes, Belief
+from idcf.quick import Evidence
 from idcf.types import Embedded, Users
 
 
@@ -23,6 +26,9 @@ class Sure:
         low = torch.tril_indices(size, size, device=model.device)
         self._place = low[0] * size + low[1]  # of a packed product in a square one
         self._twice = 2 - (low[0] == low[1]).float()
+        self._unknown = float((1 / model.noise).mean())  # whatever is known of a person
+        self._stretch = float(model.stretch)
+        self._of_one = self._place.cpu().numpy(), self._twice.cpu().numpy()
 
     @torch.inference_mode()
     def believe(self, users: Users) -> Belief:
@@ -60,3 +66,23 @@ class Sure:
         inside = total.clamp(min=0) / blocks + (1 / model.noise).mean()
         between = (expected + own[:, None]).var(-1, correction=0)
         return model.stretch * (inside + between).sqrt()
+
+    def one(self, way: Evidence, history: tuple[Ints, Floats], rows: Ints) -> Floats:
+        """The same of one newcomer with a history, on arrays: [K]."""
+        mean, precision = way.believe(*history)
+        covariance, own = np.linalg.inv(precision), mean[:, -1]
+        place, twice = self._of_one
+        w = np.column_stack([mean[:, :-1], np.ones_like(own)])
+        item = way.means.take(rows, 0).reshape(-1, *mean.shape)
+        expected = (item * w).sum(-1)  # [K, T]
+        square = w[:, :, None] * w[:, None, :]
+        square[:, :-1, :-1] += covariance[:, :-1, :-1]
+        packed = square.reshape(len(w), -1)[:, place] * twice
+        crossed = covariance[..., -1].copy()
+        crossed[:, -1] = 0
+        total = way.seconds.take(rows, 0) @ packed.reshape(-1)
+        total += 2 * (item.reshape(len(rows), -1) @ crossed.reshape(-1))
+        total += covariance[:, -1, -1].sum() - np.square(expected).sum(-1)
+        inside = np.maximum(total, 0) / len(w) + np.float32(self._unknown)
+        found: Floats = self._stretch * np.sqrt(inside + (expected + own).var(-1))
+        return found.astype(np.float32)
