@@ -46,7 +46,7 @@ def test_a_row_has_exactly_these_fields() -> None:
 
 
 def test_ratings_have_their_metrics_and_floors_come_first() -> None:
-    rows = run.evaluate(world(), ["als", "bias"], ["new", "all"])
+    rows = run.evaluate(run.Plan(world(), ["als", "bias"], ["new", "all"]))
     models = list(dict.fromkeys(r.model for r in rows))
     assert models == ["random", "item-mean", "popularity", "als", "bias"]
     for users in ("new", "all"):
@@ -59,7 +59,7 @@ def test_ratings_have_their_metrics_and_floors_come_first() -> None:
 
 def test_no_lists_of_whom_a_catalogue_costs_too_much() -> None:
     options = {"train.epochs": 1, "size": 4}
-    rows = run.evaluate(world(), ["igmc"], ["new"], options=options)
+    rows = run.evaluate(run.Plan(world(), ["igmc"], ["new"], options=options))
     assert [r.metric for r in rows if r.model == "igmc"] == RATED[:3]
 
 
@@ -69,7 +69,7 @@ def test_implicit_feedback_has_its_own_metrics() -> None:
         "alpha": 10.0,
         "reg": 10.0,
     }  # 26 key users tell too little to tune
-    rows = run.evaluate(world(implicit=True), ["als"], ["new", "few-shot"], options=small)
+    rows = run.evaluate(run.Plan(world(implicit=True), ["als"], ["new", "few-shot"], options=small))
     assert list(dict.fromkeys(r.model for r in rows)) == ["random", "popularity", "als"]
     found = {(r.model, r.metric): r.value for r in rows if r.users == "new"}
     assert [m for model, m in found if model == "als"] == [*PLAIN, "ndcg@20"]
@@ -80,7 +80,7 @@ def test_implicit_feedback_has_its_own_metrics() -> None:
 
 def test_the_same_seeds_give_the_same_rows() -> None:
     def once() -> list[Row]:
-        return timeless(run.evaluate(world(), ["idcf-dot"], ["new"], 2))
+        return timeless(run.evaluate(run.Plan(world(), ["idcf-dot"], ["new"], 2)))
 
     one, two = once(), once()
     assert one == two
@@ -93,9 +93,7 @@ def test_several_processes_give_the_rows_of_one() -> None:
 
     def rows(jobs: int) -> list[Row]:
         found = run.evaluate(
-            world(),
-            ["als", "pmf"],
-            ["few-shot"],
+            run.Plan(world(), ["als", "pmf"], ["few-shot"]),
             jobs=jobs,
             keep=lambda model, users, seed, trained: kept.append(model),
         )
@@ -113,7 +111,7 @@ def test_few_shot_and_all_share_one_training(monkeypatch: pytest.MonkeyPatch) ->
         return train(name, job, options=None)
 
     monkeypatch.setattr(run, "train", spy)
-    rows = run.evaluate(world(), ["bias"], ["few-shot", "all", "new"], 2)
+    rows = run.evaluate(run.Plan(world(), ["bias"], ["few-shot", "all", "new"], 2))
     assert [j for j in jobs if j[0] == "bias"] == [
         ("bias", "few-shot", 0),
         ("bias", "few-shot", 1),
@@ -128,7 +126,7 @@ def test_few_shot_and_all_share_one_training(monkeypatch: pytest.MonkeyPatch) ->
 def test_transductive_models_have_no_rows_for_new_users(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    rows = run.evaluate(world(), ["pmf"], ["new", "few-shot"])
+    rows = run.evaluate(run.Plan(world(), ["pmf"], ["new", "few-shot"]))
     assert {r.users for r in rows if r.model == "pmf"} == {"few-shot"}
     assert "note: pmf knows only the users it was trained on" in capsys.readouterr().err
 
@@ -138,9 +136,7 @@ def test_key_users_are_answered_by_the_backbone() -> None:
     split, name = standard_split(data)
     kept: list[Trained] = []
     rows = run.evaluate(
-        data,
-        ["idcf-dot"],
-        ["all"],
+        run.Plan(data, ["idcf-dot"], ["all"]),
         split=(split, name),
         keep=lambda model, users, seed, trained: kept.append(trained),
     )
@@ -176,7 +172,7 @@ def test_measures_are_those_of_the_metrics() -> None:
 
 def test_ratings_below_zero_have_gains_all_the_same() -> None:
     usual, low = (
-        {(r.model, r.metric): r.value for r in run.evaluate(world(shift=s), ["bias"])}
+        {(r.model, r.metric): r.value for r in run.evaluate(run.Plan(world(shift=s), ["bias"]))}
         for s in (-1, -4)  # 0..4, and -3..1
     )
     assert low["bias", "rmse"] == pytest.approx(usual["bias", "rmse"], rel=1e-4)
@@ -194,7 +190,7 @@ def test_negatives_are_the_same_for_everybody() -> None:
 def test_nobody_to_ask_is_an_error() -> None:
     data = world()
     with pytest.raises(DataError, match=r"none of the 0 users.*--key-threshold"):
-        run.evaluate(data, ["bias"], split=standard_split(data, threshold=1))
+        run.evaluate(run.Plan(data, ["bias"]), split=standard_split(data, threshold=1))
 
 
 @pytest.mark.parametrize(
@@ -229,7 +225,7 @@ def test_options_are_for_all_or_for_one() -> None:
 
 
 def test_rows_are_written_whole(tmp_path: Path) -> None:
-    rows = run.evaluate(world(), ["bias"])
+    rows = run.evaluate(run.Plan(world(), ["bias"]))
     path = tmp_path / "new" / "rows.json"
     write_json(rows, path)
     assert json.loads(path.read_text()) == [asdict(r) for r in rows]
@@ -243,7 +239,7 @@ def test_rows_are_written_whole(tmp_path: Path) -> None:
 def test_a_small_catalogue_is_ranked_whole(ratings_file: Callable[..., Path]) -> None:
     rng = np.random.default_rng(1)
     table: Interactions = checkerboard(40, 9, rng, few=3, many=6)
-    rows = run.evaluate(Dataset("small", table, None, None, {}, 5), ["bias"])
+    rows = run.evaluate(run.Plan(Dataset("small", table, None, None, {}, 5), ["bias"]))
     found = {(r.model, r.metric): r.value for r in rows}
     assert found["bias", "recall@20"] == 1 == found["random", "recall@20"]
 

@@ -13,7 +13,7 @@ from idcf.data.interactions import Interactions, Vocab
 from idcf.data.sources import Dataset
 from idcf.errors import DataError
 from idcf.experiment.protocol import open_dataset, standard_split
-from idcf.experiment.run import evaluate
+from idcf.experiment.run import Plan, evaluate
 
 REAL = os.environ.get("IDCF_DATA", "")
 real = pytest.mark.skipif(
@@ -92,7 +92,7 @@ def test_the_references_on_ml_100k() -> None:
     split, how = standard_split(data)
     assert how == "u1, delta=30"
     assert (len(split.key_users), len(split.query_users)) == (671, 272)
-    found = {(r.model, r.metric): r for r in evaluate(data, ["bias"], split=(split, how))}
+    found = {(r.model, r.metric): r for r in evaluate(Plan(data, ["bias"]), split=(split, how))}
     assert 1.050 <= found["item-mean", "rmse"].value <= 1.063
     assert found["bias", "rmse"].value == pytest.approx(1.001, abs=0.004)
     assert found["random", "ndcg"].value == pytest.approx(0.82, abs=0.006)
@@ -103,7 +103,7 @@ def test_the_references_on_ml_100k() -> None:
 @pytest.mark.accuracy
 def test_the_references_on_ml_1m() -> None:
     data = open_dataset("ml-1m", progress=False)
-    found = {(r.model, r.metric): r.value for r in evaluate(data, ["bias"])}
+    found = {(r.model, r.metric): r.value for r in evaluate(Plan(data, ["bias"]))}
     assert found["item-mean", "rmse"] == pytest.approx(0.994, abs=0.004)
     assert found["bias", "rmse"] == pytest.approx(0.962, abs=0.003)
 

@@ -57,7 +57,7 @@ def test_rows_are_done_once(made: Path) -> None:
 
 def test_a_row_is_what_evaluate_gives(made: Path) -> None:
     data = small("ml-100k")
-    rows = run.evaluate(data, ["bias"], ["new", "all"])
+    rows = run.evaluate(run.Plan(data, ["bias"], ["new", "all"]))
     kept = {(r.model, r.users, r.metric): r for r in store.records(made, "ml-100k") if not r.seed}
     for row in rows:
         there = kept[row.model, row.users, row.metric]

@@ -46,15 +46,17 @@ def evaluate(
         check_writable(json)
     data = o.opened(dataset, column, implicit, test=test)
     rows = run.evaluate(
-        data,
-        o.names(models),
-        o.names(users),
-        seeds,
-        preset,
+        run.Plan(
+            data,
+            o.names(models),
+            o.names(users),
+            seeds,
+            preset,
+            options=parse_overrides(set_ or []),
+        ),
         split=standard_split(
             data, seed=split_seed, threshold=key_threshold, key_users=o.which(key_users)
         ),
-        options=parse_overrides(set_ or []),
         runtime=start(device),
         jobs=jobs,
         progress=True,

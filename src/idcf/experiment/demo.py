@@ -24,7 +24,7 @@ from idcf.experiment.newcomer import Suggestion, suggest
 from idcf.experiment.protocol import standard_split
 from idcf.experiment.report import Section, write_report
 from idcf.experiment.rows import Row, write_json
-from idcf.experiment.run import evaluate
+from idcf.experiment.run import Plan, evaluate
 from idcf.experiment.tables import tables, text
 from idcf.metrics.calibration import LEVELS, reliability
 from idcf.models import IDCF, Posterior
@@ -71,8 +71,7 @@ def show(
     )
     kept: dict[str, Trained] = {}
     rows = evaluate(
-        dataset,
-        models,
+        Plan(dataset, models),
         split=(split, name),
         runtime=runtime,
         jobs=jobs,

@@ -93,14 +93,9 @@ class Plan:
 
 
 def evaluate(
-    dataset: Dataset,
-    models: Sequence[str],
-    users: Sequence[str] = ("new",),
-    seeds: int = 1,
-    preset: str = "clean",
+    plan: Plan,
     *,
     split: tuple[Split, str] | None = None,
-    options: Mapping[str, Any] | None = None,
     runtime: Runtime = LOCAL,
     jobs: int = 1,
     progress: bool = False,
@@ -108,15 +103,15 @@ def evaluate(
 ) -> list[Row]:
     """Rows of every model, group and seed, floors first. `jobs` systems are trained at a time;
     `keep` is shown each of them."""
-    plan = Plan(dataset, models, users, seeds, preset, options or {})
-    chosen, name = split or standard_split(dataset)
-    exams = exams_of(chosen, users)
-    blank = Row(dataset.name, name, "", preset, "", "", 0, 0, 0, 0, 0, 0, 0)
+    data, preset = plan.dataset, plan.preset
+    chosen, name = split or standard_split(data)
+    exams = exams_of(chosen, plan.users)
+    blank = Row(data.name, name, "", preset, "", "", 0, 0, 0, 0, 0, 0, 0)
     rows: list[Row] = []
     for group, exam in exams.items():
-        for seed, found in enumerate([chance(exam)] * seeds):
+        for seed, found in enumerate([chance(exam)] * plan.seeds):
             rows += _rows(replace(blank, model="random", users=group, seed=seed), found)
-    job = Job(chosen, preset=preset, dataset=dataset.name, runtime=runtime)
+    job = Job(chosen, preset=preset, dataset=data.name, runtime=runtime)
     job = replace(job, progress=progress and jobs == 1)  # bars of several processes would mix
     steps = list(_steps(plan, exams))
     tasks = {

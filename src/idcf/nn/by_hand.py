@@ -129,16 +129,9 @@ def _step(
             on = torch.ops.aten.tanh_backward(on, x)
     by_p, _, by_both = on.chunk(3, 1)
     on_p = torch.addcmul(by_p, by_both + half, q)
-    # -log softmax of ⟨p_u, p̃_u'⟩ at u' = u, as in train.objectives
-    weigh = contrast / own.shape[0]
-    on_induced = (own * -weigh).index_add_(0, who, on_p)
+    on_induced = torch.zeros_like(own).index_add_(0, who, on_p)
     if contrast:
-        logit = torch.mm(own, induced.mT)
-        if again is not None:
-            logit.masked_fill_(again, -torch.inf)
-        chance = torch.log_softmax(logit, 1)
-        loss = loss.sub_(chance.trace(), alpha=weigh)
-        on_induced.addmm_(chance.exp_().mT, own, alpha=weigh)
+        loss = loss.add_(_contrast(own, induced, again, contrast, on_induced))
     on_latent = torch.cat([on_induced, (on_total * kept).unsqueeze(1)], 1).expand_as(mixed)
     on_give, on_mixed = torch.bmm(mixed.mT, on_latent), torch.bmm(on_latent, give.mT)
     # through the softmax: c (x - Σ c x), where Σ c x is known before x = on_mixed Pᵀ
@@ -152,3 +145,18 @@ def _step(
         torch.bmm(w_v.mT, on_give).view_as(relation[3]),
         *on_layers,
     ]
+
+
+def _contrast(
+    own: Tensor, induced: Tensor, again: Tensor | None, contrast: float, on_induced: Tensor
+) -> Tensor:
+    """The mean of -log softmax of ⟨p_u, p̃_u'⟩ at u' = u, as in train.objectives; its gradient is
+    added to `on_induced`."""
+    weigh = contrast / own.shape[0]
+    logit = torch.mm(own, induced.mT)
+    if again is not None:
+        logit.masked_fill_(again, -torch.inf)
+    chance = torch.log_softmax(logit, 1)
+    loss = chance.trace() * -weigh
+    on_induced.add_(own, alpha=-weigh).addmm_(chance.exp_().mT, own, alpha=weigh)
+    return loss
