@@ -42,8 +42,11 @@ class Descent:
         self.rate = config.learning_rate
 
     @torch.no_grad()
-    def step(self, runtime: Runtime) -> None:
+    def step(self, runtime: Runtime, parts: int = 1) -> None:
+        """Move by the gradients that `parts` batches left, each a part of one."""
         runtime.add_gradients(self.weights)
+        if parts > 1:
+            torch._foreach_div_([p.grad for p in self.weights if p.grad is not None], parts)
         at = 0
         for weights, decay in self.groups:
             self._move(weights, self.state[at : at + len(weights)], decay)

@@ -134,13 +134,14 @@ def _epoch(
             with torch.autocast(device.type, torch.bfloat16) if half else nullcontext():
                 terms = objective(model, runtime.share(batch).to(device))
             loss = reduce(torch.add, terms.values())
-            (loss / parts if parts > 1 else loss).backward()  # type: ignore[no-untyped-call]
+            if loss.requires_grad:
+                loss.backward()  # type: ignore[no-untyped-call]
             total, count, waiting = total + loss.detach(), count + 1, waiting + 1
             if waiting == parts:
-                descent.step(runtime)
+                descent.step(runtime, parts)
                 waiting = 0
         if waiting:
-            descent.step(runtime)
+            descent.step(runtime, parts)
     return float(runtime.total(total)) / max(count, 1)
 
 

@@ -1,6 +1,7 @@
 """An objective maps (model, batch) to named terms; the loop minimises their sum.
 
-Every term is a sum over the rows at hand divided by the rows of the whole batch.
+Every term is a sum over the rows at hand divided by the rows of the whole batch. A sum that needs
+no gradient has left its own with the weights already; see `nn.by_hand`.
 """
 
 from __future__ import annotations
@@ -137,8 +138,7 @@ def adapt(contrast: float, runtime: Runtime = LOCAL) -> Objective:
         assert isinstance(model, IDCF)
         users = batch.users
         if batch.ready is not None and by_hand.wanted():
-            loss: Tensor = by_hand.Step.apply(batch.ready, contrast, *_weights(model))  # type: ignore[no-untyped-call]
-            return {"mse and contrast": loss}
+            return {"mse and contrast": by_hand.step(batch.ready, contrast, _weights(model))}
         own = part(model.induce(users.history, users.read, users.ids))
         terms = fit_to_labels(
             model.answer(own, users, batch.items, batch.owner), batch, model.rates
@@ -158,7 +158,7 @@ def adapt(contrast: float, runtime: Runtime = LOCAL) -> Objective:
 
 
 def _weights(model: IDCF) -> list[Tensor]:
-    """Those that `by_hand.Step` moves, in its order."""
+    """Those that `by_hand.step` moves, in its order."""
     relation, head = model.relation, model.head
     assert isinstance(head, Perceptron)
     return [relation.query, relation.key, relation.value, relation.out, *head.layers]
