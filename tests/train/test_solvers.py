@@ -219,10 +219,14 @@ def test_fold_in_without_ratings_against_the_dense_formula():
         np.testing.assert_allclose(got[u], q @ p, atol=1e-4)
 
 
-@pytest.mark.parametrize("table", [RATED, IMPLICIT], ids=["ratings", "implicit"])
-def test_als_against_loops(table):
+FEW = IMPLICIT.of(np.arange(3))  # some items have nobody
+
+
+@pytest.mark.parametrize("size", [3, 7, 20])  # fewer than a history, about as many, more
+@pytest.mark.parametrize("table", [RATED, IMPLICIT, FEW], ids=["ratings", "implicit", "few"])
+def test_als_against_loops(table, size):
     """Two rounds of both halves, from the same beginning."""
-    size, reg, alpha = 3, 2.0, 7.0
+    reg, alpha = 2.0, 7.0
     x, there = dense(table)
     weight = np.where(there, 1.0, 0.0)
     if table.implicit:
