@@ -6,12 +6,13 @@ from functools import cache
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pytest
 import torch
 from pyarrow import parquet
 
-from idcf import artifact
+from idcf import ColdUserError, Recommender, artifact
 from idcf.artifact import Artifact
 from idcf.config import plain, read
 from idcf.data.histories import named
@@ -203,3 +204,18 @@ def test_what_was_saved_before_there_were_choices_and_features() -> None:
     del values["user_features"], values["data"]["chosen"]
     found = read(Manifest, values)
     assert (found.user_features, found.data.chosen) == (None, "threshold")
+
+
+def test_integer_ids_from_a_file_come_back_as_they_were(tmp_path: Path) -> None:
+    path, table = tmp_path / "ratings.csv", world()
+    frame = pd.DataFrame({"who": table.user, "what": 10 * table.item, "stars": table.rating})
+    frame.to_csv(path, index=False)
+    columns = {"user_id": "who", "item_id": "what", "rating": "stars"}
+    made = Recommender("bias", device="cpu").fit(path, columns=columns, titles={20: "Twenty"})
+    again = Recommender.load(made.save(tmp_path / "model"))
+    assert repr(again) == repr(made) == "<Recommender bias, 24 items>"
+    assert again.recommend({"20": 5}) == made.recommend({20: 5})
+    assert all(isinstance(x.item_id, int) for x in again.recommend())
+    assert {x.item_id: x.title for x in again.recommend(n=24)}[20] == "Twenty"
+    with pytest.raises(ColdUserError, match="keeps nobody's history"):
+        again.recommend(users=[1])

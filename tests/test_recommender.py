@@ -212,21 +212,6 @@ def test_a_handful_of_people_is_enough_and_two_are_not(name: str) -> None:
         Recommender(name, key_threshold=1, device="cpu").fit(frame[frame.user_id < 2])
 
 
-def test_integer_ids_from_a_file_come_back_as_they_were(tmp_path: Path) -> None:
-    path, table = tmp_path / "ratings.csv", world()
-    frame = pd.DataFrame({"who": table.user, "what": 10 * table.item, "stars": table.rating})
-    frame.to_csv(path, index=False)
-    columns = {"user_id": "who", "item_id": "what", "rating": "stars"}
-    made = Recommender("bias", device="cpu").fit(path, columns=columns, titles={20: "Twenty"})
-    again = Recommender.load(made.save(tmp_path / "model"))
-    assert repr(again) == repr(made) == "<Recommender bias, 30 items>"
-    assert again.recommend({"20": 5}) == made.recommend({20: 5})
-    assert all(isinstance(x, int) for x in ids(again.recommend()))
-    assert {x.item_id: x.title for x in again.recommend(n=30)}[20] == "Twenty"
-    with pytest.raises(ColdUserError, match="keeps nobody's history"):
-        again.recommend(users=[1])
-
-
 @pytest.mark.parametrize("name", INDUCTIVE)
 def test_a_loaded_recommender_says_the_same(name: str, tmp_path: Path) -> None:
     made = fitted(name)
@@ -284,76 +269,6 @@ def test_who_was_not_chosen_was_not_trained_on() -> None:
     assert known == 20 < len(every)
 
 
-@cache
-def knowing() -> Recommender:
-    """Of users it is told which colour they like, of items which they have."""
-    table = world()
-    users = pd.DataFrame({"user_id": table.users.ids, "age": np.arange(len(table.users)) % 50})
-    users["likes"] = [("odd", "even")[int(x[1:]) % 2 == 0] for x in table.users.ids]
-    items = pd.DataFrame({"item_id": table.items.ids, "title": [f"Film {x}" for x in range(30)]})
-    items["colour"] = [("odd", "even")[int(x[1:]) % 2 == 0] for x in table.items.ids]
-    made = Recommender("idcf-bayes", key_threshold=10, device="cpu", sweeps=40, burn_in=20)
-    return made.fit(table, users=users, items=items)
-
-
-def even(found: Any) -> float:
-    return float(np.mean([int(x.item_id[1:]) % 2 == 0 for x in found]))
-
-
-def test_features_alone_tell_what_people_like(tmp_path: Path) -> None:
-    made = knowing()
-    assert made.about.options["user_features"]
-    assert made.about.options["item_features"]
-    liked = {x: made.recommend(features={"likes": x}, n=10) for x in ("even", "odd")}
-    assert even(liked["even"]) > 0.8 > 0.2 > even(liked["odd"])
-    assert {x.source for x in liked["even"]} == {"features"}
-    assert liked["even"][0].title == f"Film {liked['even'][0].item_id[1:]}"
-    assert {x.source for x in made.recommend(features={"age": None})} == {"popular"}
-    assert {x.source for x in made.recommend(EVEN, features={"age": 9})} == {made.desk.source}
-    again = Recommender.load(made.save(tmp_path / "model"))
-    assert again.recommend(features={"likes": "odd"}, n=10) == liked["odd"]
-    assert "features (age, likes)" in (tmp_path / "model" / "card.md").read_text()
-
-
-def test_features_of_many_are_those_of_each() -> None:
-    made = knowing()
-    histories, told = [EVEN, {}, {}, EVEN], [{"likes": "odd"}, {"likes": "even"}, {}, None]
-    many = made.recommend(histories, features=told, n=6)
-    for history, features, found in zip(histories, told, many, strict=True):
-        one = made.recommend(history, features=features, n=6)
-        assert ids(one) == ids(found)
-        assert [x.source for x in one] == [x.source for x in found]
-    vectors = made.embed(histories, features=told)
-    np.testing.assert_allclose(vectors[0], made.embed(EVEN, features=told[0]), rtol=1e-4, atol=1e-5)
-    scores = made.predict({}, ["i8"], features={"likes": "even"})
-    assert scores > made.predict({}, ["i8"], features={"likes": "odd"})
-    assert len(made.recommend(users=["u0", "u1"])) == 2
-
-
-def test_features_are_refused_where_they_cannot_be_read() -> None:
-    table = world()
-    users = pd.DataFrame({"user_id": table.users.ids, "age": range(len(table.users))})
-    items = pd.DataFrame({"item_id": table.items.ids, "year": range(len(table.items))})
-    for more, says in (
-        ({"users": users}, "'als' reads no user features; idcf-bayes and nimc do"),
-        ({"items": items}, "'als' reads no item features; idcf-bayes and nimc do"),
-    ):
-        with pytest.raises(ConfigError, match=says):
-            Recommender("als", device="cpu").fit(table, **more)
-    with pytest.raises(DataError, match=r"trained without any; fit it with users="):
-        fitted().recommend(EVEN, features={"age": 3})
-    with pytest.raises(ConfigError, match="not both"):
-        knowing().recommend(users="u0", features={"age": 3})
-    with pytest.raises(DataError, match="features are 1, but there are 2 people"):
-        knowing().recommend([EVEN, EVEN], features=[{}])
-    with pytest.raises(DataError, match="a list of dicts"):
-        knowing().recommend([EVEN, EVEN], features={"age": 3})
-    named = Recommender("als", device="cpu").fit(
-        table, items=items[["item_id"]].assign(title=[f"T{x}" for x in range(30)])
-    )
-    assert {x.item_id: x.title for x in named.recommend(n=30)}["i3"] == "T3"
-
-
 def test_answers_as_a_table() -> None:
     frame = pd.DataFrame({"user_id": ["b", "a", "b"], "item_id": ["i2", "i4", "i3"]})
     found = fitted().recommend(frame.assign(rating=[5.0, 5.0, 1.0]), n=3)
@@ -369,35 +284,5 @@ def test_answers_as_a_table() -> None:
     assert listed.to_table()["user_id"].to_pylist() == [0, 0, 1, 1]
     assert listed.to_table()["source"].to_pylist() == ["relation"] * 2 + ["popular"] * 2
     known = fitted().recommend(users=["u0", "u5"], n=1)
-    assert known.to_table()["user_id"].to_pylist() == [
-        "u0",
-        "u5",
-    ]
+    assert known.to_table()["user_id"].to_pylist() == ["u0", "u5"]
     assert len(fitted().recommend([EVEN], candidates=[]).to_table()) == 0
-
-
-def test_how_sure_features_make_a_posterior() -> None:
-    made = knowing()
-    found = made.recommend([EVEN, {}], features=[None, {"likes": "even"}], n=3, std=True)
-    rows = found.to_table().to_pylist()
-    assert [x["source"] for x in rows] == ["posterior"] * 3 + ["features"] * 3
-    assert all(x["std"] > 0 for x in rows)
-    alone = made.recommend(features={"likes": "even"}, n=3, std=True)
-    np.testing.assert_allclose([x["std"] for x in rows[3:]], [x.std for x in alone], rtol=1e-4)
-    sure = made.predict_interval({}, ["i8"], features={"likes": "even"})
-    unsure = made.predict_interval({}, ["i8"])
-    assert sure.score > unsure.score
-
-
-def test_reasons_and_questions_know_the_features_too() -> None:
-    made, told = knowing(), {"likes": "even"}
-    why = made.explain(EVEN, "i9", features=told)
-    assert why.score == pytest.approx(made.predict(EVEN, ["i9"], features=told)[0], abs=1e-4)
-    for reason in why.reasons:  # what is left out is the item alone, the features stay
-        rest = {k: v for k, v in EVEN.items() if k != reason.item_id}
-        without = made.predict(rest, ["i9"], features=told)[0]
-        assert reason.effect == pytest.approx(why.score - without, abs=1e-4)
-    # they move what is expected of somebody, not how sure it is, so the questions stay
-    assert made.next_question(EVEN, 3, features=told) == made.next_question(EVEN, 3)
-    with pytest.raises(DataError, match="lieks"):
-        made.next_question(features={"lieks": "odd"})

@@ -3,66 +3,23 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import signal
-import subprocess
-import sys
 import tracemalloc
-import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
+from calls import OPTIONS, call, refused
 from pyarrow import parquet
 from typer.testing import CliRunner
 
 from idcf import DataError, Recommender
-from idcf.cli import app, main
+from idcf.cli import app
 from idcf.cli.embed import write
 from idcf.cli.stream import people
-from idcf.data.synthetic import checkerboard
-
-OPTIONS = ("--model", "als", "--key-threshold", "15", "--device", "cpu")
-
-
-def call(*words: str, code: int = 0) -> str:
-    done = CliRunner().invoke(app, list(words), catch_exceptions=False)
-    assert done.exit_code == code, done.output
-    return done.stdout
-
-
-def refused(monkeypatch: pytest.MonkeyPatch, capsys: Any, *words: str) -> tuple[int, str]:
-    monkeypatch.setattr(sys, "argv", ["idcf", *words])
-    with pytest.raises(SystemExit) as stop:
-        main()
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert "Traceback" not in said.err
-    return int(str(stop.value.code)), said.err
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What `idcf train` makes of a file and a table of titles."""
-    home = tmp_path_factory.mktemp("verbs")
-    table = checkerboard(60, 80, np.random.default_rng(0), few=9, many=24)
-    columns = zip(table.user, table.item, table.rating, strict=True)
-    rows = "\n".join(f"u{u},i{i},{r:g}" for u, i, r in columns)
-    (home / "ratings.csv").write_text(f"user_id,item_id,rating\n{rows}\n")
-    names = "\n".join(f'i{n},"Film {n}, The (19{n + 10})"' for n in range(80))
-    (home / "titles.csv").write_text(f"item_id,title\n{names}\n")
-    told = call(
-        *("train", str(home / "ratings.csv"), "--out", str(home / "model"), *OPTIONS),
-        *("--titles", str(home / "titles.csv"), "--set", "embedding_size=4", "--json"),
-    )
-    found = json.loads(told)
-    assert (found["model"], found["items"], found["key_threshold"]) == ("als", 80, 15)
-    assert Recommender.load(home / "model").about.options["embedding_size"] == 4
-    return home / "model"
 
 
 def test_train_says_what_it_did(ratings_file: Callable[..., Path], tmp_path: Path) -> None:
@@ -253,73 +210,6 @@ def test_doctor(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert "!! model" in call("doctor", str(tmp_path), code=1)
     monkeypatch.setenv("IDCF_DATA", str(tmp_path / "none"))
     assert "is no folder" in call("doctor", code=1)
-
-
-@pytest.fixture
-def process(model: Path, tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    token = tmp_path / "token"
-    token.write_text("0123456789abcdef\n")
-    words = [sys.executable, "-m", "idcf", "serve", str(model), "--port", "0", "--json"]
-    env = {**os.environ, "OMP_NUM_THREADS": "1"}
-    found = subprocess.Popen(
-        [*words, "--reload-token-file", str(token)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=env,
-    )
-    assert found.stdout
-    told = json.loads(found.stdout.readline())
-    assert told["pid"] == found.pid
-    yield found, told["address"]
-    found.kill()
-    found.communicate()
-
-
-def test_serve_is_a_process_that_answers_and_stops(
-    process: tuple[subprocess.Popen[str], str],
-) -> None:
-    running, address = process
-    assert address.startswith("http://127.0.0.1:")
-    body = json.dumps({"history": [{"item_id": "i2", "rating": 5}], "n": 3}).encode()
-    with urllib.request.urlopen(f"{address}/v1/recommend", body, timeout=10) as answer:
-        assert len(json.load(answer)["items"]) == 3
-    asked = urllib.request.Request(f"{address}/admin/reload", b"", method="POST")
-    asked.add_header("Authorization", "Bearer 0123456789abcdef")
-    with urllib.request.urlopen(asked) as answer:
-        assert json.load(answer)["model"] == "als"
-    running.send_signal(signal.SIGINT)
-    _, said = running.communicate(timeout=20)
-    assert running.returncode == 0
-    assert said == ""
-
-
-def test_serve_refuses(model: Path, tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
-    short = tmp_path / "token"
-    short.write_text("short")
-    for words, says in (
-        (["--reload-token-file", str(short)], "at least 16 characters"),
-        (["--reload-token-file", str(tmp_path / "none")], "cannot be read"),
-        (["--host", "203.0.113.1"], "cannot listen on 203.0.113.1:8000"),
-    ):
-        code, said = refused(monkeypatch, capsys, "serve", str(model), *words)
-        assert code == 2
-        assert says in said
-
-
-def test_serving_never_imports_training(model: Path) -> None:
-    program = f"""
-import sys
-from idcf.recommender import Recommender
-from idcf.serve.app import create
-from idcf.serve.engine import Engine
-create(Engine(Recommender.load({str(model)!r})))
-loaded = [x for x in sys.modules if x.startswith(("idcf.train", "idcf.experiment"))]
-assert not loaded, loaded
-assert "idcf.data.sources" not in sys.modules
-"""
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
 
 
 def test_fewer_key_users(ratings_file: Callable[..., Path], tmp_path: Path) -> None:

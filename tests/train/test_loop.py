@@ -1,54 +1,24 @@
-"""The one gradient loop: the same end by any road, the best epoch kept, nothing lost by a kill.
-
-Run as a script it is the process that gets killed: `python test_loop.py FOLDER`.
-"""
+"""The one gradient loop: the same end by any road, and the best epoch kept."""
 
 import json
 import os
-import random
-import signal
-import subprocess
-import sys
-import time
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import save_file
+from small import CONFIG, TABLE, equal, made, run, scripted
 
 from idcf.data import batches
-from idcf.errors import ArtifactError
-from idcf.testing import world
-from idcf.testing.worlds import blank, keys_of, objective_of, some_batches
+from idcf.testing.worlds import objective_of, some_batches
 from idcf.train import loop
 from idcf.train.descent import Descent
 from idcf.train.loop import TrainConfig, fit
 from idcf.train.objectives import Ridge, factorise, norms
 from idcf.train.runtime import LOCAL
-from idcf.train.stopping import Log, read_checkpoint
+from idcf.train.stopping import Log
 
 torch.set_num_threads(1)
-SPLIT = world().split
-TABLE = SPLIT.train.of(SPLIT.key_users)
-CONFIG = TrainConfig(epochs=4, learning_rate=0.01, batch_size=256, reg=0.01)
-
-
-def made(name="pmf", seed=0, **options):
-    torch.manual_seed(seed)
-    return blank(name, TABLE, keys_of(TABLE), options=options)
-
-
-def run(model, config=CONFIG, seed=0, table=TABLE, **more):
-    def epoch(number):
-        return some_batches(model, table, config.batch_size, seed=seed, number=number)
-
-    return fit(model, epoch, objective_of(model, table), config, seed=seed, **more)
-
-
-def equal(a, b):
-    return all(torch.equal(v, b[k]) for k, v in a.items()) and a.keys() == b.keys()
 
 
 @pytest.mark.parametrize("name", ["pmf", "gcmc", "idcf-nn"])
@@ -96,17 +66,6 @@ def test_accumulated_halves_equal_the_whole(name):
         assert loss == pytest.approx(found[0][1], rel=1e-6)
         for key, value in state.items():
             torch.testing.assert_close(value, found[0][0][key], rtol=1e-6, atol=1e-7)
-
-
-def scripted(values, seen):
-    """A validation that says these numbers in turn and remembers the weights it was shown."""
-
-    def validate(model):
-        assert not model.training
-        seen.append({k: v.clone() for k, v in model.state_dict().items()})
-        return values[len(seen) - 1]
-
-    return validate
 
 
 def test_early_stopping_keeps_the_best_epoch():
@@ -265,112 +224,8 @@ def test_compiled_ends_where_uncompiled_does(name):
         torch.testing.assert_close(value, plain.state_dict()[key], rtol=1e-3, atol=1e-4)
 
 
-def test_resuming_ends_where_an_uninterrupted_run_does(tmp_path):
-    whole, first, second = (made("idcf-nn") for _ in range(3))
-    expected = run(whole, validate=scripted([2.0, 1.0, 3.0, 4.0], []))
-    file = tmp_path / "deep" / "idcf.checkpoint"
-    run(first, validate=scripted([2.0, 1.0], []), checkpoint=file, epochs=2)
-    log = run(second, validate=scripted([3.0, 4.0], []), checkpoint=file)
-    assert log.column("loss") == expected.column("loss")
-    assert log.best == expected.best == 1
-    assert equal(whole.state_dict(), second.state_dict())
-
-
-def test_a_finished_run_is_not_run_again(tmp_path):
-    file, seen = tmp_path / "pmf.checkpoint", []
-    first, second = made(), made(seed=9)
-    config = replace(CONFIG, patience=1)
-    run(first, config, validate=scripted([1.0, 2.0], []), checkpoint=file)
-    log = run(second, config, validate=scripted([], seen), checkpoint=file)
-    assert not seen
-    assert log.best == 0
-    assert equal(first.state_dict(), second.state_dict())
-
-
-@pytest.mark.parametrize("harm", ["cut", "noise", "empty", "foreign"])
-def test_a_damaged_checkpoint_is_told(tmp_path, harm):
-    file = tmp_path / "pmf.checkpoint"
-    run(made(), checkpoint=file, epochs=1)
-    whole = file.read_bytes()
-    damaged = {"cut": whole[: len(whole) // 2], "noise": os.urandom(500), "empty": b""}
-    if harm == "foreign":
-        save_file({"weight": torch.ones(2)}, file)
-    else:
-        file.write_bytes(damaged[harm])
-    with pytest.raises(ArtifactError, match=r"pmf\.checkpoint .*delete it"):
-        run(made(), checkpoint=file)
-
-
-def test_a_checkpoint_of_another_model_is_told(tmp_path):
-    file = tmp_path / "model.checkpoint"
-    run(made("pmf"), checkpoint=file, epochs=1)
-    with pytest.raises(ArtifactError, match="checkpoint"):
-        run(made("nnmf"), checkpoint=file)
-
-
-def test_what_a_kill_leaves_half_written_is_ignored(tmp_path):
-    file = tmp_path / "pmf.checkpoint"
-    run(made(), checkpoint=file, epochs=1)
-    before = file.read_bytes()
-    (tmp_path / "pmf.checkpoint.123.part").write_bytes(before[:50])
-    assert len(read_checkpoint(file).log.records) == 1
-    assert read_checkpoint(tmp_path / "none") is None
-
-
 def test_a_log():
     log = Log()
     assert [log.watch({"valid": v}) for v in (2.0, 3.0, 1.0, 1.0)] == [True, False, True, False]
     assert (log.best, log.stale()) == (2, 1)
     assert log.column("loss") == []
-
-
-LONG = replace(CONFIG, epochs=60, patience=60)
-
-
-def train_long(folder):
-    """What is killed and resumed: the draws of key users make it sensitive to the generator."""
-    model = made("idcf-nn")
-    files = {} if folder is None else {k: folder / k for k in ("checkpoint", "journal")}
-    run(model, LONG, table=TABLE.where(slice(800)), **files)
-    return model
-
-
-def test_kill_9_at_any_moment(tmp_path):
-    moments = random.Random()  # any moment: not the same one in every run of the tests
-    lines = 0
-    for _ in range(2):
-        child = subprocess.Popen([sys.executable, __file__, str(tmp_path)], env=_alone())
-        try:
-            while child.poll() is None and _lines(tmp_path) < lines + 5:
-                time.sleep(0.005)
-            time.sleep(moments.uniform(0, 0.1))
-        finally:
-            child.send_signal(signal.SIGKILL)
-        assert child.wait() == -signal.SIGKILL, "it was done before it was killed"
-        lines = _lines(tmp_path)
-    assert 0 < len(read_checkpoint(tmp_path / "checkpoint").log.records) < LONG.epochs
-    resumed, whole = train_long(tmp_path), train_long(None)
-    assert equal(resumed.state_dict(), whole.state_dict())
-
-
-def test_the_journal_is_whole_after_a_kill_between_checkpoint_and_journal(tmp_path):
-    files = {k: tmp_path / k for k in ("checkpoint", "journal")}
-    run(made(), epochs=2, **files)
-    kept = files["journal"].read_text().splitlines(keepends=True)
-    files["journal"].write_text(kept[0])  # as the kill would leave it
-    run(made(), **files)
-    epochs = [json.loads(x)["epoch"] for x in files["journal"].read_text().splitlines()]
-    assert epochs == [0, 1, 2, 3]
-
-
-def _lines(folder):
-    file = folder / "journal"
-    return len(file.read_text().splitlines()) if file.exists() else 0
-
-
-def _alone():
-    return {**os.environ, "OMP_NUM_THREADS": "1"}
-
-
-if __name__ == "__main__":
-    train_long(Path(sys.argv[1]))
