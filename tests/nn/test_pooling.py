@@ -6,7 +6,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from idcf.nn import pooling
-from idcf.nn.pooling import normal_equations, per_level, pool, segment_sum, shrunk_mean
+from idcf.nn.pooling import (
+    normal_equations,
+    per_level,
+    pool,
+    segment_sum,
+    shrunk_mean,
+    spread,
+    turn,
+)
 from idcf.types import History, pick
 
 torch.set_num_threads(1)
@@ -44,6 +52,22 @@ def test_gradients_of_pool_reach_table_and_weights():
     history = ragged([[(0, 1.0), (2, 3.1)], [], [(2, 2.0), (2, 1.0)]])
     q, w = table().requires_grad_(), history.values.requires_grad_()
     assert torch.autograd.gradcheck(lambda q, w: pool(q, history, w), (q, w))
+
+
+@quick
+@given(people)
+def test_spread_is_pool_with_another_way_back(people):
+    history = ragged(people)
+    back, order = turn(history, ITEMS)
+    assert torch.equal(history.items[order], back.owner())
+    assert torch.equal(history.owner()[order], back.items)
+    for here, there in ((None, None), (history.values, history.values[order])):
+        plain, other = table().requires_grad_(), table().requires_grad_()
+        expected, got = pool(plain, history, here), spread(other, history, back, here, there)
+        assert torch.equal(got, expected)
+        expected.square().sum().backward()
+        got.square().sum().backward()
+        torch.testing.assert_close(other.grad, plain.grad)
 
 
 @quick

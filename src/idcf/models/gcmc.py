@@ -14,7 +14,7 @@ from idcf.models.base import Backbone
 from idcf.nn.conv import LevelConv
 from idcf.nn.graph import find, graph_of
 from idcf.nn.heads import Head, Products
-from idcf.nn.pooling import per_level, pool
+from idcf.nn.pooling import Turned, per_level, pool, spread, turn
 from idcf.nn.table import Table
 from idcf.types import Domain, Embedded, History, Users
 
@@ -59,6 +59,7 @@ class GCMC(Backbone):
         for name, value in graph_of(domain, levels)._asdict().items():
             self.register_buffer(name, value)
         self._kept: tuple[tuple[int, int], tuple[Tensor, Tensor]] | None = None
+        self._back: Turned | None = None
 
     def compose(self, own: Embedded, users: Users) -> Embedded:
         split = per_level(users.history, self.levels)
@@ -92,7 +93,14 @@ class GCMC(Backbone):
     def _listen(self) -> tuple[Tensor, Tensor]:
         graph = History(self.raters, self.raters, self.starts)
         shape = (self.n_items, len(self.levels))
-        sums = pool(self.users.vector, graph, self._drop(graph))
+        p, kept = self.users.vector, self._drop(graph)
+        if self.training and p.requires_grad:
+            if self._back is None or self._back.order.device != p.device:
+                self._back = turn(graph, self.n_users)
+            back, order = self._back
+            sums = spread(p, graph, back, kept, None if kept is None else kept[order])
+        else:
+            sums = pool(p, graph, kept)
         return sums.view(*shape, -1), graph.lengths().view(shape)
 
     def _drop(self, graph: History) -> Tensor | None:

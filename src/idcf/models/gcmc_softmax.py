@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from idcf.models.base import Graded
 from idcf.nn.graph import find, graph_of
 from idcf.nn.levels import Bilinear, Messages
-from idcf.nn.pooling import per_level
+from idcf.nn.pooling import per_level, turn
 from idcf.types import Domain, History, Users
 
 
@@ -62,6 +62,7 @@ class GCMCSoftmax(Graded):
         count = torch.bincount(domain.raters.items, minlength=domain.n_users)
         self.register_buffer("user_count", count.float())
         self.register_buffer("item_count", domain.raters.lengths().float())
+        self._graph: tuple[History, History] | None = None
 
     def logits(self, users: Users, items: Tensor, owner: Tensor) -> Tensor:
         user = self._embed_users(users).index_select(0, owner)
@@ -80,21 +81,28 @@ class GCMCSoftmax(Graded):
         """z of B users, heard from the items of their histories: [B, D]."""
         self.require_known(users)
         table = self.from_items.table(self._voice(self.item_count))
-        heard = self.from_items.gather(table, per_level(users.history, self.levels))
+        rows = self.from_items.rows(per_level(users.history, self.levels))
+        heard = self.from_items.gather(table, rows)
         return self._embed(heard, users.history.lengths())
 
     def _embed_items(self, items: Tensor | None = None, without: Tensor | None = None) -> Tensor:
         """z of every item [I, D]; or of items [M, K] as if user without[m] had not rated them,
         which is exact: their messages are taken out of the sums."""
         table = self.from_users.table(self._voice(self.user_count))
-        graph = History(self.raters, self.raters, self.starts)
-        heard, counts = self.from_users.gather(table, graph), self.item_count
+        heard, counts = self.from_users.gather(table, *self._sides()), self.item_count
         if items is not None and without is not None:
             edge = find(self.edges, self.n_users, without, items)
             said = self.from_users.of_edge(table, self.edge_level[edge.at], edge.user)
             heard = heard[items] - said * edge.there[..., None]
             counts = counts[items] - edge.there.float()
         return self._embed(heard, counts)
+
+    def _sides(self) -> tuple[History, History]:
+        """The training graph, seen from the items and from the users' messages."""
+        if self._graph is None or self._graph[0].items.device != self.device:
+            rows = self.from_users.rows(History(self.raters, self.raters, self.starts))
+            self._graph = rows, turn(rows, self.n_users * len(self.levels)).history
+        return self._graph
 
     def _embed(self, heard: Tensor, counts: Tensor) -> Tensor:
         counts = counts.clamp(min=1)[..., None]

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from idcf.nn.pooling import pool
+from idcf.nn.pooling import spread
 from idcf.types import History
 
 
@@ -46,27 +44,11 @@ class Bipartite(nn.Module):
 
     def spread(self, values: Tensor, keep: Tensor | None = None) -> Tensor:
         """Σ over the neighbours of each node: [U + I, D] -> [U + I, D]."""
-        found: Tensor = _Spread.apply(values, self.neighbours, self.offsets, keep)  # type: ignore[no-untyped-call]
-        return found
+        graph = History(self.neighbours, values, self.offsets)  # undirected: its own other side
+        return spread(values, graph, graph, keep, keep)
 
     def degree(self, keep: Tensor | None = None) -> Tensor:
         """[U + I, 1]."""
         if keep is None:
             return self.offsets.diff()[:, None].to(torch.float32)
         return self.spread(keep.new_ones(self.n_users + self.n_items, 1), keep)
-
-
-class _Spread(torch.autograd.Function):
-    """The graph is undirected, so the gradient of a sum over neighbours is such a sum: no sorting,
-    no scattering, and the same bits every time."""
-
-    @staticmethod
-    def forward(ctx: Any, values: Tensor, neighbours: Tensor, offsets: Tensor, keep: Any) -> Tensor:
-        ctx.save_for_backward(neighbours, offsets, keep)
-        return pool(values, History(neighbours, values, offsets), keep)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None]:
-        neighbours, offsets, keep = ctx.saved_tensors
-        (g,) = grads
-        return pool(g.contiguous(), History(neighbours, g, offsets), keep), None, None, None

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from idcf.nn.pooling import pool
+from idcf.nn.pooling import pool, spread
 from idcf.types import History
 
 
@@ -29,13 +29,18 @@ class Messages(nn.Module):
         weight = self.weight if self.stack else self.weight.cumsum(0)
         return weight if scale is None else weight * scale[:, None]
 
-    def gather(self, table: Tensor, split: History) -> Tensor:
-        """Σ over the neighbours, `split` having one row per (receiver, level): [R, size]."""
-        levels, nodes = table.shape[:2]
+    def rows(self, split: History) -> History:
+        """What is added up, as rows of the flat table. `split`: one row per (receiver, level)."""
+        levels, nodes = self.weight.shape[:2]
         level = split.owner() % levels
         bags = split.offsets if self.stack else split.offsets[::levels]
-        rows = History(level * nodes + split.items, split.values, bags)
-        return pool(table.flatten(0, 1), rows).view(-1, self.size)
+        return History(level * nodes + split.items, split.values, bags)
+
+    def gather(self, table: Tensor, rows: History, back: History | None = None) -> Tensor:
+        """Σ over the neighbours: [R, size]. `back`: the other side, of a graph that stays."""
+        flat = table.flatten(0, 1)
+        found = pool(flat, rows) if back is None else spread(flat, rows, back)
+        return found.view(-1, self.size)
 
     def of_edge(self, table: Tensor, level: Tensor, node: Tensor) -> Tensor:
         """What one neighbour adds to such a sum: [..., size]."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -24,6 +24,48 @@ def pool(table: Tensor, history: History, weights: Tensor | None = None) -> Tens
         per_sample_weights=weights,
         include_last_offset=True,
     )
+
+
+class Turned(NamedTuple):
+    """The same entries, by item."""
+
+    history: History  # whose each of an item's entries is
+    order: Tensor  # where it stood
+
+
+def turn(history: History, n_items: int) -> Turned:
+    order = torch.argsort(history.items, stable=True)
+    offsets = torch.zeros(n_items + 1, dtype=torch.int64, device=order.device)
+    torch.cumsum(torch.bincount(history.items, minlength=n_items), 0, out=offsets[1:])
+    return Turned(History(history.owner()[order], history.values[order], offsets), order)
+
+
+def spread(
+    table: Tensor,
+    graph: History,
+    back: History,
+    weights: Tensor | None = None,
+    weights_back: Tensor | None = None,
+) -> Tensor:
+    """`pool` over a graph that stays as it is, of which `back` is the other side."""
+    found: Tensor = _Spread.apply(table, graph, back, weights, weights_back)  # type: ignore[no-untyped-call]
+    return found
+
+
+class _Spread(torch.autograd.Function):
+    """The gradient of a sum over neighbours is a sum over theirs: no sorting, no scattering, and
+    the same bits every time."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, table: Tensor, graph: History, back: History, weights: Any, weights_back: Any
+    ) -> Tensor:
+        ctx.back, ctx.weights = back, weights_back
+        return pool(table, graph, weights)
+
+    @staticmethod
+    def backward(ctx: Any, *on: Tensor) -> tuple[Tensor | None, ...]:
+        return pool(on[0].contiguous(), ctx.back, ctx.weights), None, None, None, None
 
 
 def segment_sum(values: Tensor, owner: Tensor, users: int) -> Tensor:

@@ -8,10 +8,10 @@ from torch import Tensor
 
 from idcf.data.interactions import Interactions
 from idcf.models.baselines import BiasConfig, FoldIn, FoldInConfig
-from idcf.nn.pooling import normal_equations, pieces
+from idcf.nn.pooling import normal_equations, pieces, turn
 from idcf.rng import derive
 from idcf.train.solvers.counts import counts, fill
-from idcf.train.solvers.work import Work, turn
+from idcf.train.solvers.work import Work
 from idcf.types import History, pick
 
 

@@ -19,11 +19,12 @@ from idcf.data.split import Task, hold_out_users, lightest_users
 from idcf.evaluate import deviations, predict, rmse_on
 from idcf.models.baselines import BiasConfig
 from idcf.models.bayes import Bayes, BayesConfig, raw_features
+from idcf.nn.pooling import turn
 from idcf.rng import derive, stream
 from idcf.train.solvers.cohorts import gather
 from idcf.train.solvers.counts import bias
 from idcf.train.solvers.gibbs import FREEDOM, Chain, Side
-from idcf.train.solvers.work import Work, turn
+from idcf.train.solvers.work import Work
 from idcf.types import History, Users
 
 _DOUBT = 50.0  # rows of people watched for whom intervals need no widening
@@ -97,7 +98,7 @@ def _sides(
     """Both halves of the chain where it starts. The model learns how to tell histories apart."""
     whole, rank = people.history, config.rank
     centred = History(whole.items, whole.values - model.mean, whole.offsets)
-    turned = turn(centred, model.n_items)[0]
+    turned = turn(centred, model.n_items).history
     model.basis = directions(whole, model.n_items, rank, work.seed)
     raters = directions(turned, len(people), rank, work.seed)
     of_users, of_items = raw_features(model.basis, whole), raw_features(raters, turned)
