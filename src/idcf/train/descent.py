@@ -12,8 +12,6 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
-from torch.optim.adam import adam
-from torch.optim.adamw import adamw
 
 from idcf.models import Model
 from idcf.nn.table import Table
@@ -35,7 +33,8 @@ class Descent:
         networks = [_flat(self._parts)] if self._parts else []
         rest = [p for p in trained if id(p) in tables]
         coupled = config.coupled_decay
-        self._kind, self.ema = adam if coupled else adamw, config.ema
+        self._kind = torch._fused_adam_ if coupled else torch._fused_adamw_
+        self.ema = config.ema
         self.groups = [(networks, coupled or config.weight_decay), (rest, coupled)]
         self.weights: list[nn.Parameter] = [*networks, *rest]
         self.state = [_fresh(p) for p in self.weights]
@@ -58,24 +57,25 @@ class Descent:
     def _move(
         self, weights: Sequence[nn.Parameter], state: Sequence[dict[str, Tensor]], decay: float
     ) -> None:
-        """The functional form of torch's: its class spends longer on a small step than it does."""
+        """The kernel of torch's own: its class spends longer on a small step than it does."""
         moved = [(p, p.grad, x) for p, x in zip(weights, state, strict=True) if p.grad is not None]
         if not moved:
             return
+        steps = [x["step"] for _, _, x in moved]
+        torch._foreach_add_(steps, 1)
         self._kind(
             [p for p, _, _ in moved],
             [g for _, g, _ in moved],
             [x["exp_avg"] for _, _, x in moved],
             [x["exp_avg_sq"] for _, _, x in moved],
             [],
-            [x["step"] for _, _, x in moved],
-            fused=True,
-            amsgrad=False,
+            steps,
+            lr=self.rate,
             beta1=0.9,
             beta2=0.999,
-            lr=self.rate,
             weight_decay=decay,
             eps=1e-8,
+            amsgrad=False,
             maximize=False,
         )
         for p, gradient, _ in moved:
