@@ -42,7 +42,7 @@ def serve(quick: bool, plot: Path) -> Found:
 
 
 def beside(quick: bool, plot: Path) -> Found:
-    worlds = {"ML-1M": 0} if quick else None
+    worlds = {peers.catalogue(): 0} if quick else None
     return peers.measure(1 if quick else 2, worlds), []
 
 
