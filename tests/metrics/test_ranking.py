@@ -7,10 +7,10 @@ from typing import Any
 import ir_measures
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from drawn import Array, few, rows, seeds
+from hypothesis import given
 from hypothesis import strategies as st
 from ir_measures import RR, R, Success, nDCG
-from numpy.typing import NDArray
 from sklearn.metrics import ndcg_score
 
 from idcf.errors import ConfigError, DataError
@@ -28,17 +28,6 @@ from idcf.metrics import (
     random_ndcg_at,
     recall_at,
 )
-
-Array = NDArray[Any]
-seeds = st.integers(0, 100_000)
-few = settings(deadline=None, max_examples=40)
-
-
-def rows(seed: int, n: int = 60, users: int = 9) -> tuple[Array, Array, Array]:
-    """Scores on a coarse grid, so that many are tied."""
-    rng = np.random.default_rng(seed)
-    score = rng.integers(-3, 4, n) / 2 if seed % 2 else rng.normal(size=n)
-    return rng.integers(0, users, n) * 5, score, rng.integers(0, 6, n)
 
 
 def slow_dcg(gains: list[float], k: int | None) -> float:

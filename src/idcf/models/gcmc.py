@@ -14,6 +14,7 @@ from idcf.models.base import Backbone
 from idcf.nn.conv import LevelConv
 from idcf.nn.graph import find, graph_of
 from idcf.nn.heads import Head, Products
+from idcf.nn.kept import Kept
 from idcf.nn.pooling import Turned, per_level, pool, spread, turn
 from idcf.nn.table import Table
 from idcf.types import Domain, Embedded, History, Users
@@ -59,7 +60,7 @@ class GCMC(Backbone):
         for name, value in graph_of(domain, levels)._asdict().items():
             self.register_buffer(name, value)
         self._kept: tuple[tuple[int, int], tuple[Tensor, Tensor]] | None = None
-        self._back: Turned | None = None
+        self._back: Kept[Turned] = Kept()
 
     def compose(self, own: Embedded, users: Users) -> Embedded:
         split = per_level(users.history, self.levels)
@@ -95,9 +96,7 @@ class GCMC(Backbone):
         shape = (self.n_items, len(self.levels))
         p, kept = self.users.vector, self._drop(graph)
         if self.training and p.requires_grad:
-            if self._back is None or self._back.order.device != p.device:
-                self._back = turn(graph, self.n_users)
-            back, order = self._back
+            back, order = self._back.get(self.raters, lambda: turn(graph, self.n_users))
             sums = spread(p, graph, back, kept, None if kept is None else kept[order])
         else:
             sums = pool(p, graph, kept)

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from idcf.models.base import Graded
 from idcf.nn.graph import find, graph_of
+from idcf.nn.kept import Kept
 from idcf.nn.levels import Bilinear, Messages
 from idcf.nn.pooling import per_level, turn
 from idcf.types import Domain, History, Users
@@ -62,7 +63,7 @@ class GCMCSoftmax(Graded):
         count = torch.bincount(domain.raters.items, minlength=domain.n_users)
         self.register_buffer("user_count", count.float())
         self.register_buffer("item_count", domain.raters.lengths().float())
-        self._graph: tuple[History, History] | None = None
+        self._graph: Kept[tuple[History, History]] = Kept()
 
     def logits(self, users: Users, items: Tensor, owner: Tensor) -> Tensor:
         user = self._embed_users(users).index_select(0, owner)
@@ -89,7 +90,8 @@ class GCMCSoftmax(Graded):
         """z of every item [I, D]; or of items [M, K] as if user without[m] had not rated them,
         which is exact: their messages are taken out of the sums."""
         table = self.from_users.table(self._voice(self.user_count))
-        heard, counts = self.from_users.gather(table, *self._sides()), self.item_count
+        rows, back = self._graph.get(self.raters, self._sides)
+        heard, counts = self.from_users.gather(table, rows, back), self.item_count
         if items is not None and without is not None:
             edge = find(self.edges, self.n_users, without, items)
             said = self.from_users.of_edge(table, self.edge_level[edge.at], edge.user)
@@ -99,10 +101,8 @@ class GCMCSoftmax(Graded):
 
     def _sides(self) -> tuple[History, History]:
         """The training graph, seen from the items and from the users' messages."""
-        if self._graph is None or self._graph[0].items.device != self.device:
-            rows = self.from_users.rows(History(self.raters, self.raters, self.starts))
-            self._graph = rows, turn(rows, self.n_users * len(self.levels)).history
-        return self._graph
+        rows = self.from_users.rows(History(self.raters, self.raters, self.starts))
+        return rows, turn(rows, self.n_users * len(self.levels)).history
 
     def _embed(self, heard: Tensor, counts: Tensor) -> Tensor:
         counts = counts.clamp(min=1)[..., None]

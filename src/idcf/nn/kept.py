@@ -1,4 +1,4 @@
-"""What was computed from weights, until they change."""
+"""What was computed from weights, or from a graph, until they change."""
 
 from __future__ import annotations
 
