@@ -57,7 +57,8 @@ def find_columns(
     found = {role: asked.get(role, role) for role in ROLES}
     for role in [role for role in ROLES if found[role] not in names]:
         if role in needed:
-            way = "" if role in asked else f"; name yours with columns={{{role!r}: ...}}"
+            yours = f"; name yours: columns={{{role!r}: ...}}, --column {role}=..."
+            way = "" if role in asked else yours
             raise DataError(f"{where}: {unknown('column', found[role], names)}{way}")
         del found[role]
     for role, name in found.items():
