@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, ConsoleMessage, Page, expect, sync_playwright
+from playwright.sync_api import Browser, ConsoleMessage, Page, Route, expect, sync_playwright
 from serve_world import fitted, served
 
 CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium")
@@ -115,7 +115,7 @@ def test_by_keyboard_alone(page: Page) -> None:
     page.keyboard.press("Tab")
     box = page.get_by_role("combobox")
     expect(box).to_be_focused()
-    page.keyboard.type("film")
+    page.keyboard.type("f")  # one letter, one answer: the list does not change again
     expect(box).to_have_attribute("aria-expanded", "true")
     page.keyboard.press("ArrowDown")
     expect(box).to_have_attribute("aria-activedescendant", "found-1")
@@ -139,6 +139,24 @@ def test_by_keyboard_alone(page: Page) -> None:
     expect(page.get_by_role("option", name="Nothing of that name")).to_be_visible()
     page.keyboard.press("Escape")
     expect(box).to_have_attribute("aria-expanded", "false")
+
+
+def test_a_late_answer_leaves_the_mark_where_it_was(page: Page) -> None:
+    """Letters, an arrow, and only then the answer to the last letter."""
+    late: list[Route] = []
+    page.route(re.compile("query=film$"), lambda route: late.append(route))
+    box = page.get_by_role("combobox")
+    box.fill("fil")
+    expect(page.get_by_role("option").first).to_be_visible()
+    box.press_sequentially("m")
+    box.press("ArrowDown")
+    chosen = page.get_by_role("option", selected=True).inner_text()
+    drawn = page.get_by_role("option").first.element_handle()
+    late[0].continue_()
+    page.wait_for_function("row => !row.isConnected", arg=drawn)  # the rows were drawn anew
+    expect(page.get_by_role("option", selected=True)).to_have_text(chosen)
+    box.press("Enter")
+    expect(page.locator("#picked .title")).to_have_text(chosen)
 
 
 def test_what_a_screen_reader_hears(page: Page) -> None:

@@ -201,9 +201,11 @@ function drawQuestion(item) {
 
 // ---- searching -----------------------------------------------------------------------------------
 let looking = null, options = [], at = -1;
+let marked = null; // the item an arrow or the mouse went to since the last letter
 
 async function search() {
   const query = $("query").value.trim();
+  marked = null;
   looking?.abort();
   if (!query) return closeSearch();
   const mine = looking = new AbortController();
@@ -211,7 +213,8 @@ async function search() {
     const found = await call(`/v1/items?n=8&query=${encodeURIComponent(query)}`, null, mine.signal);
     if (mine.signal.aborted) return; // closed, or asked anew, in the meantime
     options = found.items;
-    at = options.length ? 0 : -1;
+    // A late answer must not move the mark from under a hand that is about to press Enter.
+    at = options.length ? Math.max(0, options.findIndex((x) => x.item_id === marked)) : -1;
     drawFound();
   } catch (error) {
     if (error.name !== "AbortError") say(`The search did not work: ${error.message}`);
@@ -222,11 +225,17 @@ function drawFound() {
   const rows = options.map((item, k) => h("li", {
     id: `found-${k}`, role: "option", "aria-selected": String(k === at),
     onmousedown: (event) => event.preventDefault(), onclick: () => pick(item),
-    onmousemove: () => { if (at !== k) { at = k; markFound(); } },
+    onmousemove: () => { if (at !== k) mark(k); },
   }, heading(item, "span")));
   $("found").replaceChildren(...(rows.length ? rows : [h("li", { class: "nothing", role: "option", "aria-disabled": "true", "aria-selected": "false" }, "Nothing of that name")]));
   $("found").hidden = false;
   $("query").setAttribute("aria-expanded", "true");
+  markFound();
+}
+
+function mark(k) {
+  at = k;
+  marked = options[k].item_id;
   markFound();
 }
 
@@ -263,8 +272,7 @@ $("query").addEventListener("keydown", (event) => {
   else if (!open) return;
   else if (event.key === "Enter") pick(options[at]);
   else if (event.key === "ArrowDown" || event.key === "ArrowUp") {
-    at = (at + (event.key === "ArrowDown" ? 1 : options.length - 1)) % options.length;
-    markFound();
+    mark((at + (event.key === "ArrowDown" ? 1 : options.length - 1)) % options.length);
   } else return;
   event.preventDefault();
 });
