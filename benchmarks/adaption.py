@@ -16,7 +16,7 @@ import json
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -182,6 +182,7 @@ def ours(
     one of no seconds before them."""
     chosen = _setting(flow, schedule or {})
     train, keys = chosen.train, np.flatnonzero(table.counts())
+    table = replace(table, user_features=None)  # as the recipe does
     with torch.random.fork_rng():
         torch.manual_seed(0)
         people = Users(torch.from_numpy(keys), table.history(keys))

@@ -64,8 +64,6 @@ class Ready(NamedTuple):
     item: Tensor  # [N + M, D]
     left: Tensor  # [N + M]: ratings less the items' biases and the mean
     share: Tensor  # [B]: Read.share
-    lean: Tensor  # [B]: share / -2
-    kept: Tensor  # [B]: what the history leaves of an expected bias: share · strength
     own: Tensor  # [B, D]: p_u
     again: Tensor | None  # bool [B, B]: the same person, elsewhere in the batch
 

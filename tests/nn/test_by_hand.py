@@ -85,17 +85,17 @@ def test_gradients_are_those_of_the_loss():
     again[0, 2] = again[2, 0] = True
     who = torch.cat([heard, asked])
     shapes = (random(2, 3, 5), random(2, 6, 4), who, random(9, 3), random(9))
-    ready = Ready(heard, asked, *shapes, share, share / -2, share * 5, random(3, 3), again)
+    ready = Ready(heard, asked, *shapes, share, random(3, 3), again)
     sizes = [(2, 5, 4), (2, 4, 4), (2, 4, 4), (8, 4), (7, 9), (7,), (6, 7), (6,), (1, 6), (1,)]
     weights = [random(*size).requires_grad_() for size in sizes]
-    by_hand.step(ready, 0.7, weights)
+    by_hand.step(ready, 0.7, 5.0, weights)
     for weight in weights:
         flat, found = weight.detach().view(-1), weight.grad.view(-1)
         for place in range(len(flat)):
             either = []
             for move in (1e-5, -2e-5, 1e-5):  # up, down, and back where it was
                 flat[place] += move
-                either.append(by_hand.step(ready, 0.7, [w.detach() for w in weights]))
+                either.append(by_hand.step(ready, 0.7, 5.0, [w.detach() for w in weights]))
             slope = (either[0] - either[1]) / 2e-5
             torch.testing.assert_close(found[place], slope, rtol=1e-4, atol=1e-6)
 

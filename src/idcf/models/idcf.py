@@ -156,9 +156,9 @@ class IDCF(Wrapper):
 
     def _ready(self, some: list[Batch], reads: list[Read]) -> Iterator[Ready]:
         keys = self._listen(len(some)).expand(len(some), self.config.heads, -1, -1)
-        scale, strength = self.relation.scale * self.key_scale, self.config.bias_strength
+        scale = self.relation.scale * self.key_scale
         tables = (self.backbone.users, self.backbone.items)
-        return by_hand.ready(some, reads, keys, scale, strength, tables, self.mean)
+        return by_hand.ready(some, reads, keys, scale, tables, self.mean)
 
     def take_in(self, history: History) -> Read:
         """All that is read of histories: d_u' to unit variance, and what infers a bias."""

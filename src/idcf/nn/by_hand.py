@@ -29,12 +29,11 @@ def ready(
     reads: Sequence[Read],
     keys: Tensor,
     scale: Tensor,
-    strength: float,
     tables: tuple[Table, Table],
     mean: float,
 ) -> Iterator[Ready]:
-    """What several steps read, at once: key users [steps, H, S, D + 1], the scale of the scores,
-    and the strength of the bias. Nobody's history is empty."""
+    """What several steps read, at once: key users [steps, H, S, D + 1] and the scale of the
+    scores. Nobody's history is empty."""
     pairs = [*zip(batches, reads, strict=True)]
     rows = [r.owner.shape[0] + b.owner.shape[0] for b, r in pairs]
     people = [r.share.shape[0] for r in reads]
@@ -50,8 +49,6 @@ def ready(
         item.vector.split_with_sizes(rows),
         (rating - (item.bias + mean)).split_with_sizes(rows),
         share.split_with_sizes(people),
-        (share / -2).split_with_sizes(people),
-        (share * strength).split_with_sizes(people),
         own.split_with_sizes(people),
         map(_again, (b.users.ids for b in batches)),
         strict=True,
@@ -67,7 +64,7 @@ def _again(ids: Tensor) -> Tensor | None:
     return (ids[:, None] == ids).fill_diagonal_(False)
 
 
-def step(ready: Ready, contrast: float, weights: Sequence[Tensor]) -> Tensor:
+def step(ready: Ready, contrast: float, strength: float, weights: Sequence[Tensor]) -> Tensor:
     """Squared error and `contrast` of W_q, W_k, W_v, W_o, then weight and bias of each layer.
 
     The gradient is added to theirs at once: an engine that is handed it takes its time over it.
@@ -78,7 +75,7 @@ def step(ready: Ready, contrast: float, weights: Sequence[Tensor]) -> Tensor:
     kept: list[Any] = [weight.grad for weight in weights]
     # in inference mode each operation costs a sixth less than without gradients
     with torch.inference_mode():
-        loss, found = _step(ready, contrast, weights[:4], weights[4::2], weights[5::2])
+        loss, found = _step(ready, contrast, strength, weights[:4], weights[4::2], weights[5::2])
         torch._foreach_add_(kept, found)
     return loss
 
@@ -86,12 +83,13 @@ def step(ready: Ready, contrast: float, weights: Sequence[Tensor]) -> Tensor:
 def _step(
     ready: Ready,
     contrast: float,
+    strength: float,
     relation: Sequence[Tensor],
     layers: Sequence[Tensor],
     biases: Sequence[Tensor],
 ) -> tuple[Tensor, list[Tensor]]:
     """The loss, and the gradient of each weight. `on_x` is the gradient on x."""
-    heard, asked, d, keys, who, q, left, share, lean, kept, own, again = ready
+    heard, asked, d, keys, who, q, left, share, own, again = ready
     n, rows, size = heard.shape[0], asked.shape[0], q.shape[1]
 
     # h_w: Σ_h softmax(d W_q W_kᵀ Pᵀ) P W_v W_o, as in Relation.forward
@@ -114,14 +112,13 @@ def _step(
 
     # the bias is what histories leave, shrunk, as in IDCF.answer
     of_history, of_asked = left.split_with_sizes([n, rows])
-    told = torch.zeros_like(share).index_add_(0, heard, of_history)
-    total = torch.addcmul(bias * kept, told, share)
-    miss = (total.index_select(0, asked) - of_asked).div_(rows)
+    told = (bias * strength).index_add_(0, heard, of_history).mul_(share)
+    miss = (told.index_select(0, asked) - of_asked).div_(rows)
     loss = torch.dot(miss, miss) * rows
 
     # and back; half of it to begin with, which is what f_θ halves
-    on_total = torch.zeros_like(share).index_add_(0, asked, miss, alpha=2)
-    half = on = torch.cat([(on_total * lean).index_select(0, heard), miss]).unsqueeze(1)
+    lean = torch.zeros_like(share).index_add_(0, asked, miss, alpha=-1).mul_(share)
+    half = on = torch.cat([lean.index_select(0, heard), miss]).unsqueeze(1)
     on_layers: list[Tensor] = []
     for weight, x in zip(reversed(layers), reversed(hears), strict=True):
         on_layers = [torch.mm(on.mT, x), on.sum(0), *on_layers]
@@ -133,7 +130,7 @@ def _step(
     on_induced = torch.zeros_like(own).index_add_(0, who, on_p)
     if contrast:
         loss = loss.add_(_contrast(own, induced, again, contrast, on_induced))
-    on_latent = torch.cat([on_induced, (on_total * kept).unsqueeze(1)], 1).expand_as(mixed)
+    on_latent = torch.cat([on_induced, (lean * (-2 * strength)).unsqueeze(1)], 1).expand_as(mixed)
     on_give, on_mixed = torch.bmm(mixed.mT, on_latent), torch.bmm(on_latent, give.mT)
     # through the softmax: c (x - Σ c x), where Σ c x is known before x = on_mixed Pᵀ
     mean = (on_mixed * mixed).sum(-1, keepdim=True)

@@ -138,7 +138,9 @@ def adapt(contrast: float, runtime: Runtime = LOCAL) -> Objective:
         assert isinstance(model, IDCF)
         users = batch.users
         if batch.ready is not None and by_hand.wanted():
-            return {"mse and contrast": by_hand.step(batch.ready, contrast, _weights(model))}
+            strength = model.config.bias_strength
+            loss = by_hand.step(batch.ready, contrast, strength, _weights(model))
+            return {"mse and contrast": loss}
         own = part(model.induce(users.history, users.read, users.ids))
         terms = fit_to_labels(
             model.answer(own, users, batch.items, batch.owner), batch, model.rates

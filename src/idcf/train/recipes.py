@@ -221,7 +221,7 @@ def _adapt(
         log = Log([{"epoch": 0, "valid": error(model)}] if error else [], 0)
         return model.eval(), log
     assert isinstance(model, IDCF)
-    epoch = _epochs(name, job, chosen, rows, True)
+    epoch = _epochs(name, job, chosen, replace(rows, user_features=None), True)
     # several processes divide a batch first, and each reads its own
     ahead = epoch if job.runtime.world > 1 else lambda n: model.ahead(epoch(n))
     objective = adapt(contrast, job.runtime)
