@@ -105,6 +105,7 @@ def prepare(quick: bool, pretrain: int) -> World:
             train, test = hold_out(found.interactions, 0.2, rng)
         else:
             train, test = found.train, found.test
+    train = replace(train, user_features=None)  # as the recipe does
     split = by_threshold(train, test, 10 if quick else THRESHOLD)
     keys = train.of(split.key_users)
     away = sample_users(split.key_users, 0.1, rng)
@@ -117,13 +118,11 @@ def prepare(quick: bool, pretrain: int) -> World:
     counts = [torch.from_numpy(n).float() for n in (rest.counts(), rest.item_counts())]
     penalty = Ridge(*counts, chosen.train.reg, chosen.train.row_reg, chosen.train.bias_reg)
     size = chosen.train.batch_size
-    fit(
-        model,
-        lambda n: batches.rows(rest, None, size=size, rng=stream(0, "pretrain", n)),
-        factorise(penalty),
-        chosen.train,
-        epochs=pretrain,
-    )
+
+    def epoch(number: int) -> Iterator[Batch]:
+        return batches.rows(rest, None, size=size, rng=stream(0, "pretrain", number))
+
+    fit(model, epoch, factorise(penalty), chosen.train, epochs=pretrain)
     return World(name, keys, rest, task, model)
 
 
@@ -182,7 +181,6 @@ def ours(
     one of no seconds before them."""
     chosen = _setting(flow, schedule or {})
     train, keys = chosen.train, np.flatnonzero(table.counts())
-    table = replace(table, user_features=None)  # as the recipe does
     with torch.random.fork_rng():
         torch.manual_seed(0)
         people = Users(torch.from_numpy(keys), table.history(keys))
@@ -288,8 +286,8 @@ def _listed(values: Sequence[float]) -> str:
 
 
 def measurement(name: str, value: float, unit: str, higher_is_better: bool) -> Measurement:
-    rounded = float(f"{value:.4g}")
-    return {"name": name, "value": rounded, "unit": unit, "higher_is_better": higher_is_better}
+    value = float(f"{value:.4g}")
+    return {"name": name, "value": value, "unit": unit, "higher_is_better": higher_is_better}
 
 
 def _say(what: object) -> None:

@@ -99,3 +99,20 @@ def test_a_data_set_may_be_called_anything(dataset):
     for preset in TABLE:
         for name in MODELS:
             assert setting(name, preset=preset, dataset=dataset) == setting(name, preset=preset)
+
+
+@pytest.mark.parametrize(
+    ("row", "words"),
+    [
+        ("[clean.bais]", "b.toml, clean: no model named 'bais'; did you mean 'bias'"),
+        ("[clean.pmf]\ntargets = 3", "b.toml, clean.pmf: 'targets' is set twice"),
+    ],
+)
+def test_files_that_do_not_agree(tmp_path, row, words):
+    (tmp_path / "a.toml").write_text("[clean.pmf]\ntargets = 2\n")
+    (tmp_path / "b.toml").write_text("[clean.pmf.own]\ntargets = 4\n")
+    assert presets._table(tmp_path) == {"clean": {"pmf": {"targets": 2, "own": {"targets": 4}}}}
+    (tmp_path / "b.toml").write_text(row)
+    presets._table.cache_clear()
+    with pytest.raises(ConfigError, match=words):
+        presets._table(tmp_path)

@@ -122,7 +122,7 @@ class Tuned:
         return " ".join(f"--set {k}={v}" for k, v in self.best.options.items())
 
     def toml(self, preset: str, dataset: str) -> str:
-        """Rows as they stand in train/presets.toml; a backbone's options are in its own row."""
+        """Rows as they stand in train/settings; a backbone's options are in its own row."""
         best, name = self.best, dataset if dataset in SOURCES else OWN
         mine, theirs = divide(self.model, best.options)
         parts: dict[str, dict[str, Any]] = {"options": {}, "train": {}}

@@ -1,6 +1,6 @@
 """What a preset chooses: options of the model and of its training, by model and data set.
 
-`presets.toml` beside this file is the table. `clean` is the default; `published` follows the
+The files in `settings/` are the table. `clean` is the default; `published` follows the
 choices of the published code where they differ from the paper or from good practice.
 """
 
@@ -19,6 +19,7 @@ from idcf.train.loop import TrainConfig
 
 PRESETS = ("clean", "published")
 OWN = "own"  # the row for data that has no name here
+_FOLDER = Path(__file__).with_name("settings")
 
 
 @dataclass(frozen=True)
@@ -74,10 +75,15 @@ _FIELDS = {f.name for f in fields(Setting)}
 
 
 @cache
-def _table() -> dict[str, Any]:
-    table = load_toml(Path(__file__).with_name("presets.toml"))
-    for preset, rows in table.items():
-        for name in rows:
-            if name not in MODELS:
-                raise ConfigError(f"presets.toml, {preset}: {unknown('model', name, MODELS)}")
+def _table(folder: Path = _FOLDER) -> dict[str, Any]:
+    table: dict[str, Any] = {}
+    for path in sorted(folder.glob("*.toml")):
+        for preset, rows in load_toml(path).items():
+            known = table.setdefault(preset, {})
+            for name, row in rows.items():
+                if name not in MODELS:
+                    raise ConfigError(f"{path.name}, {preset}: {unknown('model', name, MODELS)}")
+                if twice := known.setdefault(name, {}).keys() & row.keys():
+                    raise ConfigError(f"{path.name}, {preset}.{name}: {min(twice)!r} is set twice")
+                known[name].update(row)
     return table
