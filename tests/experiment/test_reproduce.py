@@ -261,6 +261,16 @@ def test_rows_from_elsewhere_are_merged_once(made: Path, tmp_path: Path) -> None
         store.merge(tmp_path / "nowhere", here)
 
 
+def test_settings_of_the_past_are_left_where_they_are(made: Path, tmp_path: Path) -> None:
+    there, here = copy(made, tmp_path / "there"), copy(made, tmp_path / "here")
+    [*_, last] = fast()
+    work.reproduce([last._replace(options=(("strength", 3.0),))], there, opened=small)
+    assert work.merge(there, here)[1] == 1
+    assert set(store.records(here, "ml-100k")) == set(store.records(made, "ml-100k"))
+    assert work.merge(here, there)[1] == 0  # the other way round today's take their place
+    assert work.missing([last], there) == []
+
+
 def test_random_key_users_have_their_split() -> None:
     data = small("ml-1m")
     split, how = standard_split(data, gamma=0.75)

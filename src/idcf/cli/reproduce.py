@@ -40,15 +40,16 @@ def reproduce(
     """Run the cells of a table of the paper that are missing. Stop it when you like: the same
     command goes on. A run that fails is told, and the others go on."""
     o.limit_threads(threads)
-    from idcf.experiment import plan, spec, store
+    from idcf.experiment import plan, spec
     from idcf.experiment import reproduce as work
     from idcf.train.runtime import start
 
     if merge is not None:
-        fresh = store.merge(merge, results)
-        for name in sorted({d for each in spec.load_all().values() for d in each.datasets}):
-            work.settle(results, name)
-        _tell({"merged": fresh}, f"{fresh} new rows of {merge} are in {results}", as_json)
+        fresh, left = work.merge(merge, results)
+        told = f"{fresh} new rows of {merge} are in {results}"
+        if left:
+            told += f"; {left} runs there are of earlier settings and were left"
+        _tell({"merged": fresh, "left": left}, told, as_json)
         return
     tables = list(spec.load_all().values()) if table == "all" else [spec.find(table)]
     runs = plan.runs_of(

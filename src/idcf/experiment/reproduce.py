@@ -18,7 +18,7 @@ from idcf.data.sources import Dataset
 from idcf.errors import DataError
 from idcf.experiment import pairs, pool, store
 from idcf.experiment.measure import Exam
-from idcf.experiment.plan import Run, done
+from idcf.experiment.plan import Run, done, runs_of
 from idcf.experiment.protocol import open_dataset, standard_split
 from idcf.experiment.rows import Row
 from idcf.experiment.run import Examined, examine, exams_of
@@ -77,6 +77,28 @@ def reproduce(
     for dataset in dict.fromkeys(run.dataset for run in runs):
         settle(results, dataset)
     return Outcome(made, failed, len(runs) - len(made))
+
+
+def merge(source: Path, results: Path) -> tuple[int, int]:
+    """Take in the rows of another folder: how many are new, and how many runs were left there.
+
+    These are the ones that were made under settings of the past and are done here under those of
+    today: a folder that began as a copy of this one has them.
+    """
+    store.require(source)
+    runs = runs_of(load_all().values())
+    here, there = _by_run(runs, results), _by_run(runs, source)
+    past = {
+        run.key()
+        for run in runs
+        if run.key() in there
+        and not done(run, there[run.key()])
+        and done(run, here.get(run.key(), []))
+    }
+    fresh = store.merge(source, results, past)
+    for name in sorted({run.dataset for run in runs}):
+        settle(results, name)
+    return fresh, len(past)
 
 
 def settle(results: Path, dataset: str) -> None:

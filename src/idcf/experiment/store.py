@@ -11,7 +11,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
@@ -151,8 +151,9 @@ def require(folder: Path) -> None:
         raise DataError(f"{folder} is no folder of results; give one that `reproduce` wrote")
 
 
-def merge(source: Path, results: Path) -> int:
-    """Take in what another machine measured; its lines count as newer. How many are new."""
+def merge(source: Path, results: Path, leave: Collection[tuple[Any, ...]] = ()) -> int:
+    """Take in what another machine measured, save the runs to leave; its lines count as newer.
+    How many are new."""
     require(source)
     fresh = 0
     kinds: tuple[type[Any], ...] = (Record, Pair)
@@ -162,6 +163,8 @@ def merge(source: Path, results: Path) -> int:
             if "." in dataset or not _holds(path, kind):
                 continue
             here, there = (read(folder, kind, dataset) for folder in (results, source))
+            if kind is Record:
+                there = {key: line for key, line in there.items() if line.run() not in leave}
             fresh += sum(here.get(key) != line for key, line in there.items())
             rest = [line for key, line in here.items() if key not in there]
             rewrite(results, kind, dataset, [*rest, *there.values()])
