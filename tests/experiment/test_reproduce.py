@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -265,7 +266,11 @@ def test_settings_of_the_past_are_left_where_they_are(made: Path, tmp_path: Path
     there, here = copy(made, tmp_path / "there"), copy(made, tmp_path / "here")
     [*_, last] = fast()
     work.reproduce([last._replace(options=(("strength", 3.0),))], there, opened=small)
+    for folder in (there, here):  # as in a clone: differences cannot be drawn again
+        shutil.rmtree(folder / ".per-user")
+    drawn, other = (store.read(x, Pair, "ml-100k") for x in (here, there))
     assert work.merge(there, here)[1] == 1
+    assert store.read(here, Pair, "ml-100k") == drawn != other
     assert set(store.records(here, "ml-100k")) == set(store.records(made, "ml-100k"))
     assert work.merge(here, there)[1] == 0  # the other way round today's take their place
     assert work.missing([last], there) == []

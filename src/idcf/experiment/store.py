@@ -46,6 +46,9 @@ class Record(Row):
         training = GROUPS[self.users]
         return self.dataset, self.split, self.model, self.preset, training, self.seed
 
+    def systems(self) -> set[tuple[Any, ...]]:
+        return {self.run()}
+
 
 @dataclass(frozen=True)
 class Pair:
@@ -68,6 +71,11 @@ class Pair:
 
     def key(self) -> tuple[Any, ...]:
         return self.dataset, self.split, self.model, self.preset, self.users, self.metric
+
+    def systems(self) -> set[tuple[Any, ...]]:
+        """The keys of the runs of both systems, without the seed."""
+        both = ((self.model, self.preset), (self.baseline, "clean"))
+        return {(self.dataset, self.split, *system, GROUPS[self.users]) for system in both}
 
 
 @dataclass(frozen=True)
@@ -155,6 +163,7 @@ def merge(source: Path, results: Path, leave: Collection[tuple[Any, ...]] = ()) 
     """Take in what another machine measured, save the runs to leave; its lines count as newer.
     How many are new."""
     require(source)
+    past = {*leave, *(run[:-1] for run in leave)}  # rows are of a seed, differences of all
     fresh = 0
     kinds: tuple[type[Any], ...] = (Record, Pair)
     for kind in kinds:
@@ -163,8 +172,7 @@ def merge(source: Path, results: Path, leave: Collection[tuple[Any, ...]] = ()) 
             if "." in dataset or not _holds(path, kind):
                 continue
             here, there = (read(folder, kind, dataset) for folder in (results, source))
-            if kind is Record:
-                there = {key: line for key, line in there.items() if line.run() not in leave}
+            there = {key: line for key, line in there.items() if not line.systems() & past}
             fresh += sum(here.get(key) != line for key, line in there.items())
             rest = [line for key, line in here.items() if key not in there]
             rewrite(results, kind, dataset, [*rest, *there.values()])

@@ -194,8 +194,7 @@ def _pretrain(
     error = None if task is None else watcher(task, job.seed)
     everything = (1 << 30, 1 << 30)  # an episode's history is all that is not asked for
     lengths = chosen.lengths if model.inductive else everything
-    read = rest if model.reads_features else replace(rest, user_features=None)
-    epoch = _epochs(name, job, replace(chosen, lengths=lengths), read, model.reads_history)
+    epoch = _epochs(name, job, replace(chosen, lengths=lengths), rest, model)
     return model, _fit(name, model, epoch, objective, chosen.train, error, job, epochs)
 
 
@@ -221,7 +220,7 @@ def _adapt(
         log = Log([{"epoch": 0, "valid": error(model)}] if error else [], 0)
         return model.eval(), log
     assert isinstance(model, IDCF)
-    epoch = _epochs(name, job, chosen, replace(rows, user_features=None), True)
+    epoch = _epochs(name, job, chosen, rows, model)
     # several processes divide a batch first, and each reads its own
     ahead = epoch if job.runtime.world > 1 else lambda n: model.ahead(epoch(n))
     objective = adapt(contrast, job.runtime)
@@ -229,14 +228,18 @@ def _adapt(
 
 
 def _epochs(
-    name: str, job: Job, chosen: Setting, table: Interactions, reads_history: bool
+    name: str, job: Job, chosen: Setting, table: Interactions, model: Model
 ) -> Callable[[int], Iterator[Batch]]:
+    """Batches of what this model reads, and nothing else."""
+    if not model.reads_features:
+        table = replace(table, user_features=None)
+
     def epoch(number: int) -> Iterator[Batch]:
         rng = stream(job.seed, name, "epoch", number)
         size = chosen.train.batch_size * job.runtime.world
         more = chosen.train.negatives if table.implicit else 0
-        if not (reads_history and chosen.episodes):
-            seen = table if reads_history else None
+        if not (model.reads_history and chosen.episodes):
+            seen = table if model.reads_history else None
             return batches.rows(table, seen, size=size, rng=rng, negatives=more)
         return batches.episodes(
             table,
