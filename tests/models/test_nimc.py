@@ -122,12 +122,12 @@ def test_only_who_reads_features_is_given_them(monkeypatch):
     """They may be wide: on Douban three thousand numbers for each user of a batch."""
     seen = {}
 
-    def spy(name, job, chosen, table, reads_history):
+    def spy(table, *args, **kwargs):
         seen[name] = table.user_features is not None
-        return original(name, job, chosen, table, reads_history)
+        return original(table, *args, **kwargs)
 
-    original = recipes._epochs
-    monkeypatch.setattr(recipes, "_epochs", spy)
+    original = recipes.batches.rows
+    monkeypatch.setattr(recipes.batches, "rows", spy)
     rows, test = hold_out(world(40), 0.2, np.random.default_rng(1))
     job = Job(by_threshold(rows, test, 5))
     for name in ("nimc", "pmf"):
