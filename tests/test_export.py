@@ -64,7 +64,7 @@ def test_dense_histories_give_what_ragged_ones_give(name: str, implicit: bool) -
         np.testing.assert_allclose(vector[row], made.embed(history), atol=1e-4)
 
 
-@pytest.mark.parametrize("options", [{"query": "ratings"}, {"bias": "zero"}, {"pooling": "mean"}])
+@pytest.mark.parametrize("options", [{"query": "ratings"}, {"bias": "own"}, {"pooling": "mean"}])
 def test_dense_histories_know_the_options(options: dict[str, Any]) -> None:
     made = fitted("idcf-dot", False, **options)
     feed = {k: torch.from_numpy(v) for k, v in told(False, made.desk.ids).items()}

@@ -17,7 +17,7 @@ torch.set_num_threads(1)
 IDCF = {
     "plain": {},
     "ratings": {"query": "ratings"},
-    "mean, zero bias": {"pooling": "mean", "bias": "zero"},
+    "mean, no bias": {"pooling": "mean", "bias": "own"},
     "sum, unscaled": {"pooling": "sum", "scaled": False, "standardise": False},
     "additive": {"attention": "additive"},
 }

@@ -90,7 +90,7 @@ def _users(model: Model, who: Ints, seen: Interactions, anonymous: bool) -> User
 
 def rmse_on(model: Model, rows: Interactions, seen: Interactions) -> float:
     """The number that early stopping watches for ratings."""
-    scores = predict(model, rows, seen, anonymous=model.inductive)
+    scores = predict(model, rows, seen, anonymous=model.anonymous)
     return float(np.sqrt(np.mean((scores - rows.rating) ** 2, dtype=np.float64)))
 
 
@@ -105,7 +105,7 @@ def loss_on(
     """1 - AUC over the held-out positives and as many fixed random items: for implicit feedback."""
     drawn = rng.integers(len(rows.items), size=(len(rows), negatives))
     items = np.hstack([rows.item[:, None], drawn])
-    scores = score_pairs(model, rows.user, items, seen, anonymous=model.inductive)
+    scores = score_pairs(model, rows.user, items, seen, anonymous=model.anonymous)
     above, below = scores[:, :1], scores[:, 1:]
     return float(1 - np.mean((above > below) + 0.5 * (above == below)))
 
@@ -115,7 +115,7 @@ def per_list(model: Model, rows: Interactions, seen: Interactions, k: int = 20) 
     order, start = rows.by_user
     who = np.unique(rows.user)
     wanted = Relevant(rows.item[order], np.concatenate([[0], start[who + 1]]))
-    found = top(model, who, seen, k, anonymous=model.inductive)
+    found = top(model, who, seen, k, anonymous=model.anonymous)
     return ndcg_at(found, wanted, k=found.shape[1]).astype(np.float32)
 
 

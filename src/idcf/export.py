@@ -181,7 +181,7 @@ class DenseRelation(nn.Module):
         latent = model.relation(query, model.keys, model.key_scale)
         vector, bias = part(torch.where(n == 0, model.average, latent))
         scores = model.head.all(vector, items.vector) + (items.bias + model.mean)
-        if model.config.bias == "zero":
+        if model.recognises:  # who comes has no bias of their own
             return vector, scores
         scores = scores + bias[:, None]
         if ratings is not None:

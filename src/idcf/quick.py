@@ -103,7 +103,7 @@ class Relation:
         self.keys = model.keys.cpu().T.contiguous()  # one copy, laid out for the longer product
         self.heads, self.size = folded.heads, folded.size
         self.power = {"mean": 1.0, "sum": 0.0, "root": 0.5}[config.pooling]
-        zero = config.bias == "zero"
+        zero = model.recognises  # and this is nobody it has met
         expected = _array(items.bias + model.mean + model.average[-1])
         self.expected = expected if config.query == "ratings" else None
         self.base, self.usual = _array(items.bias + model.mean), not zero

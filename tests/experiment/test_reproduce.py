@@ -72,9 +72,14 @@ def test_other_settings_are_run_again(made: Path, monkeypatch: pytest.MonkeyPatc
     assert other.fingerprint() != last.fingerprint()
     assert work.missing([last], made) == []
     assert work.missing([other], made) == [other]
-    assert fingerprint("random", "clean", "ml-100k", {}) == "none"
-    pair = [fingerprint("idcf-nn", p, "ml-100k", {}) for p in ("clean", "published")]
-    assert len(set(pair)) == 2
+    assert fingerprint("random", "clean", "ml-100k", "new", {}) == "none"
+    prints = {
+        (preset, who): fingerprint("idcf-nn", preset, "ml-100k", who, {})
+        for preset in ("clean", "published")
+        for who in ("new", "few-shot")
+    }
+    assert prints["clean", "new"] == prints["clean", "few-shot"]  # nothing differs there
+    assert len(set(prints.values())) == 3
 
 
 def test_a_newer_run_replaces_the_older(made: Path, tmp_path: Path) -> None:

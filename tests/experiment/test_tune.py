@@ -22,9 +22,9 @@ from idcf.errors import ConfigError
 from idcf.experiment import tune as search
 from idcf.experiment.protocol import standard_split
 from idcf.experiment.tune import SPACES, Choice, Trial, Tuned, newcomers, space_of, tune
-from idcf.models import MODELS, configure
-from idcf.train.presets import setting
-from idcf.train.recipes import Trained, divide
+from idcf.models import configure
+from idcf.train.presets import stages
+from idcf.train.recipes import Trained
 
 
 def data(implicit: bool = False, seed: int = 0) -> Dataset:
@@ -61,12 +61,8 @@ def test_every_option_of_a_space_is_one_of_the_model(name: str) -> None:
             k: (x.values if isinstance(x, Choice) else tuple(x))[end]
             for k, x in SPACES[name].items()
         }
-        mine, theirs = divide(name, tried)
-        configure(name, setting(name, options=mine).options)
-        if theirs:
-            backbone = MODELS[name].backbone
-            assert backbone
-            configure(backbone, setting(backbone, options=theirs).options)
+        for stage, chosen in stages(name, tried).items():
+            configure(stage, chosen.options)
 
 
 def test_a_search_goes_on_where_it_ended(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from idcf.models.gcmc import GCMC
 from idcf.models.idcf import part
 from idcf.testing import fitted, world, worlds
 from idcf.testing.worlds import keys_of, some_batches
+from idcf.train.loop import TrainConfig, fit
 from idcf.train.objectives import accuracy, adapt
 from idcf.types import Batch, History, Users
 
@@ -48,7 +49,7 @@ def batch(model, size=10_000):
         {"attention": "literal"},
         {"attention": "additive"},
         {"query": "ratings"},
-        {"bias": "zero"},
+        {"bias": "own"},
         {"pooling": "sum"},
         {"standardise": False, "scaled": False, "pooling": "mean"},
         {"heads": 1, "sample": 5},
@@ -114,15 +115,35 @@ def test_an_induced_latent_starts_as_a_weighted_mean_of_the_key_users():
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_new_user_s_bias_is_read_from_the_history(name):
-    """Somebody who rates everything one star lower is predicted lower; with bias=zero nobody is,
-    where the backbone reads no ratings."""
+    """Somebody who rates everything one star lower is predicted lower."""
     who = users()
     values = who.history.values - 1
     harsh = Users(who.ids, who.history._replace(values=values))
     with torch.no_grad():
-        inferred, zero = build(name).eval(), build(name, bias="zero").eval()
+        inferred, own = build(name).eval(), build(name, bias="own").eval()
         assert (inferred.embed_users(harsh).bias < inferred.embed_users(who).bias).all()
-        assert not zero.embed_users(harsh).bias.any()
+        assert not own.embed_users(harsh).bias.any()  # nobody it has met
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_bias_of_one_s_own_is_trained_on_one_s_own_ratings(name):
+    """As published: key users start with what they have in the backbone, others from 0."""
+    model = build(name, bias="own")
+    assert model.inductive
+    assert not model.anonymous
+    bias = model.backbone.users.bias
+    known = Users(torch.tensor([4, 0, 7, 1, 2]), users().history)
+    with torch.no_grad():
+        bias.copy_(torch.arange(len(bias)) / 10.0)
+        assert torch.equal(model.embed_users(known).bias, bias[known.ids])
+        assert not model.embed_users(known.anonymous()).bias.any()
+    few = TABLE.of(np.array([1, 4]))
+    start = bias.detach().clone()
+    config = TrainConfig(learning_rate=0.01, epochs=1)
+    rows = batches.rows(few, few, size=64, rng=np.random.default_rng(0))
+    fit(model, lambda _: rows, adapt(0.0), config)
+    moved = torch.nonzero(bias.detach() != start)[:, 0]
+    assert moved.tolist() == [1, 4]
 
 
 def test_the_inferred_bias_against_a_loop():
@@ -237,7 +258,7 @@ def test_reading_ahead_reads_the_same(options):
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("options", [{}, {"bias": "zero"}], ids=str)
+@pytest.mark.parametrize("options", [{}, {"bias": "own"}], ids=str)
 @pytest.mark.parametrize("training", [True, False])
 def test_an_answer_is_the_score_of_the_placed(name, options, training):
     model = build(name, sample=10_000, **options).train(training)

@@ -122,7 +122,7 @@ def test_training_by_hand_is_training(monkeypatch):
         ("idcf-dot", {}),
         ("idcf-gc", {}),
         ("idcf-nn", {"attention": "additive"}),
-        ("idcf-nn", {"bias": "zero"}),
+        ("idcf-nn", {"bias": "own"}),
         ("idcf-nn", {"reach": "meta-path"}),
     ],
 )

@@ -6,7 +6,7 @@ from idcf.data.sources import SOURCES
 from idcf.errors import ConfigError
 from idcf.models import MODELS, configure
 from idcf.train import presets
-from idcf.train.presets import Setting, setting
+from idcf.train.presets import Setting, setting, stages
 
 TABLE = presets._table()
 
@@ -31,10 +31,10 @@ def test_every_key_is_an_option_or_a_data_set(preset):
     """Anything else would be passed over in silence."""
     for name, row in TABLE[preset].items():
         for key, value in row.items():
-            if key in SOURCES or key == presets.OWN:
-                assert set(value) <= presets._FIELDS, (name, key)
-            else:
-                assert key in presets._FIELDS, (name, key)
+            inner = value if key in SOURCES or key == presets.OWN else {key: value}
+            for field, of in inner.items():
+                found = of if field == presets.FEW else {field: of}
+                assert set(found) <= presets._FIELDS, (name, key, field)
 
 
 def test_a_data_set_s_row_refines_the_model_s():
@@ -52,7 +52,7 @@ def test_published_follows_the_published_code():
     """Choices that differ from the paper or from good practice."""
     for name in ("idcf-nn", "idcf-gc"):
         found = setting(name, preset="published")
-        assert found.options["bias"] == "zero"
+        assert found.options["bias"] == "own"
         assert not found.episodes
         assert found.train.contrast > 0
     for name in ("nnmf", "gcmc"):
@@ -62,6 +62,30 @@ def test_published_follows_the_published_code():
     assert setting("gcmc", preset="published").whole_graph
     assert not setting("gcmc").whole_graph
     assert setting("idcf-nn").episodes
+
+
+@pytest.mark.parametrize("dataset", SOURCES)
+def test_a_wrapped_backbone_is_not_the_one_that_is_compared(dataset):
+    """The public code trains NNMF for 100 epochs on Douban, and inside IDCF-NN for 50."""
+    where = {"preset": "published", "dataset": dataset}
+    stage = stages("idcf-nn", {"embedding_size": 3, "heads": 2}, **where)
+    assert [*stage] == ["idcf-nn", "nnmf"]
+    assert stage["idcf-nn"].options["heads"] == 2
+    assert stage["nnmf"].options["embedding_size"] == 3
+    alone = setting("nnmf", **where).train
+    differs = {"douban": (50, 0.1), "ml-1m": (100, 0.2)}
+    expected = differs.get(dataset, (alone.epochs, alone.reg))
+    assert (stage["nnmf"].train.epochs, stage["nnmf"].train.reg) == expected
+
+
+def test_few_shot_users_may_have_settings_of_their_own():
+    where = {"preset": "published", "dataset": "ml-1m"}
+    new, few = (setting("idcf-nn", **where, users=who) for who in ("new", "few-shot"))
+    assert (new.train.learning_rate, few.train.learning_rate) == (0.001, 0.01)  # the row's
+    assert (new.train.decay, few.train.decay) == (0.95, 0.99)  # the data set's
+    assert (new.validation, few.validation) == (0.0, 0.05)
+    assert new.train.batch_size == few.train.batch_size == 1024
+    assert setting("idcf-nn", users="few-shot") == setting("idcf-nn")
 
 
 def test_options_win():
@@ -92,6 +116,7 @@ def test_what_does_not_exist_is_told():
         "train",
         "options",
         "targets",
+        "few-shot",
     ],
 )
 def test_a_data_set_may_be_called_anything(dataset):

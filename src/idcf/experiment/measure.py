@@ -129,7 +129,7 @@ def spreads(exam: Exam, parts: Sequence[Part]) -> Floats | None:
         if not isinstance(part.model, Posterior):
             return None
         out[mine] = deviations(
-            part.model, exam.asked.where(mine), exam.seen, anonymous=part.model.inductive
+            part.model, exam.asked.where(mine), exam.seen, anonymous=part.model.anonymous
         )
     return out
 
@@ -165,7 +165,7 @@ def _scores(exam: Exam, parts: Sequence[Part]) -> Floats:
     out = np.full(len(exam.asked), np.nan, np.float32)
     for part, mine in _shares(exam.asked.user, parts, len(exam.asked.users)):
         out[mine] = predict(
-            part.model, exam.asked.where(mine), exam.seen, anonymous=part.model.inductive
+            part.model, exam.asked.where(mine), exam.seen, anonymous=part.model.anonymous
         )
     return out
 
@@ -180,7 +180,7 @@ def _lists(exam: Exam, parts: Sequence[Part], k: int) -> Ints:
             exam.users[mine],
             exam.seen,
             k,
-            anonymous=part.model.inductive,
+            anonymous=part.model.anonymous,
             size=size,
         )
     return out

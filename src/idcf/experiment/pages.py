@@ -202,7 +202,8 @@ class _Part:
             return self._why(model, preset)
         rows = self.systems[model, preset]
         options = self.spec.options(self.column.dataset, model)
-        now = plan.fingerprint(model, preset, self.column.dataset, options)
+        who = GROUPS[self.column.users]
+        now = plan.fingerprint(model, preset, self.column.dataset, who, options)
         old = " †" if any(r.options != now for r in rows) else ""
         few = "" if len(rows) == self.spec.seeds or model == "random" else f" ({len(rows)} of "
         few = f"{few}{self.spec.seeds} seeds)" if few else ""

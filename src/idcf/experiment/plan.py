@@ -15,8 +15,8 @@ from idcf.experiment.run import GROUPS
 from idcf.experiment.spec import Spec, load_all, refusal
 from idcf.experiment.store import Record
 from idcf.models import MODELS, configure, entry, stand_in
-from idcf.train.presets import has_row, setting
-from idcf.train.recipes import Who, divide
+from idcf.train.presets import Setting, has_row, stages
+from idcf.train.recipes import Who
 
 
 class Run(NamedTuple):
@@ -54,7 +54,7 @@ class Run(NamedTuple):
         return not any(self.model in spec.pairs_only for spec in load_all().values())
 
     def fingerprint(self) -> str:
-        return fingerprint(self.model, self.preset, self.dataset, dict(self.options))
+        return fingerprint(self.model, self.preset, self.dataset, self.users, dict(self.options))
 
 
 def runs_of(
@@ -130,24 +130,23 @@ def done(run: Run, rows: Sequence[Record]) -> bool:
     )
 
 
-def fingerprint(model: str, preset: str, dataset: str, options: Mapping[str, Any]) -> str:
+def fingerprint(
+    model: str, preset: str, dataset: str, users: str, options: Mapping[str, Any]
+) -> str:
     """A short name of all settings that differ from the code's defaults: an option that is new
     and not used changes nothing. What it cannot see is a change of the code itself."""
     if model == "random":
         return "none"
     implicit = SOURCES[dataset].implicit
     name = stand_in(model, implicit)
-    mine, theirs = divide(name, options)
-    parts = [_settings(name, preset, dataset, mine)]
-    if base := entry(name).backbone:
-        parts.append(_settings(base, preset, dataset, theirs))
+    found = stages(name, options, preset=preset, dataset=dataset, users=users)
+    parts = [_settings(stage, chosen) for stage, chosen in found.items()]
     grid = entry(name).tries(implicit)
     text = json.dumps([name, parts, {k: list(v) for k, v in grid.items()}], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:10]
 
 
-def _settings(name: str, preset: str, dataset: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    chosen = setting(name, preset=preset, dataset=dataset, options=options)
+def _settings(name: str, chosen: Setting) -> dict[str, Any]:
     own = {k: v for k, v in _unusual(chosen).items() if k not in ("options", "train")}
     return {
         **own,

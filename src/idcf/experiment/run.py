@@ -27,8 +27,8 @@ from idcf.experiment.protocol import standard_split
 from idcf.experiment.rows import FLOORS, Row
 from idcf.metrics import PerUser
 from idcf.models import MODELS, configure, entry, stand_in
-from idcf.train.presets import setting
-from idcf.train.recipes import Job, Trained, Who, divide, train
+from idcf.train.presets import stages
+from idcf.train.recipes import Job, Trained, Who, train
 from idcf.train.runtime import LOCAL, Runtime
 
 GROUPS: Mapping[str, Who] = {  # and which training each goes with
@@ -65,14 +65,10 @@ class Plan:
         for name in self.models:
             options = self.options_of(name)
             name = stand_in(name, implicit)
-            mine, theirs = divide(name, options)
-            self._check(name, mine)
-            if base := entry(name).backbone:
-                self._check(base, theirs)
-
-    def _check(self, name: str, options: Mapping[str, Any]) -> None:
-        chosen = setting(name, preset=self.preset, dataset=self.dataset.name, options=options)
-        configure(name, chosen.options)
+            where = {"preset": self.preset, "dataset": self.dataset.name}
+            for group in self.users:
+                for stage, chosen in stages(name, options, **where, users=GROUPS[group]).items():
+                    configure(stage, chosen.options)
 
     def names(self) -> list[str]:
         """The floors that this data allows, then the models asked for, each once."""

@@ -25,8 +25,8 @@ from idcf.evaluate import loss_on, rmse_on
 from idcf.manifest import Origin
 from idcf.models import configure, entry
 from idcf.rng import derive, stream
-from idcf.train.presets import OWN, Setting, setting
-from idcf.train.recipes import Job, Trained, divide, train
+from idcf.train.presets import OWN, Setting, divide, stages
+from idcf.train.recipes import Job, Trained, train
 from idcf.train.runtime import LOCAL, Runtime
 
 SHARE = 0.2  # of the key users, held out
@@ -272,16 +272,12 @@ def _next(
 
 
 def _usual(space: Space, job: Job, model: str, fixed: Mapping[str, Any]) -> dict[str, Any]:
-    mine, theirs = divide(model, fixed)
-    where = {"preset": job.preset, "dataset": job.dataset}
-    chosen = setting(model, options=mine, **where)
-    parts = [configure(model, chosen.options)]
-    if base := entry(model).backbone:
-        parts.append(configure(base, setting(base, options=theirs, **where).options))
+    steps = stages(model, fixed, preset=job.preset, dataset=job.dataset)
+    parts = [configure(name, chosen.options) for name, chosen in steps.items()]
     found = {}
     for name in space:
         head, _, rest = name.partition(".")
-        own = [chosen.train] if rest else parts
+        own = [steps[model].train] if rest else parts
         found[name] = next(getattr(x, rest or head) for x in own if hasattr(x, rest or head))
     return found
 

@@ -31,6 +31,7 @@ class Model(nn.Module, ABC):
     n_items: int
     rates: bool = True  # are the scores on the scale of the ratings?
     binary: bool = False  # is it trained on who had what, though there are ratings?
+    recognises: bool = False  # has it something of each user's own, though it is inductive?
     frozen: bool = False  # weights will not change any more: what depends on them may be kept
 
     @abstractmethod
@@ -44,6 +45,11 @@ class Model(nn.Module, ABC):
     @property
     def device(self) -> torch.device:
         return next(chain(self.parameters(), self.buffers())).device
+
+    @property
+    def anonymous(self) -> bool:
+        """Is a user to it what the history says, and nothing else?"""
+        return self.inductive and not self.recognises
 
     def freeze(self) -> None:
         """For serving: no gradients, and nothing is computed twice."""

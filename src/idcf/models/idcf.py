@@ -36,7 +36,9 @@ class IDCFConfig:
     pooling: Literal["mean", "sum", "root"] = "root"  # Σq / n, Σq (the paper), Σq / √n
     query: Literal["items", "ratings"] = "items"  # `ratings` also reads Σ (r - μ - b_i) q_i
     standardise: bool = True  # queries and keys to unit variance over the key users
-    bias: Literal["inferred", "zero"] = "inferred"  # of a new user: from the history, or 0
+    # `inferred` from the history; `own`: trained with the rest, on each user's own ratings, from
+    # what it was in the backbone, and 0 for anybody else, as in the published code
+    bias: Literal["inferred", "own"] = "inferred"
     bias_strength: float = 5.0
 
 
@@ -62,6 +64,8 @@ class IDCF(Wrapper):
         self.relation = Relation(
             query.shape[-1], size, config.heads, config.attention, config.scaled
         )
+        self.recognises = config.bias == "own"
+        self.backbone.users.bias.requires_grad_(self.recognises)
         paths = config.reach == "meta-path"
         self.paths = Paths(self.n_items, keys) if paths else None
 
@@ -90,8 +94,9 @@ class IDCF(Wrapper):
     def place(self, own: Embedded, users: Users, read: Read | None = None) -> Embedded:
         """The user tower of induced latents. The bias of somebody who has no row of their own is
         what the latent leaves unexplained of the history, shrunk towards the induced one."""
-        if self.config.bias == "zero":
-            return self.backbone.compose(Embedded(own.vector, own.bias * 0), users)
+        if self.recognises:
+            known = self.backbone.users.bias.index_select(0, users.ids.clamp(min=0))
+            return self.backbone.compose(Embedded(own.vector, known * (users.ids >= 0)), users)
         user = self.backbone.compose(own, users)
         if not self.rates:
             return user
@@ -103,7 +108,7 @@ class IDCF(Wrapper):
         """`score` of users placed at these latents. What they did and what is asked go through
         the head together: the bias is added to the answers afterwards."""
         read = users.read or self.take_in(users.history)
-        if self.config.bias == "zero" or not self.rates or items.shape[1] > 1:
+        if self.recognises or not self.rates or items.shape[1] > 1:
             return self.score(self.place(own, users, read), users, items, owner)
         user, history = self.backbone.compose(own, users), users.history
         who, what = torch.cat([read.owner, owner]), torch.cat([history.items, items[:, 0]])
@@ -199,7 +204,7 @@ def _plain(model: IDCF) -> bool:
         and model.relation.attention == "dot"
         and model.paths is None
         and model.rates
-        and model.config.bias == "inferred"
+        and not model.recognises
         and model.device.type == "cpu"
         and not any(p.requires_grad for p in model.backbone.parameters())
     )

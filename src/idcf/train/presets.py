@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from functools import cache
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from idcf.train.loop import TrainConfig
 
 PRESETS = ("clean", "published")
 OWN = "own"  # the row for data that has no name here
+FEW = "few-shot"  # what is different where query users are trained on
 _FOLDER = Path(__file__).with_name("settings")
 
 
@@ -37,13 +39,20 @@ class Setting:
     refit: bool = True  # once the held-out people have said how long, train with them as well
     start_from_biases: bool = True
     alternatives: tuple[Mapping[str, Any], ...] = ()  # training options held-out rows may prefer
+    backbone: Mapping[str, Any] = field(default_factory=dict)  # what it wants of the one it wraps
     whole_graph: bool = False  # True: query users' ratings are in the training graph
 
 
 def setting(
-    name: str, *, preset: str = "clean", dataset: str = "", options: Mapping[str, Any] | None = None
+    name: str,
+    *,
+    preset: str = "clean",
+    dataset: str = "",
+    users: str = "new",
+    options: Mapping[str, Any] | None = None,
 ) -> Setting:
     """The row of the table for this model, refined by the data set's own, then by `options`.
+    Either may hold a part for few-shot users.
 
     Options are those of the model, or `train.*` ones for its training.
     """
@@ -52,8 +61,9 @@ def setting(
         raise ConfigError(unknown("preset", preset, table))
     row = table[preset].get(entry(name).like or name, {})
     found: dict[str, Any] = {}
-    named = dataset if dataset in row and dataset not in _FIELDS else OWN
-    for part in (row, row.get(named, {})):
+    named = dataset if dataset in row and dataset not in {*_FIELDS, FEW} else OWN
+    parts = [(of, of.get(FEW, {}) if users == FEW else {}) for of in (row, row.get(named, {}))]
+    for part in chain.from_iterable(parts):
         for key, value in part.items():
             if key in _FIELDS:
                 joined = {**found.get(key, {}), **value} if isinstance(value, dict) else value
@@ -64,6 +74,35 @@ def setting(
         found[part] = {**found.get(part, {}), (rest if part == "train" else key): value}
     train = read(TrainConfig, found.pop("train", {}), f"training of {name!r}")
     return read(Setting, {**found, "train": train}, f"setting of {name!r}")
+
+
+def stages(
+    name: str,
+    options: Mapping[str, Any] | None = None,
+    *,
+    preset: str = "clean",
+    dataset: str = "",
+    users: str = "new",
+) -> dict[str, Setting]:
+    """The setting of a model and, where it is wrapped round one, of its backbone."""
+    mine, theirs = divide(name, options or {})
+    where = {"preset": preset, "dataset": dataset, "users": users}
+    found = {name: setting(name, **where, options=mine)}
+    if base := entry(name).backbone:
+        found[base] = setting(base, **where, options={**found[name].backbone, **theirs})
+    return found
+
+
+def divide(name: str, options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Options of a wrapper, and those that only its backbone knows (`embedding_size`)."""
+    found = entry(name)
+    if not found.backbone:
+        return dict(options), {}
+    own = {f.name for f in fields(found.config)}
+    base = entry(found.backbone)
+    known = {f.name for f in fields(base.config)} - own - set(base.defaults)
+    theirs = {k: v for k, v in options.items() if k in known}
+    return {k: v for k, v in options.items() if k not in known}, theirs
 
 
 def has_row(preset: str, name: str) -> bool:

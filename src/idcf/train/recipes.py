@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -24,7 +24,7 @@ from idcf.rng import derive, stream
 from idcf.train.aside import held_out, trial, watcher
 from idcf.train.loop import TrainConfig, fit
 from idcf.train.objectives import Objective, Penalty, Ridge, accuracy, adapt, norms
-from idcf.train.presets import Setting, setting
+from idcf.train.presets import Setting, stages
 from idcf.train.runtime import LOCAL, Runtime
 from idcf.train.solvers import SOLVERS, Work
 from idcf.train.solvers.counts import start_from_biases
@@ -67,17 +67,12 @@ class Job:
 def train(name: str, job: Job, *, options: Mapping[str, Any] | None = None) -> Trained:
     """Train the named model."""
     name = stand_in(name, job.split.train.implicit)
-    found = entry(name)
-    if found.solver:
-        chosen = setting(name, preset=job.preset, dataset=job.dataset, options=options)
+    found = stages(name, options, preset=job.preset, dataset=job.dataset, users=job.users)
+    chosen, *base = found.values()
+    if entry(name).solver:
         return _solve(name, job, chosen.options)
-    mine, theirs = divide(name, options or {})
-    chosen = setting(name, preset=job.preset, dataset=job.dataset, options=mine)
     with torch.random.fork_rng():
-        if found.backbone:
-            base = setting(found.backbone, preset=job.preset, dataset=job.dataset, options=theirs)
-            return _relate(name, job, chosen, base)
-        return _descend(name, job, chosen)
+        return _relate(name, job, chosen, *base) if base else _descend(name, job, chosen)
 
 
 def _solve(name: str, job: Job, options: Mapping[str, Any]) -> Trained:
@@ -141,18 +136,6 @@ def _grid(name: str, options: Mapping[str, Any], implicit: bool) -> list[dict[st
     """The options with every choice of what the row wants tried and nobody has settled."""
     grid = {k: v for k, v in entry(name).tries(implicit).items() if k not in options}
     return [{**options, **dict(zip(grid, x, strict=True))} for x in product(*grid.values())]
-
-
-def divide(name: str, options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Options of a wrapper, and those that only its backbone knows (`embedding_size`)."""
-    found = entry(name)
-    if not found.backbone:
-        return dict(options), {}
-    own = {f.name for f in fields(found.config)}
-    base = entry(found.backbone)
-    known = {f.name for f in fields(base.config)} - own - set(base.defaults)
-    theirs = {k: v for k, v in options.items() if k in known}
-    return {k: v for k, v in options.items() if k not in known}, theirs
 
 
 def _choose(
