@@ -87,13 +87,20 @@ def test_the_order_depends_on_the_generator_alone(seed: int) -> None:
     assert same(play(seed), play(seed))
 
 
-@given(SEEDS, st.integers(1, 60), st.integers(0, 4), st.integers(0, 5), st.integers(1, 9))
+@given(
+    SEEDS,
+    st.integers(1, 60),
+    st.integers(0, 4),
+    st.integers(0, 5),
+    st.integers(1, 9),
+    st.sampled_from([1.0, 0.5, 0.25]),
+)
 def test_episodes_ask_each_row_once_and_hide_it(
-    seed: int, size: int, low: int, more: int, targets: int
+    seed: int, size: int, low: int, more: int, targets: int, share: float
 ) -> None:
     data = table(seed)
     rng = np.random.default_rng(seed)
-    options = {"size": size, "lengths": (low, low + more), "targets": targets}
+    options = {"size": size, "lengths": (low, low + more), "targets": targets, "share": share}
     batches = list(episodes(data, rng=rng, **options))  # type: ignore[arg-type]
     assert sorted(t for b in batches for t in asked(b)) == sorted(triples(data))
     counts = data.counts().tolist()
@@ -106,7 +113,7 @@ def test_episodes_ask_each_row_once_and_hide_it(
             assert not set(history) & hidden
             assert {(user, *h) for h in history} <= set(triples(data))
             assert len(set(history)) == len(history)
-            assert 1 <= len(hidden) <= targets
+            assert 1 <= len(hidden) <= max(1, min(targets, counts[user] * share))
             left = counts[user] - len(hidden)
             assert min(low, left) <= len(history) <= min(low + more, left)
 

@@ -85,7 +85,7 @@ def test_few_shot_users_may_have_settings_of_their_own():
     assert (new.train.decay, few.train.decay) == (0.95, 0.99)  # the data set's
     assert (new.validation, few.validation) == (0.0, 0.05)
     assert new.train.batch_size == few.train.batch_size == 1024
-    assert setting("idcf-nn", users="few-shot") == setting("idcf-nn")
+    assert setting("nnmf", users="few-shot") == setting("nnmf")
 
 
 def test_options_win():

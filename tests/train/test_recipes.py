@@ -10,6 +10,7 @@ import torch
 from idcf.errors import ConfigError
 from idcf.models import MODELS, Backbone, Wrapper
 from idcf.testing import world
+from idcf.train import recipes
 from idcf.train.recipes import Job, train
 
 torch.set_num_threads(1)
@@ -75,6 +76,28 @@ def test_few_shot_users_are(name):
     if name == "idcf-dot":  # interpolation: the meta latents are still the key users' alone
         assert same(trained.known, again.known)
         assert len(trained.model.keys) == len(SPLIT.key_users)
+
+
+@pytest.mark.parametrize(("name", "shown"), [("idcf-nn", "everybody"), ("idcf-gc", "query users")])
+def test_whose_rows_interpolation_is_trained_on(name, shown, monkeypatch):
+    """Key users' too where the preset wants it; held-out rows are of query users in any case."""
+    seen, held = [], []
+
+    def episodes(table, **how):
+        seen.append(set(table.user.tolist()))
+        return original(table, **how)
+
+    def watch(task, seed):
+        held.append(set(task.rows.user.tolist()))
+        return watched(task, seed)
+
+    original, watched = recipes.batches.episodes, recipes.watcher
+    monkeypatch.setattr(recipes.batches, "episodes", episodes)
+    monkeypatch.setattr(recipes, "watcher", watch)
+    quick(name, users="few-shot")
+    keys, query = set(SPLIT.key_users.tolist()), set(SPLIT.query_users.tolist())
+    assert held[-1] <= query
+    assert seen[-1] == (keys | query if shown == "everybody" else query)
 
 
 @pytest.mark.parametrize("name", ["als", "nnmf", "idcf-gc"])

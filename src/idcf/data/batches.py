@@ -51,21 +51,24 @@ def episodes(
     lengths: tuple[int, int],
     rng: np.random.Generator,
     targets: int = 8,
+    share: float = 1.0,
     negatives: int = 0,
 ) -> Iterator[Batch]:
     """Batches of about `size` rows: each row of the table is asked for once an epoch.
 
-    A user's rows are shuffled on a ring and cut into groups of `targets`; the history of a
-    group is the stretch of the ring that follows it, of a random length within `lengths`.
+    A user's rows are shuffled on a ring and cut into groups of `targets`, or of a `share` of
+    their own where that is less; the history of a group is the stretch of the ring that follows
+    it, of a random length within `lengths`.
     """
     order, start = table.by_user
     drawn = rng.integers(1 << 40, size=len(order))
     ring = order[np.argsort((table.user[order] << 40) | drawn)]  # shuffled, user by user
     count = np.diff(start)
-    groups = -(-count // targets)  # rounded up
+    most = np.clip((count * share).astype(np.int64), 1, targets)
+    groups = -(-count // most)  # rounded up
     user = np.repeat(np.arange(len(count)), groups)
-    first = (np.arange(len(user)) - np.repeat(np.cumsum(groups) - groups, groups)) * targets
-    asked = np.minimum(targets, count[user] - first)
+    first = (np.arange(len(user)) - np.repeat(np.cumsum(groups) - groups, groups)) * most[user]
+    asked = np.minimum(most[user], count[user] - first)
     read = np.minimum(_lengths(lengths, len(user), rng), count[user] - asked)
     shuffled = np.argsort(rng.random(len(user)), kind="stable")
     ends = np.cumsum(asked[shuffled]) // size

@@ -34,12 +34,14 @@ class Setting:
     lengths: tuple[int, int] = (1, 29)
     newcomers: tuple[int, int] = (4, 29)
     targets: int = 8  # rows asked of a user per episode
+    share: float = 1.0  # of a user's rows, at most: who has few is left something to be known by
     episodes: bool = True  # False: random rows with the whole history, the target in it
     validation: float = 0.1  # share of the key users, or of the rows, that is held out
     refit: bool = True  # once the held-out people have said how long, train with them as well
     start_from_biases: bool = True
     alternatives: tuple[Mapping[str, Any], ...] = ()  # training options held-out rows may prefer
     backbone: Mapping[str, Any] = field(default_factory=dict)  # what it wants of the one it wraps
+    everybody: bool = False  # for few-shot users: train the relation on key users' rows as well
     whole_graph: bool = False  # True: query users' ratings are in the training graph
 
 

@@ -116,6 +116,8 @@ def _relate(name: str, job: Job, chosen: Setting, base: Setting) -> Trained:
     elif chosen.validation:
         rows, held = hold_out(whole, chosen.validation, stream(job.seed, name, "rows"))
         task = Task(rows, held)
+    if chosen.everybody and job.users != "new":
+        rows, whole = keys.plus(rows), split.train
     base, backbone, first = _choose(found.backbone, job, base, rest)
     done = [
         (
@@ -229,6 +231,7 @@ def _epochs(
             size=size,
             lengths=chosen.lengths,
             targets=chosen.targets,
+            share=chosen.share,
             rng=rng,
             negatives=more,
         )
