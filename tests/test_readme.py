@@ -17,6 +17,9 @@ import numpy as np
 import pytest
 
 from idcf.data.synthetic import checkerboard
+from idcf.experiment import store
+from idcf.experiment.spec import load_all
+from idcf.models import MODELS
 
 ROOT = Path(__file__).parents[1]
 TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -113,3 +116,38 @@ def test_the_targets_exist() -> None:
 def test_linked_files_exist() -> None:
     for path in re.findall(r"\]\(([^)#]+)\)", TEXT):
         assert (ROOT / path).exists(), path
+
+
+def test_the_table_says_what_the_rows_say() -> None:
+    """And the paper's lines what the paper says. `idcf-dot` is in no table of the paper."""
+    ours: dict[tuple[str, ...], list[float]] = {}
+    for dataset in ("douban", "ml-100k", "ml-1m"):
+        for r in store.records(ROOT / "experiments" / "results", dataset):
+            if (r.preset, r.metric) == ("clean", "rmse") and r.split.endswith("delta=30"):
+                ours.setdefault((r.model, dataset, r.users), []).append(r.value)
+    theirs: dict[tuple[str, ...], float] = {}
+    for block in (b for spec in ("table2", "table4") for b in load_all()[spec].paper):
+        for name, values in block.systems.items():
+            for column, value in zip(block.columns, values, strict=True):
+                users, metric = column.split()
+                if metric == "rmse" and isinstance(value, float):
+                    theirs[name, block.dataset, users] = value
+    columns = [(d, u) for d in ("douban", "ml-100k", "ml-1m") for u in ("new", "few-shot", "all")]
+    (table,) = re.findall(r"\n\| \| Douban New.*?\n\n", TEXT, re.S)
+    checked = set()
+    for line in table.strip().splitlines()[2:]:
+        label, *cells = (x.strip() for x in line.strip("|").split("|"))
+        for (dataset, users), cell in zip(columns, cells, strict=True):
+            if label == "paper, best of all its systems":
+                value = min(v for (_, d, u), v in theirs.items() if (d, u) == (dataset, users))
+            elif label.startswith("paper, "):
+                value = theirs[label.removeprefix("paper, ").lower(), dataset, users]
+            elif (name := re.sub(r"^[*`]*([a-z -]+).*", r"\1", label).replace(" ", "-")) in MODELS:
+                if name == "idcf-dot":
+                    continue
+                value = float(np.mean(ours[name, dataset, users]))
+            else:
+                raise AssertionError(f"who is {label!r}?")
+            checked.add(label)
+            assert abs(float(cell.strip("*")) - value) < 0.00051, (label, dataset, users, value)
+    assert len(checked) == 9
