@@ -74,7 +74,7 @@ def test_other_settings_are_run_again(made: Path, monkeypatch: pytest.MonkeyPatc
     assert work.missing([other], made) == [other]
     assert fingerprint("random", "clean", "ml-100k", "new", {}) == "none"
     prints = {
-        (preset, who): fingerprint("idcf-nn", preset, "ml-100k", who, {})
+        (preset, who): fingerprint("idcf-gc", preset, "ml-100k", who, {})
         for preset in ("clean", "published")
         for who in ("new", "few-shot")
     }
