@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
@@ -64,6 +64,13 @@ def load_toml(path: Path) -> dict[str, Any]:
         raise ConfigError(f"no configuration file at {path}") from None
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{path}: not valid TOML: {error}") from None
+
+
+def addressed(key: str, names: Container[str]) -> tuple[str, str]:
+    """`idcf-nn.heads` is for one of the names, `heads` and `train.epochs` are for all: ""."""
+    head, dot, rest = key.partition(".")
+    # a name without a dot is an option: there is a model `bias`, and `bias` is one of idcf-nn's
+    return (head, rest) if dot and head in names else ("", key)
 
 
 def parse_overrides(pairs: list[str]) -> dict[str, Any]:

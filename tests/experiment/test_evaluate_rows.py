@@ -222,6 +222,8 @@ def test_options_are_for_all_or_for_one() -> None:
     assert plan.options_of("idcf-nn") == {"heads": 2}
     assert plan.options_of("idcf-gc") == {"heads": 2, "sample": 9}
     assert plan.options_of("popularity") == {}
+    plan = run.Plan(world(), ["idcf-nn"], options={"bias": "own"})  # `bias` is a model, too
+    assert plan.options_of("idcf-nn") == {"bias": "own"}
 
 
 def test_rows_are_written_whole(tmp_path: Path) -> None:

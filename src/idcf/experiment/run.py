@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from idcf.config import addressed
 from idcf.data.interactions import Ints
 from idcf.data.sources import Dataset
 from idcf.data.split import Split
@@ -80,11 +81,11 @@ class Plan:
         """`heads=2` is for every model asked for, `idcf-nn.heads=2` for one of them."""
         found = {}
         for key, value in self.options.items():
-            head, _, rest = key.partition(".")
-            if head in MODELS and head not in self.models:
-                raise ConfigError(f"option {key!r} is for {head!r}, which is not among the models")
-            if name in self.models and (head not in MODELS or head == name):
-                found[rest if head == name else key] = value
+            whose, option = addressed(key, MODELS)
+            if whose and whose not in self.models:
+                raise ConfigError(f"option {key!r} is for {whose!r}, which is not among the models")
+            if name in self.models and whose in ("", name):
+                found[option] = value
         return found
 
 

@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from idcf.config import load_toml, read
+from idcf.config import addressed, load_toml, read
 from idcf.data.sources import SOURCES
 from idcf.errors import ConfigError, unknown
 from idcf.experiment.measure import metrics_of
@@ -158,11 +158,9 @@ class Spec:
         found: dict[str, Any] = {}
         for place in ("*", dataset):
             for key, value in self.settings.get(place, {}).items():
-                head, _, rest = key.partition(".")
-                if head == model:
-                    found[rest] = value
-                elif head not in self.systems:
-                    found[key] = value
+                whose, option = addressed(key, self.systems)
+                if whose in ("", model):
+                    found[option] = value
         return found
 
 
