@@ -64,6 +64,35 @@ def test_published_follows_the_published_code():
     assert setting("idcf-nn").episodes
 
 
+# λ of the pretraining of IDCF-NN and IDCF-GC, and the weight decay of both stages of IDCF-GC
+SUMS = {
+    "douban": (0.1, 0.1, 0.05, 1.0),
+    "ml-100k": (0.1, 0.1, 0.05, 1.0),
+    "ml-1m": (0.2, 0.2, 0.0, 0.0),
+    "amazon-books": (0.1, 0.001, 0.0, 0.05),
+    "amazon-beauty": (0.1, 0.001, 0.0, 0.05),
+}
+
+
+@pytest.mark.parametrize(("dataset", "expected"), SUMS.items())
+def test_published_weighs_means_as_the_public_code_weighs_sums(dataset, expected):
+    """A sum is over the batch and, without ratings, over a positive's negatives as well."""
+    implicit = dataset.startswith("amazon")
+    nn, gc = (stages(n, preset="published", dataset=dataset) for n in ("idcf-nn", "idcf-gc"))
+
+    def each(train):
+        return 1 + train.negatives * implicit
+
+    def whole(train):
+        return train.batch_size * each(train)
+
+    penalties = [x.train.reg * each(x.train) for x in (nn["nnmf"], gc["gcmc"])]
+    decays = [x.train.coupled_decay * whole(x.train) for x in (gc["gcmc"], gc["idcf-gc"])]
+    assert [*penalties, *decays] == pytest.approx(expected, rel=0.03)
+    for wrapper in (nn["idcf-nn"], gc["idcf-gc"]):
+        assert wrapper.train.contrast * whole(wrapper.train) == pytest.approx(10, rel=0.03)
+
+
 @pytest.mark.parametrize("dataset", SOURCES)
 def test_a_wrapped_backbone_is_not_the_one_that_is_compared(dataset):
     """The public code trains NNMF for 100 epochs on Douban, and inside IDCF-NN for 50."""
