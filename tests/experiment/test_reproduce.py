@@ -25,7 +25,7 @@ from idcf.experiment.measure import Exam, Part, measure
 from idcf.experiment.plan import fingerprint, runs_of
 from idcf.experiment.protocol import Cut, split_name, standard_split
 from idcf.experiment.spec import find, load_all
-from idcf.experiment.store import Failure, Pair
+from idcf.experiment.store import Failure, Pair, Record
 from idcf.metrics import auc_interval, auc_parts, difference
 from idcf.train.recipes import Job, train
 
@@ -255,10 +255,10 @@ def test_rows_from_elsewhere_are_merged_once(made: Path, tmp_path: Path) -> None
     assert not (here / "other-study.jsonl").exists()
     assert store.records(here, "ml-100k") == store.records(made, "ml-100k")
     assert len(list(here.rglob("*.npz"))) == len(list(made.rglob("*.npz")))
-    [first, *_] = store.records(there, "ml-100k")
-    store.append(there, "ml-100k", [replace(first, value=0.25)])
+    [first, *rest] = store.records(there, "ml-100k")
+    store.rewrite(there, Record, "ml-100k", [new := replace(first, value=0.25), *rest[::-1]])
     assert store.merge(there, here) == 1
-    assert 0.25 in [r.value for r in store.records(here, "ml-100k")]
+    assert store.records(here, "ml-100k") == [*rest, new]  # what has not changed stays in place
     with pytest.raises(DataError, match="no folder of results"):
         store.merge(tmp_path / "nowhere", here)
 

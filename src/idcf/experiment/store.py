@@ -172,10 +172,14 @@ def merge(source: Path, results: Path, leave: Collection[tuple[Any, ...]] = ()) 
             if "." in dataset or not _holds(path, kind):
                 continue
             here, there = (read(folder, kind, dataset) for folder in (results, source))
-            there = {key: line for key, line in there.items() if not line.systems() & past}
-            fresh += sum(here.get(key) != line for key, line in there.items())
-            rest = [line for key, line in here.items() if key not in there]
-            rewrite(results, kind, dataset, [*rest, *there.values()])
+            new = {
+                key: line
+                for key, line in there.items()
+                if not line.systems() & past and here.get(key) != line
+            }
+            fresh += len(new)
+            rest = [line for key, line in here.items() if key not in new]  # where it was
+            rewrite(results, kind, dataset, [*rest, *new.values()])
     for path in sorted(source.glob(".per-user/*/*.npz")):
         place = results / path.relative_to(source)
         place.parent.mkdir(parents=True, exist_ok=True)

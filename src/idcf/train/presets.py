@@ -39,6 +39,7 @@ class Setting:
     validation: float = 0.1  # share of the key users, or of the rows, that is held out
     refit: bool = True  # once the held-out people have said how long, train with them as well
     start_from_biases: bool = True
+    level: bool = False  # train on ratings less their raters' biases: what an average person gives
     alternatives: tuple[Mapping[str, Any], ...] = ()  # training options held-out rows may prefer
     backbone: Mapping[str, Any] = field(default_factory=dict)  # what it wants of the one it wraps
     everybody: bool = False  # for few-shot users: train the relation on key users' rows as well

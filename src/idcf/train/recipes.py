@@ -27,7 +27,7 @@ from idcf.train.objectives import Objective, Penalty, Ridge, accuracy, adapt, no
 from idcf.train.presets import Setting, stages
 from idcf.train.runtime import LOCAL, Runtime
 from idcf.train.solvers import SOLVERS, Work
-from idcf.train.solvers.counts import start_from_biases
+from idcf.train.solvers.counts import level, start_from_biases
 from idcf.train.stopping import Log, Watcher
 from idcf.types import Batch, Users
 
@@ -174,6 +174,8 @@ def _pretrain(
     objective = accuracy(chosen.train.loss, _penalty(chosen.train, rest, job))
     if isinstance(model, Backbone) and chosen.start_from_biases and model.rates:
         start_from_biases(model, rest)
+    if chosen.level and model.rates:
+        rest = level(rest)
     if model.binary:
         rest, task = rest.had(), task and Task(task.seen.had(), task.rows.had())
     error = None if task is None else watcher(task, job.seed)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -47,7 +49,20 @@ def fill(base: Bias, config: BiasConfig, table: Interactions) -> None:
 
 def start_from_biases(model: Backbone, table: Interactions) -> None:
     """Begin at the ridge biases: rare items have them from the first step."""
-    base = bias(BiasConfig(), table, Work())
+    base, own = _both(table)
     with torch.no_grad():
         model.items.bias.copy_(base.item_bias + base.mean - model.mean)
-        model.users.bias.copy_(base.residual(table.history(np.arange(len(table.users))))[0])
+        model.users.bias.copy_(own)
+
+
+def level(table: Interactions) -> Interactions:
+    """The same ratings as if all raters were equally generous. An item's mean says who rates it as
+    well as how good it is, and newcomers are not those who rate it."""
+    rating = table.rating - _both(table)[1].numpy()[table.user]
+    return replace(table, rating=rating.astype(table.rating.dtype))
+
+
+def _both(table: Interactions) -> tuple[Bias, Tensor]:
+    """The ridge biases of items, and those of users."""
+    base = bias(BiasConfig(), table, Work())
+    return base, base.residual(table.history(np.arange(len(table.users))))[0]
