@@ -64,6 +64,21 @@ def test_rows_visits_each_row_once_with_the_whole_history(seed: int, size: int) 
             assert history == [(i, r) for u, i, r in triples(data) if u == user]
 
 
+@given(SEEDS, st.integers(1, 60))
+def test_histories_that_are_picked_where_they_lie_are_the_same(seed: int, size: int) -> None:
+    data, seen = table(seed), table(seed).where(np.arange(len(table(seed))) % 3 > 0)
+
+    def drawn(device: torch.device | None) -> list[Batch]:
+        rng = np.random.default_rng(seed)
+        return list(rows(data, seen, size=size, rng=rng, device=device))
+
+    sent, picked = drawn(None), drawn(torch.device("cpu"))
+    assert same(sent, picked)
+    for a, b in zip(sent, picked, strict=True):
+        assert torch.equal(a.users.history.values, b.users.history.values)
+        assert torch.equal(a.users.history.offsets, b.users.history.offsets)
+
+
 @given(SEEDS)
 def test_rows_without_a_generator_keeps_the_order(seed: int) -> None:
     data = table(seed)

@@ -233,6 +233,41 @@ def test_differences_stay_where_the_values_are_gone(made: Path, tmp_path: Path) 
     assert store.read(results, Pair, "ml-100k").keys() == before.keys()
 
 
+def test_the_seeds_at_hand_are_paired_where_they_are_more_than_before(
+    made: Path, tmp_path: Path
+) -> None:
+    results = copy(made, tmp_path)
+    whole = store.read(results, Pair, "ml-100k")
+    one, two = (sorted((results / ".per-user").rglob(f"bias.clean.new.{x}.*")) for x in (0, 1))
+    kept = one[0].read_bytes()
+    one[0].unlink()
+    assert pairs.update(results, "ml-100k") == 0
+    assert store.read(results, Pair, "ml-100k") == whole  # two seeds are more than one
+    (results / "ml-100k.paired.jsonl").unlink()
+    assert pairs.update(results, "ml-100k")
+    [place] = [x for x in whole if x[2:] == ("bias", "clean", "new", "rmse")]
+    half = store.read(results, Pair, "ml-100k")[place]
+    assert half.seeds == 1
+    two[0].unlink()
+    one[0].write_bytes(kept)
+    assert pairs.update(results, "ml-100k") == 0  # another one is not more either
+    assert store.read(results, Pair, "ml-100k")[place] == half
+
+
+def test_a_difference_to_a_run_of_the_past_is_marked(made: Path, tmp_path: Path) -> None:
+    results = copy(made, tmp_path)
+    assert "†" not in _differences(results)
+    lines = [replace(x, options="old/old") for x in store.read(results, Pair, "ml-100k").values()]
+    store.rewrite(results, Pair, "ml-100k", lines)
+    assert _differences(results).count("†") == len({x.users for x in lines if x.model == "bias"})
+
+
+def _differences(results: Path) -> str:
+    """The last but one column of the lines that say how `bias` does."""
+    text = pages.render(results)["table4.md"]
+    return "".join(x.split("|")[-3] for x in text.splitlines() if x.startswith("| bias"))
+
+
 def test_pooled_auc_can_be_paired() -> None:
     """What users add averages to the AUC, and its bootstrap is as wide as the known interval."""
     rng = np.random.default_rng(0)

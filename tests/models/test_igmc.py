@@ -195,6 +195,22 @@ def test_what_the_cap_leaves_out_does_not_depend_on_the_batch():
     assert int(net.graph.near(users.history, 3).items.shape[1]) == 3
 
 
+def test_a_cap_that_nobody_reaches_costs_nothing(monkeypatch):
+    """How many subgraphs are laid out at a time follows from their size, not from the cap."""
+    users, laid, around = people(), [], subgraph.Graph.around
+
+    def spy(*args):
+        laid.append(len(args[3]))
+        return around(*args)
+
+    monkeypatch.setattr(subgraph.Graph, "around", spy)
+    with torch.no_grad():
+        narrow, rounds = model(cap=64).rank(users), len(laid)
+        wide = model(cap=100_000).rank(users)
+    assert len(laid) == 2 * rounds
+    assert torch.equal(narrow, wide)
+
+
 def test_alike_levels_cost_nothing():
     """ARR is 0 where all levels speak alike, and is in the loss."""
     net = model(residual=False).train().requires_grad_(False)

@@ -246,7 +246,8 @@ class _Part:
             f"{x:+.{self.digits}f}" for x in (found.difference, found.low, found.high)
         )
         other = "" if found.baseline == self.simple else f" to {found.baseline}"
-        return f"{value} [{low}, {high}]{other}"
+        old = "" if pairs.is_current(found, self.systems) else " †"
+        return f"{value} [{low}, {high}]{other}{old}"
 
     def _seconds(self, model: str) -> str:
         rows = self.systems.get((model, "clean"), [])

@@ -40,7 +40,8 @@ def best_simple(systems: Systems, metric: str) -> str | None:
 
 
 def update(results: Path, dataset: str) -> int:
-    """Pair what can be paired anew; differences whose values are not at hand stay. How many."""
+    """Pair what can be paired anew: all seeds, or those whose values are at hand where these are
+    more than before. Differences of which nothing is at hand stay. How many are new."""
     records = store.records(results, dataset)
     lines = store.read(results, Pair, dataset)
     wanted = {m for spec in load_all().values() if dataset in spec.datasets for m in spec.metrics}
@@ -54,14 +55,13 @@ def update(results: Path, dataset: str) -> int:
             mine = [(r, against[r.seed]) for r in rows if r.seed in against]
             if not mine or system in ((baseline, "clean"), ("random", "clean")):
                 continue
-            options = "+".join(sorted({f"{a.options}/{b.options}" for a, b in mine}))
             known = lines.get(pair_key(mine[0][0]))
-            if known and (known.baseline, known.options, known.seeds) == (
-                *(baseline, options),
-                len(mine),
-            ):
+            if known and not (known.baseline == baseline and is_current(known, systems)):
+                known = None
+            if known and known.seeds == len(mine):
                 continue
-            if line := _pair(results, mine, baseline, options):
+            line = _pair(results, mine, baseline)
+            if line and (known is None or line.seeds > known.seeds):
                 lines[line.key()] = line
                 fresh += 1
     store.rewrite(results, Pair, dataset, sorted(lines.values(), key=Pair.key))
@@ -73,18 +73,29 @@ def pair_key(r: Record) -> tuple[str, ...]:
     return r.dataset, r.split, r.model, r.preset, r.users, r.metric
 
 
-def _pair(
-    results: Path, mine: list[tuple[Record, Record]], baseline: str, options: str
-) -> Pair | None:
-    """Seed against seed, then the mean over seeds."""
-    found, first = [], mine[0][0]
+def is_current(pair: Pair, systems: Systems) -> bool:
+    """Is it a difference between the runs that are in the tables?"""
+    mine, others = (
+        {r.seed: r.options for r in systems.get(system, ())}
+        for system in ((pair.model, pair.preset), (pair.baseline, "clean"))
+    )
+    there = [f"{mine[seed]}/{others[seed]}" for seed in mine.keys() & others.keys()]
+    found = {*pair.options.split("+")}
+    return found == {*there} if pair.seeds == len(there) else found <= {*there}
+
+
+def _pair(results: Path, mine: list[tuple[Record, Record]], baseline: str) -> Pair | None:
+    """Seed against seed, then the mean over the seeds of which both values are at hand."""
+    found, first, options = [], mine[0][0], set()
+    statistic: Statistic = "rmse" if first.metric == "rmse" else "mean-ratio"
     for record, other in mine:
         a, b = (store.load_each(results, r) for r in (record, other))
         if a is None or b is None:
-            return None
-        statistic: Statistic = "rmse" if record.metric == "rmse" else "mean-ratio"
-        rng = stream(0, "bootstrap")
-        found.append(difference(a, b, statistic=statistic, rng=rng))
+            continue
+        found.append(difference(a, b, statistic=statistic, rng=stream(0, "bootstrap")))
+        options.add(f"{record.options}/{other.options}")
+    if not found:
+        return None
     value, low, high = over_seeds(found)
     return Pair(
         *(first.dataset, first.split, first.model, first.preset, first.users, first.metric),
@@ -92,5 +103,5 @@ def _pair(
         *(value, low, high),
         first.n_users,
         len(found),
-        options,
+        "+".join(sorted(options)),
     )

@@ -92,9 +92,11 @@ class IGMC(Penalised):
         near = self.graph.near(users.history, self.cap)
         own = self.graph.offsets(users.history)
         hidden = users.ids if self.training else torch.full_like(users.ids, -1)
-        order = self._order(near, items, owner)
+        raters = self.graph.starts.diff()[items].clamp(max=self.cap)
+        order = self._order(near, raters, owner)
         room = _ROOM if items.is_cuda else _ROOM >> 6
-        step = max(1, room // (self.cap + 1) ** 2)
+        widest = int(raters.max()) if len(raters) else 0
+        step = max(1, room // ((widest + 1) * (near.items.shape[1] + 1)))
         parts = [
             self._score(near, own, hidden, items[some], owner[some])
             for some in (order[at : at + step] for at in range(0, len(order), step))
@@ -103,10 +105,9 @@ class IGMC(Penalised):
         back[order] = torch.arange(len(order), device=order.device)
         return torch.cat(parts)[back] if parts else self.out.bias[:0]
 
-    def _order(self, near: Near, items: Tensor, owner: Tensor) -> Tensor:
+    def _order(self, near: Near, raters: Tensor, owner: Tensor) -> Tensor:
         """Subgraphs of like size together, so that those at hand at a time are no larger than
         they need to be."""
-        raters = self.graph.starts.diff()[items].clamp(max=self.cap)
         had = (near.level > 0).sum(1)[owner]
         return torch.argsort(raters // 16 * (self.cap + 1) + had, stable=True)
 

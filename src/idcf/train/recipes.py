@@ -220,6 +220,8 @@ def _epochs(
     """Batches of what this model reads, and nothing else."""
     if not model.reads_features:
         table = replace(table, user_features=None)
+    alone, device = job.runtime.world == 1, job.runtime.device  # several divide a batch here first
+    place = device if alone and device.type == "cuda" else None
 
     def epoch(number: int) -> Iterator[Batch]:
         rng = stream(job.seed, name, "epoch", number)
@@ -227,7 +229,7 @@ def _epochs(
         more = chosen.train.negatives if table.implicit else 0
         if not (model.reads_history and chosen.episodes):
             seen = table if model.reads_history else None
-            return batches.rows(table, seen, size=size, rng=rng, negatives=more)
+            return batches.rows(table, seen, size=size, rng=rng, negatives=more, device=place)
         return batches.episodes(
             table,
             size=size,
