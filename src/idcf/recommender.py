@@ -89,6 +89,8 @@ class Recommender:
         `users` and `items` are tables (or files) of what else is known of them: `user_id` or
         `item_id`, and a column for each feature; a column `title` of `items` names them.
         `measure` trains a second time, for the card's curve. A `watcher` hears of every epoch.
+        Lists go by the rating to expect; with `implicit=True`, which leaves ratings aside, by how
+        likely somebody is to take an item up, and hold far more of what they then do.
         """
         from idcf.train.deploy import deploy
 

@@ -12,6 +12,7 @@ import pytest
 from idcf.data.interactions import Interactions, Vocab
 from idcf.data.sources import Dataset
 from idcf.errors import DataError
+from idcf.experiment import protocol
 from idcf.experiment.protocol import open_dataset, standard_split
 from idcf.experiment.run import Plan, evaluate
 
@@ -85,6 +86,24 @@ def test_names_that_do_not_exist() -> None:
         open_dataset("ml-100k", test="x.csv")
 
 
+def test_of_a_data_set_with_ratings_only_who_had_what_may_be_taken(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    whole = table()
+    train, test = whole.where(whole.item > 0), whole.where(whole.item == 0)
+    rated = Dataset("ml-100k", whole, train, test, {0: "a"}, 14)
+    monkeypatch.setattr(protocol, "load", lambda name, progress: rated)
+    assert open_dataset("ml-100k") is open_dataset("ml-100k", implicit=False) is rated
+    found = open_dataset("ml-100k", implicit=True)
+    split, how = standard_split(found)
+    assert (how, found.name, found.titles) == ("u1, delta=14", "ml-100k-had", {0: "a"})
+    assert split.train.implicit
+    assert split.test.implicit
+    assert (rows(split.train), rows(split.test)) == (rows(train), rows(test))
+    with pytest.raises(DataError, match="amazon-books has no ratings"):
+        open_dataset("amazon-books", implicit=False)
+
+
 @real
 @pytest.mark.accuracy
 def test_the_references_on_ml_100k() -> None:
@@ -97,6 +116,18 @@ def test_the_references_on_ml_100k() -> None:
     assert found["bias", "rmse"].value == pytest.approx(1.001, abs=0.004)
     assert found["random", "ndcg"].value == pytest.approx(0.82, abs=0.006)
     assert (found["bias", "rmse"].n_users, found["bias", "rmse"].n_ratings) == (172, 2336)
+
+
+@real
+@pytest.mark.accuracy
+def test_lists_of_who_had_what_on_ml_100k() -> None:
+    """The README's figures: leaving the stars aside finds what people take up."""
+    data = open_dataset("ml-100k", implicit=True, progress=False)
+    found = {(r.model, r.metric): r.value for r in evaluate(Plan(data, ["idcf-bayes", "ease"]))}
+    assert found["popularity", "recall@20"] == pytest.approx(0.167, abs=0.002)
+    assert found["idcf-bayes", "recall@20"] == pytest.approx(0.392, abs=0.012)
+    assert found["ease", "recall@20"] == pytest.approx(0.400, abs=0.012)
+    assert found["idcf-bayes", "auc"] > found["ease", "auc"] + 0.01
 
 
 @real

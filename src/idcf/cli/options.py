@@ -29,7 +29,7 @@ Set = Annotated[
 ]
 Column = Annotated[list[str] | None, typer.Option(help="A column of your file, as in user_id=uid.")]
 Implicit = Annotated[
-    bool | None, typer.Option(help="Feedback without ratings, whatever the columns.")
+    bool | None, typer.Option(help="Who had what; leave ratings aside, if there are any.")
 ]
 Seed = Annotated[int, typer.Option(help="Of everything random.")]
 SplitSeed = Annotated[int, typer.Option(help="Of a random split.")]

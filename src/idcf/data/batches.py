@@ -47,9 +47,7 @@ def rows(
         yield _batch(ids, histories(users), mine, items, labels, table, rng, negatives)
 
 
-def _histories(
-    seen: Interactions | None, device: torch.device | None
-) -> Callable[[Ints], History]:
+def _histories(seen: Interactions | None, device: torch.device | None) -> Callable[[Ints], History]:
     """How the histories of a batch are come by."""
     if seen is None:
         return lambda users: History.empty(len(users))

@@ -6,7 +6,7 @@ The split is fixed by its own seed; the seeds of the models never change it.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +20,7 @@ from idcf.rng import stream
 SHARE = 0.1  # of the ratings, held out where there is no official split
 SHARES = {"ml-100k": 0.2}  # RecBole's copy has no u1: as large a test part as u1's
 POSITIVES = 10  # of each user, held out of implicit feedback
+HAD = "-had"  # a data set with ratings, of which only who had what is used; no preset is for it
 
 
 @dataclass(frozen=True)
@@ -43,11 +44,15 @@ def open_dataset(
     implicit: bool | None = None,
     progress: bool = True,
 ) -> Dataset:
-    """A dataset of the table by its name, or a person's own file, with a test file or without."""
+    """A dataset of the table by its name, or a person's own file, with a test file or without.
+    `implicit` takes who had what of either, and leaves the ratings."""
     if source in SOURCES:
         if test or columns:
             raise DataError(f"{source} has its own split and columns; give a file to bring yours")
-        return load(source, progress=progress)
+        if implicit is False and SOURCES[source].implicit:
+            raise DataError(f"{source} has no ratings; leave out --no-implicit")
+        found = load(source, progress=progress)
+        return _had(found) if implicit and not SOURCES[source].implicit else found
     if not Path(source).suffix and not Path(source).exists():
         raise DataError(f"{unknown('dataset', source, SOURCES)}; or give the path of a file")
     if test is None:
@@ -89,6 +94,15 @@ def standard_split(
     return split, name if key_users == "threshold" else f"{name}, key_users={key_users}"
 
 
+def _had(dataset: Dataset) -> Dataset:
+    whole, train, test = (
+        None if x is None else x.had() for x in (dataset.interactions, dataset.train, dataset.test)
+    )
+    assert whole is not None
+    name = dataset.name + HAD
+    return replace(dataset, name=name, interactions=whole, train=train, test=test)
+
+
 def split_name(source: Source, cut: Cut) -> str:
     """The name that `standard_split` gives, known without the data (of its first edition)."""
     how = _how(source.name, source.implicit, bool(source.counts[0].train), 0)
@@ -97,6 +111,7 @@ def split_name(source: Source, cut: Cut) -> str:
 
 def _how(name: str, implicit: bool, official: bool, seed: int) -> str:
     if official:
+        name = name.removesuffix(HAD)
         return {"ml-100k": "u1"}.get(name, "official" if name in SOURCES else "given")
     if implicit:
         return f"random-{POSITIVES}-per-user-seed{seed}"
