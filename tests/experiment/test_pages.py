@@ -41,7 +41,7 @@ def test_pages_say_what_there_is_and_why_not(made: Path, tmp_path: Path) -> None
     assert "best simple" in lines["item-mean"]
     assert "(2 of 3 seeds)" in lines["bias"]
     assert "orders only" in lines["popularity"]
-    assert "| 1.078 | not run: slow as published | not run |" in lines["idcf-nn"]
+    assert "| 1.078 | not run | not run |" in lines["idcf-nn"]
     assert "| not run: hours a seed |" in lines["igmc"]
     assert "**1.011**" in lines["idcf-gc"]
     assert "not in the paper" in lines["als"]
