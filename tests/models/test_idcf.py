@@ -146,6 +146,27 @@ def test_a_bias_of_one_s_own_is_trained_on_one_s_own_ratings(name):
     assert moved.tolist() == [1, 4]
 
 
+def test_whole_histories_are_read_once():
+    """The same losses and the same weights as where every batch brings and reads its own."""
+    few, every = TABLE.of(np.array([1, 4, 5])), TABLE.of(np.arange(8))
+    assert not build("idcf-gc", bias="own").reads_once
+    assert not build("idcf-nn").reads_once
+    trained = []
+    for once in (False, True):
+        model = build("idcf-nn", bias="own")
+        assert model.reads_once
+        torch.manual_seed(3)
+        for table in (few, every):
+            seen = None if once else table
+            rows = batches.rows(table, seen, size=16, rng=np.random.default_rng(0))
+            whole = table.history(np.arange(len(table.users)))
+            met = model.knowing(whole, rows) if once else model.ahead(rows)
+            fit(model, lambda _, met=met: met, adapt(0.1), TrainConfig(epochs=1))
+        trained.append(model.state_dict())
+    for name, value in trained[0].items():
+        assert torch.equal(value, trained[1][name]), name
+
+
 def test_the_inferred_bias_against_a_loop():
     model, who = build("idcf-nn", bias_strength=4.0).eval(), users()
     with torch.no_grad():

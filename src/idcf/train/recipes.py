@@ -207,17 +207,24 @@ def _adapt(
         log = Log([{"epoch": 0, "valid": error(model)}] if error else [], 0)
         return model.eval(), log
     assert isinstance(model, IDCF)
-    epoch = _epochs(name, job, chosen, rows, model)
-    # several processes divide a batch first, and each reads its own
-    ahead = epoch if job.runtime.world > 1 else lambda n: model.ahead(epoch(n))
+    alone = job.runtime.world == 1  # several processes divide a batch first, and each reads its own
+    known = alone and not chosen.episodes and model.reads_once
+    epoch = _epochs(name, job, chosen, rows, model, bare=known)
+    every = rows.history(np.arange(len(rows.users))) if known else None
+
+    def ahead(number: int) -> Iterator[Batch]:
+        if every is not None:
+            return model.knowing(every, epoch(number))
+        return model.ahead(epoch(number)) if alone else epoch(number)
+
     objective = adapt(contrast, job.runtime)
     return model, _fit(name, model, ahead, objective, chosen.train, error, job, epochs)
 
 
 def _epochs(
-    name: str, job: Job, chosen: Setting, table: Interactions, model: Model
+    name: str, job: Job, chosen: Setting, table: Interactions, model: Model, bare: bool = False
 ) -> Callable[[int], Iterator[Batch]]:
-    """Batches of what this model reads, and nothing else."""
+    """Batches of what this model reads, and nothing else; `bare`: it knows the histories."""
     if not model.reads_features:
         table = replace(table, user_features=None)
     alone, device = job.runtime.world == 1, job.runtime.device  # several divide a batch here first
@@ -228,7 +235,7 @@ def _epochs(
         size = chosen.train.batch_size * job.runtime.world
         more = chosen.train.negatives if table.implicit else 0
         if not (model.reads_history and chosen.episodes):
-            seen = table if model.reads_history else None
+            seen = table if model.reads_history and not bare else None
             return batches.rows(table, seen, size=size, rng=rng, negatives=more, device=place)
         return batches.episodes(
             table,
