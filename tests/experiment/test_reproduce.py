@@ -1,15 +1,14 @@
-"""Runs that are made once, kept at once, taken up again, paired, merged and drawn."""
+"""Runs that are made once, kept at once, taken up again, merged and drawn."""
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
 import time
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +18,12 @@ from tables_world import FAST, copy, fast, small
 
 from idcf.data.sources import SOURCES
 from idcf.errors import ConfigError, DataError
-from idcf.experiment import pages, pairs, pool, run, store
+from idcf.experiment import pages, pool, run, store
 from idcf.experiment import reproduce as work
-from idcf.experiment.measure import Exam, Part, measure
 from idcf.experiment.plan import fingerprint, runs_of
 from idcf.experiment.protocol import Cut, split_name, standard_split
 from idcf.experiment.spec import find, load_all
 from idcf.experiment.store import Failure, Pair, Record
-from idcf.metrics import auc_interval, auc_parts, difference
 from idcf.train.recipes import Job, train
 
 ROOT = Path(__file__).parents[2]
@@ -200,85 +197,6 @@ def test_a_kill_at_any_moment_costs_one_run(tmp_path: Path) -> None:
     found = work.reproduce(left, tmp_path, opened=small)
     assert len(found.made) == len(left)
     assert work.missing(fast(seeds=9), tmp_path) == []
-
-
-def test_differences_are_paired_over_users(made: Path) -> None:
-    lines = store.read(made, Pair, "ml-100k")
-    place = ("ml-100k", split_name(SOURCES["ml-100k"], Cut()))
-    found = lines[(*place, "bias", "clean", "new", "rmse")]
-    assert (found.baseline, found.seeds) == ("item-mean", 2)  # nobody is harsh in this world
-    split, _ = standard_split(small("ml-100k"))
-    exam = Exam.of(split, split.query_users)
-    gaps = []
-    for seed in range(2):
-        models = [train(name, Job(split, seed=seed)).model for name in ("bias", "item-mean")]
-        one, two = (measure(exam, [Part(m, split.query_users)])["rmse"] for m in models)
-        gaps.append(one.interval.value - two.interval.value)
-    assert found.difference == pytest.approx(np.mean(gaps), abs=1e-5)
-    assert found.low <= found.difference <= found.high
-    mine = {p.model for p in lines.values() if (p.users, p.metric) == ("new", "rmse")}
-    assert mine == {"bias"}
-
-
-def test_differences_stay_where_the_values_are_gone(made: Path, tmp_path: Path) -> None:
-    results = copy(made, tmp_path)
-    before = store.read(results, Pair, "ml-100k")
-    assert pairs.update(results, "ml-100k") == 0  # nothing is computed twice
-    for path in (results / ".per-user").rglob("*.npz"):
-        path.unlink()
-    (results / "ml-100k.paired.jsonl").write_text(
-        "".join(json.dumps({**asdict(x), "options": "old"}) + "\n" for x in before.values())
-    )
-    assert pairs.update(results, "ml-100k") == 0
-    assert store.read(results, Pair, "ml-100k").keys() == before.keys()
-
-
-def test_the_seeds_at_hand_are_paired_where_they_are_more_than_before(
-    made: Path, tmp_path: Path
-) -> None:
-    results = copy(made, tmp_path)
-    whole = store.read(results, Pair, "ml-100k")
-    one, two = (sorted((results / ".per-user").rglob(f"bias.clean.new.{x}.*")) for x in (0, 1))
-    kept = one[0].read_bytes()
-    one[0].unlink()
-    assert pairs.update(results, "ml-100k") == 0
-    assert store.read(results, Pair, "ml-100k") == whole  # two seeds are more than one
-    (results / "ml-100k.paired.jsonl").unlink()
-    assert pairs.update(results, "ml-100k")
-    [place] = [x for x in whole if x[2:] == ("bias", "clean", "new", "rmse")]
-    half = store.read(results, Pair, "ml-100k")[place]
-    assert half.seeds == 1
-    two[0].unlink()
-    one[0].write_bytes(kept)
-    assert pairs.update(results, "ml-100k") == 0  # another one is not more either
-    assert store.read(results, Pair, "ml-100k")[place] == half
-
-
-def test_a_difference_to_a_run_of_the_past_is_marked(made: Path, tmp_path: Path) -> None:
-    results = copy(made, tmp_path)
-    assert "†" not in _differences(results)
-    lines = [replace(x, options="old/old") for x in store.read(results, Pair, "ml-100k").values()]
-    store.rewrite(results, Pair, "ml-100k", lines)
-    assert _differences(results).count("†") == len({x.users for x in lines if x.model == "bias"})
-
-
-def _differences(results: Path) -> str:
-    """The last but one column of the lines that say how `bias` does."""
-    text = pages.render(results)["table4.md"]
-    return "".join(x.split("|")[-3] for x in text.splitlines() if x.startswith("| bias"))
-
-
-def test_pooled_auc_can_be_paired() -> None:
-    """What users add averages to the AUC, and its bootstrap is as wide as the known interval."""
-    rng = np.random.default_rng(0)
-    user, label = np.repeat(np.arange(300), 12), rng.random(3600) < 0.3
-    score = label + rng.normal(0, 1.5, 3600) + np.repeat(rng.normal(0, 0.5, 300), 12)
-    each, whole = auc_parts(user, score, label), auc_interval(user, score, label)
-    assert each.mean() == pytest.approx(whole.value)
-    worse = auc_parts(user, np.zeros(3600), label)
-    found = difference(each, worse, rng=np.random.default_rng(1))
-    assert found.value == pytest.approx(whole.value - 0.5)
-    assert found.high - found.low == pytest.approx(whole.high - whole.low, rel=0.1)
 
 
 def test_rows_from_elsewhere_are_merged_once(made: Path, tmp_path: Path) -> None:
