@@ -10,7 +10,7 @@ from idcf.data import batches
 from idcf.errors import ConfigError
 from idcf.models import IDCF, configure
 from idcf.models.gcmc import GCMC
-from idcf.models.idcf import part
+from idcf.models.idcf import knowing, part, reads_once
 from idcf.testing import fitted, world, worlds
 from idcf.testing.worlds import keys_of, some_batches
 from idcf.train.loop import TrainConfig, fit
@@ -149,18 +149,18 @@ def test_a_bias_of_one_s_own_is_trained_on_one_s_own_ratings(name):
 def test_whole_histories_are_read_once():
     """The same losses and the same weights as where every batch brings and reads its own."""
     few, every = TABLE.of(np.array([1, 4, 5])), TABLE.of(np.arange(8))
-    assert not build("idcf-gc", bias="own").reads_once
-    assert not build("idcf-nn").reads_once
+    assert not reads_once(build("idcf-gc", bias="own"))
+    assert not reads_once(build("idcf-nn"))
     trained = []
     for once in (False, True):
         model = build("idcf-nn", bias="own")
-        assert model.reads_once
+        assert reads_once(model)
         torch.manual_seed(3)
         for table in (few, every):
             seen = None if once else table
             rows = batches.rows(table, seen, size=16, rng=np.random.default_rng(0))
             whole = table.history(np.arange(len(table.users)))
-            met = model.knowing(whole, rows) if once else model.ahead(rows)
+            met = knowing(model, whole, rows) if once else model.ahead(rows)
             fit(model, lambda _, met=met: met, adapt(0.1), TrainConfig(epochs=1))
         trained.append(model.state_dict())
     for name, value in trained[0].items():

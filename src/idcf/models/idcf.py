@@ -159,20 +159,6 @@ class IDCF(Wrapper):
             for batch, read, mine in zip(some, reads, made, strict=True):
                 yield batch.having(read, mine)
 
-    @property
-    def reads_once(self) -> bool:
-        """Is a history that stays the same read once and for all? Not where a bias is inferred
-        from what the latent leaves of it, nor by paths or a backbone that read it as well."""
-        return self.recognises and self.paths is None and not self.backbone.reads_history
-
-    def knowing(self, histories: History, batches: Iterable[Batch]) -> Iterator[Batch]:
-        """As `ahead`, where everybody comes with the history they always have: [U] of them."""
-        with torch.no_grad():
-            query, owner, share, _ = self.take_in(histories.to(self.device))
-        for batch in batches:
-            who = batch.users.ids.to(self.device)
-            yield batch.having(Read(query[who], owner[:0], share[who], None))
-
     def _ready(self, some: list[Batch], reads: list[Read]) -> Iterator[Ready]:
         keys = self._listen(len(some)).expand(len(some), self.config.heads, -1, -1)
         scale = self.relation.scale * self.key_scale
@@ -222,3 +208,18 @@ def _plain(model: IDCF) -> bool:
         and model.device.type == "cpu"
         and not any(p.requires_grad for p in model.backbone.parameters())
     )
+
+
+def reads_once(model: IDCF) -> bool:
+    """Is a history that stays the same read once and for all? Not where a bias is inferred from
+    what the latent leaves of it, nor by paths or a backbone that read it as well."""
+    return model.recognises and model.paths is None and not model.backbone.reads_history
+
+
+def knowing(model: IDCF, histories: History, batches: Iterable[Batch]) -> Iterator[Batch]:
+    """As `IDCF.ahead`, where everybody comes with the history they always have: [U] of them."""
+    with torch.no_grad():
+        query, owner, share, _ = model.take_in(histories.to(model.device))
+    for batch in batches:
+        who = batch.users.ids.to(model.device)
+        yield batch.having(Read(query[who], owner[:0], share[who], None))

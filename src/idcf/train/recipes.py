@@ -20,6 +20,7 @@ from idcf.data import batches
 from idcf.data.interactions import Interactions
 from idcf.data.split import Split, Task, hold_out
 from idcf.models import IDCF, Backbone, Model, Wrapper, configure, entry, stand_in
+from idcf.models.idcf import knowing, reads_once
 from idcf.rng import derive, stream
 from idcf.train.aside import held_out, trial, watcher
 from idcf.train.loop import TrainConfig, fit
@@ -208,13 +209,13 @@ def _adapt(
         return model.eval(), log
     assert isinstance(model, IDCF)
     alone = job.runtime.world == 1  # several processes divide a batch first, and each reads its own
-    known = alone and not chosen.episodes and model.reads_once
+    known = alone and not chosen.episodes and reads_once(model)
     epoch = _epochs(name, job, chosen, rows, model, bare=known)
     every = rows.history(np.arange(len(rows.users))) if known else None
 
     def ahead(number: int) -> Iterator[Batch]:
         if every is not None:
-            return model.knowing(every, epoch(number))
+            return knowing(model, every, epoch(number))
         return model.ahead(epoch(number)) if alone else epoch(number)
 
     objective = adapt(contrast, job.runtime)
