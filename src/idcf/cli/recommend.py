@@ -123,6 +123,10 @@ def _rated(text: str, names: Titles, desk: Desk) -> tuple[Any, float]:
         value = float(rating)
     except ValueError:
         raise ConfigError(f"--rate {text!r}: {rating!r} is not a number") from None
+    if sign and desk.world.implicit:
+        typer.echo(
+            f"note: fitted without ratings: {title!r} counts as had, not as {rating}", err=True
+        )
     return desk.ids[_row(title, names)], value
 
 

@@ -211,7 +211,7 @@ def _plain(model: IDCF) -> bool:
 
 
 def reads_once(model: IDCF) -> bool:
-    """Is a history that stays the same read once and for all? Not where a bias is inferred from
+    """Is a history that stays the same read once an epoch? Not where a bias is inferred from
     what the latent leaves of it, nor by paths or a backbone that read it as well."""
     return model.recognises and model.paths is None and not model.backbone.reads_history
 
