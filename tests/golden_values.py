@@ -1,0 +1,341 @@
+"""Figures of every model in two fixed worlds: how they are made, written, read and compared.
+
+Everything goes through the public face of the package, imported below in one place. The small
+world is drawn here from NumPy; MovieLens-100K is read from its own files.
+
+A record holds, for one model and one kind of data:
+
+- `scores` of 12 items, `std` of the same where the model has a posterior, `embeddings` where the
+  model has vectors, and `lists` of the best items, each for new users with short histories;
+- `known_scores` and `known_lists`, the same for three users of the training table: all that a
+  model has which cannot serve new users;
+- or `refused`, the name of the error, where the model does not take this kind of data.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import platform
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+
+from idcf import MODELS, ColdUserError, ConfigError, Recommender
+
+FOLDER = Path(__file__).with_name("golden")
+TOLERANCE = 1e-6
+LENGTH = 5  # of the lists that are compared
+DIGITS = 9
+
+SMALL, MOVIELENS = "small", "ml-100k"
+WORLDS = (SMALL, MOVIELENS)
+KINDS = RATINGS, IMPLICIT, FEATURES = "ratings", "implicit", "features"
+
+# solved in one go: there are no epochs to set
+SOLVED = {"popularity", "item-mean", "bias", "item-knn", "ease", "als"}
+SOLVED |= {"idcf-bayes", "idcf-odds", "bomic"}
+READS_FEATURES = {"idcf-bayes", "nimc"}
+
+Record = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class World:
+    """A table of ratings, and the questions that are put to every model."""
+
+    ratings: pd.DataFrame
+    implicit: pd.DataFrame
+    users: pd.DataFrame  # what else is known of the users
+    features: Mapping[str, Any]  # the same of the new users
+    items: Sequence[Any]  # whose scores are recorded
+    histories: Sequence[Mapping[Any, float]]  # of new users
+    known_users: Sequence[Any]  # of the table
+    key_threshold: int
+
+
+@cache
+def small() -> World:
+    """90 users and 40 items: rounded ratings of a product of three factors and two biases."""
+    rng = np.random.default_rng(20240607)
+    n_users, n_items, rank = 90, 40, 3
+    user_bias, item_bias = rng.normal(0, 0.4, n_users), rng.normal(0, 0.5, n_items)
+    user_factors, item_factors = rng.normal(0, 0.8, (2, max(n_users, n_items), rank))
+    counts = np.where(np.arange(n_users) % 3 == 0, 6, 20) + rng.integers(0, 5, n_users)
+    weight = np.exp(item_bias)
+    rows = []
+    for user, count in enumerate(counts):
+        for item in rng.choice(n_items, count, replace=False, p=weight / weight.sum()):
+            truth = 3.5 + user_bias[user] + item_bias[item]
+            truth += user_factors[user] @ item_factors[item] + rng.normal(0, 0.3)
+            rows.append((f"u{user}", f"i{item}", float(np.clip(np.rint(truth), 1, 5))))
+    ratings = pd.DataFrame(rows, columns=["user_id", "item_id", "rating"])
+    users = pd.DataFrame(
+        {
+            "user_id": [f"u{n}" for n in range(n_users)],
+            "age": rng.integers(16, 70, n_users),
+            "work": np.where(user_factors[:n_users, 0] > 0, "teacher", "farmer"),
+        }
+    )
+    return World(
+        ratings,
+        ratings[ratings.rating >= 3][["user_id", "item_id"]],
+        users,
+        {"age": 34, "work": "teacher"},
+        [f"i{n}" for n in range(0, 36, 3)],
+        [
+            {"i1": 5.0, "i4": 2.0},
+            {"i0": 4.0, "i9": 1.0, "i22": 5.0, "i31": 3.0},
+            {"i2": 3.0, "i5": 5.0, "i7": 1.0, "i11": 4.0, "i18": 2.0, "i27": 5.0, "i38": 4.0},
+        ],
+        ["u8", "u52", "u71"],
+        key_threshold=12,
+    )
+
+
+@cache
+def movielens() -> World:
+    """All of MovieLens-100K."""
+    folder = movielens_folder()
+    assert folder is not None, "IDCF_DATA names no folder with ml-100k/u.data"
+    columns = ["user_id", "item_id", "rating", "timestamp"]
+    ratings = pd.read_csv(folder / "u.data", sep="\t", names=columns)[columns[:3]]
+    columns = ["user_id", "age", "sex", "occupation", "zip"]
+    users = pd.read_csv(folder / "u.user", sep="|", names=columns)[columns[:4]]
+    return World(
+        ratings,
+        ratings[["user_id", "item_id"]],
+        users,
+        {"age": 34, "sex": "F", "occupation": "librarian"},
+        [1, 7, 12, 50, 98, 117, 121, 174, 204, 258, 288, 300],
+        [
+            {56: 5.0, 294: 2.0},
+            {100: 4.0, 181: 1.0, 127: 5.0, 237: 3.0},
+            {172: 5.0, 168: 5.0, 222: 2.0, 276: 4.0, 151: 3.0, 79: 4.0, 118: 1.0},
+        ],
+        [1, 13, 94],
+        key_threshold=30,
+    )
+
+
+@cache
+def part_of_movielens() -> World:
+    """Its first 200 users and their 200 most rated items, for models that take longer."""
+    whole = movielens()
+    rows = whole.ratings[whole.ratings.user_id <= 200]
+    counts = rows.item_id.value_counts().sort_index()
+    best = counts.sort_values(ascending=False, kind="stable").index[:200]
+    rows = rows[rows.item_id.isin(best)]
+    fields = dict(vars(whole))
+    fields |= {"ratings": rows, "implicit": rows[["user_id", "item_id"]]}
+    fields["users"] = whole.users[whole.users.user_id <= 200]
+    return World(**fields)
+
+
+def movielens_folder() -> Path | None:
+    folder = Path(os.environ.get("IDCF_DATA", os.devnull)) / "ml-100k"
+    return folder if (folder / "u.data").is_file() else None
+
+
+# what is not named is as the presets have it, but for the number of epochs
+_SMALL_OPTIONS: Mapping[str, Mapping[str, Any]] = {"idcf-gc": {"embedding_size": 16}}
+_MOVIELENS_OPTIONS: Mapping[str, Mapping[str, Any]] = {
+    "item-knn": {"neighbours": 50, "reg": 30.0},
+    "ease": {"reg": 300.0},
+    "als": {"embedding_size": 16, "reg": 10.0},
+    "bomic": {"reg": 0.8, "user_reg": 0.3, "rank": 20},
+    "idcf-bayes": {"embedding_size": 8, "sweeps": 16, "burn_in": 8},
+    "igmc": {"size": 8, "train_cap": 15, "hidden": 16},
+    "idcf-gc": {"embedding_size": 16},
+}
+_PART = {"idcf-dot", "idcf-nn", "idcf-gc", "rd-item", "meta-path", "trans-user"}
+_PART |= {"trans-user-ridge", "igmc", "f-eae", "gcmc", "bomic"}
+_MOVIELENS_IMPLICIT = {"idcf-odds", "ease", "als", "item-knn", "popularity"}
+_MOVIELENS_IMPLICIT |= {"ngcf", "pinsage", "fism", "mult-vae"}
+
+
+def kinds(name: str, place: str) -> Iterator[str]:
+    """The kinds of data that this model is tried on in this world."""
+    yield RATINGS
+    if place == SMALL or name in _MOVIELENS_IMPLICIT:
+        yield IMPLICIT
+    if name in READS_FEATURES:
+        yield FEATURES
+
+
+def records(name: str, place: str) -> dict[str, Record]:
+    """All that is recorded of a model in a world, by the kind of data."""
+    if place == SMALL:
+        world, epochs, options = small(), 2, _SMALL_OPTIONS
+    else:
+        world = part_of_movielens() if name in _PART else movielens()
+        epochs, options = 1, _MOVIELENS_OPTIONS
+    chosen = {**({} if name in SOLVED else {"epochs": epochs}), **options.get(name, {})}
+    torch.set_num_threads(1)
+    return {kind: record(name, world, kind, chosen) for kind in kinds(name, place)}
+
+
+def record(name: str, world: World, kind: str, options: Mapping[str, Any]) -> Record:
+    """Train, and put every question."""
+    implicit = kind == IMPLICIT
+    table = world.implicit if implicit else world.ratings
+    users = {"users": world.users} if kind == FEATURES else {}
+    features = {"features": world.features} if kind == FEATURES else {}
+    recommender = Recommender(
+        name, key_threshold=world.key_threshold, seed=1, device="cpu", **options
+    )
+    try:
+        recommender.fit(table, implicit=implicit, **users)
+    except ConfigError as error:
+        return {"refused": type(error).__name__}
+
+    def known(n: int, **filters: Any) -> Any:
+        return recommender.recommend(users=list(world.known_users), n=n, std=True, **filters)
+
+    by_item = [
+        {row.item_id: row.score for row in answer}
+        for answer in known(len(world.items), candidates=world.items, filter_seen=False)
+    ]
+    result: Record = {
+        "known_scores": [[rounded(scores[item]) for item in world.items] for scores in by_item],
+        "known_lists": [listed(answer) for answer in known(LENGTH + 1)],
+    }
+    histories = [list(x) if implicit else dict(x) for x in world.histories]
+
+    def answers(question: Callable[[Any], Any]) -> list[Any] | None:
+        try:
+            return [question(history) for history in histories]
+        except (ConfigError, ColdUserError):
+            return None
+
+    items = list(world.items)
+    questions: dict[str, Callable[[Any], Any]] = {
+        "scores": lambda x: numbers(recommender.predict(x, items, **features)),
+        "std": lambda x: numbers(recommender.predict_interval(x, items, **features).std),
+        "embeddings": lambda x: numbers(recommender.embed(x, **features)),
+        "lists": lambda x: listed(
+            recommender.recommend(x, n=LENGTH + 1, std=True, **features),
+        ),
+    }
+    for part, question in questions.items():
+        if (values := answers(question)) is not None:
+            result[part] = values
+    return result
+
+
+def numbers(values: Any) -> list[float]:
+    return [rounded(x) for x in np.asarray(values).ravel().tolist()]
+
+
+def rounded(value: float) -> float:
+    return float(f"{value:.{DIGITS}g}")
+
+
+def listed(answer: Any) -> list[list[Any]]:
+    """Item, score, and the standard deviation where there is one."""
+    return [
+        [row.item_id, rounded(row.score), *([] if row.std is None else [rounded(row.std)])]
+        for row in answer
+    ]
+
+
+def differences(expected: Any, actual: Any, where: str = "") -> Iterator[str]:
+    """In words, every place where two records differ by more than the tolerance."""
+    if isinstance(expected, dict) and isinstance(actual, dict):
+        for key in sorted(expected.keys() | actual.keys()):
+            place = f"{where}/{key}"
+            if key not in actual or key not in expected:
+                yield f"{place}: only {'expected' if key in expected else 'computed'}"
+            elif key in ("lists", "known_lists"):
+                yield from _differences_of_lists(expected[key], actual[key], place)
+            else:
+                yield from differences(expected[key], actual[key], place)
+    elif isinstance(expected, list) and isinstance(actual, list):
+        if len(expected) != len(actual):
+            yield f"{where}: {len(expected)} values expected, {len(actual)} computed"
+            return
+        for n, pair in enumerate(zip(expected, actual, strict=True)):
+            yield from differences(*pair, f"{where}/{n}")
+    elif isinstance(expected, float) and isinstance(actual, float):
+        if not close(expected, actual):
+            yield f"{where}: {expected!r} expected, {actual!r} computed"
+    elif expected != actual:
+        yield f"{where}: {expected!r} expected, {actual!r} computed"
+
+
+def _differences_of_lists(expected: Any, actual: Any, where: str) -> Iterator[str]:
+    """Items in their order, but for items of equal score; then scores and the rest.
+
+    Lists are one longer than what is compared: where the score of the surplus item is that of
+    the last one, too, any item of that score may stand there.
+    """
+    if len(expected) != len(actual):
+        yield f"{where}: {len(expected)} lists expected, {len(actual)} computed"
+        return
+    for n, (old, new) in enumerate(zip(expected, actual, strict=True)):
+        if len(old) != len(new):
+            yield f"{where}/{n}: {len(old)} items expected, {len(new)} computed"
+            continue
+        for rank, (row, other) in enumerate(zip(old, new, strict=True)):
+            place = f"{where}/{n}/{rank}"
+            yield from differences(row[1:2], other[1:2], f"{place}/score")
+            if rank == LENGTH or row[0] == other[0]:
+                yield from differences(row[2:], other[2:], f"{place}/std")
+                continue
+            equal = [item for item, score, *_ in old if close(score, row[1])]
+            open_end = len(old) > LENGTH and close(old[-1][1], row[1])
+            if other[0] not in equal and not (open_end and len(equal) > 1):
+                yield f"{place}: item {row[0]!r} expected, {other[0]!r} computed"
+
+
+def close(a: float, b: float) -> bool:
+    return math.isclose(a, b, rel_tol=TOLERANCE, abs_tol=TOLERANCE)
+
+
+def path(place: str) -> Path:
+    return FOLDER / f"{place}.json"
+
+
+@cache
+def golden(place: str) -> dict[str, Any]:
+    """What was written: `models`, by name and kind of data, and `made_with`."""
+    file: dict[str, Any] = json.loads(path(place).read_text(encoding="utf-8"))
+    return file
+
+
+def versions() -> dict[str, str]:
+    return {
+        "python": platform.python_version(),
+        "numpy": np.__version__,
+        "torch": torch.__version__,
+        "cpu": torch.backends.cpu.get_cpu_capability(),
+    }
+
+
+def write(place: str, names: Sequence[str] = ()) -> Path:
+    """Compute the records of these models, or of all, and write them; the others stay."""
+    old = golden(place)["models"] if names and path(place).exists() else {}
+    lines = []
+    for name in MODELS:
+        entry = records(name, place) if not names or name in names else old.get(name)
+        if entry is not None:
+            parts = [f"  {json.dumps(kind)}: {_text(entry[kind])}" for kind in entry]
+            lines.append(f" {json.dumps(name)}: {{\n" + ",\n".join(parts) + "\n }")
+    head = json.dumps(versions())
+    text = f'{{"made_with": {head},\n"models": {{\n' + ",\n".join(lines) + "\n}}\n"
+    path(place).parent.mkdir(exist_ok=True)
+    path(place).write_text(text, encoding="utf-8")
+    golden.cache_clear()
+    return path(place)
+
+
+def _text(values: Record) -> str:
+    parts = [f"   {json.dumps(k)}: {json.dumps(v)}" for k, v in values.items()]
+    return "{\n" + ",\n".join(parts) + "\n  }"
