@@ -1,7 +1,7 @@
 """How long adaption (extrapolation) takes: the published data flow against ours, on one thread.
 
 Both sides start from one pretrained NNMF (D = 16, head 48-32-16-1) with 4 heads, 200 key samples,
-and the contrastive loss; ours goes through `idcf.train.loop.fit`. An epoch asks for every rating
+and the contrastive loss; ours goes through `idcf.training.loop.fit`. An epoch asks for every rating
 once. The plain side embeds a user for every row, 256 a step. Ours embeds a user once for 16 rows:
 with 256 users a step it computes as many attentions a step and takes a sixteenth of the steps; with
 256 rows a step it takes as many steps. Both are reported. The sides take turns and the best epoch
@@ -25,16 +25,18 @@ import torch
 from torch import Tensor, nn
 
 from idcf.data import batches
+from idcf.data.datasets.catalog import find, load
 from idcf.data.interactions import Interactions
-from idcf.data.sources import find, load
 from idcf.data.split import Task, by_threshold, hold_out, hold_out_users, sample_users
-from idcf.data.synthetic import at_scale
-from idcf.evaluate import rmse_on
-from idcf.models import IDCF, Backbone, Model, configure, entry
+from idcf.inference.scoring import rmse_on
+from idcf.models.base import Backbone, Model
+from idcf.models.idcf import IDCF
+from idcf.models.registry import configure, model_entry
 from idcf.rng import stream
-from idcf.train.loop import fit
-from idcf.train.objectives import Ridge, adapt, factorise
-from idcf.train.presets import Setting, setting
+from idcf.testing.synthetic import at_scale
+from idcf.training.loop import fit
+from idcf.training.objectives import Ridge, adapt, factorise
+from idcf.training.presets import Setting, setting
 from idcf.types import Batch, Users
 
 Measurement = dict[str, Any]
@@ -113,7 +115,7 @@ def prepare(quick: bool, pretrain: int) -> World:
     chosen = setting("nnmf", dataset="ml-100k", options=NNMF)
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        model = entry("nnmf").build(configure("nnmf", chosen.options), rest.domain())
+        model = model_entry("nnmf").model_class(configure("nnmf", chosen.options), rest.domain())
     assert isinstance(model, Backbone)
     counts = [torch.from_numpy(n).float() for n in (rest.counts(), rest.item_counts())]
     penalty = Ridge(*counts, chosen.train.reg, chosen.train.row_reg, chosen.train.bias_reg)
@@ -185,7 +187,7 @@ def ours(
         torch.manual_seed(0)
         people = Users(torch.from_numpy(keys), table.history(keys))
         config = configure("idcf-nn", chosen.options)
-        model = entry("idcf-nn").build(config, deepcopy(backbone), people)
+        model = model_entry("idcf-nn").model_class(config, deepcopy(backbone), people)
 
     def epoch(number: int) -> Iterator[Batch]:
         rng = stream(0, "adapt", number)

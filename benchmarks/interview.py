@@ -27,14 +27,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from idcf.data.histories import Read, as_users
+from idcf.data.datasets.catalog import load
+from idcf.data.history_reader import Read, as_users
 from idcf.data.interactions import Interactions
-from idcf.data.sources import load
+from idcf.inference.explain import gains
 from idcf.metrics import PerUser, bootstrap, difference
 from idcf.models.bayes import Bayes
-from idcf.reasons import gains
 from idcf.recommender import Recommender
-from idcf.train.presets import setting
+from idcf.training.presets import setting
 
 ASKED, AT_ONCE, TEST, TRIED = 5, 25, 1500, 600
 Grid = NDArray[np.float32]  # [people, items]

@@ -103,8 +103,8 @@ def in_process(folder: Path) -> list[Measurement]:
     import torch
 
     from idcf.recommender import Recommender
-    from idcf.serve.schemas import Ask
-    from idcf.serve.serving import Serving
+    from idcf.server.schemas import Ask
+    from idcf.server.service import Serving
 
     torch.set_num_threads(1)
     serving = Serving.of(Recommender.load(folder / "model"))

@@ -72,7 +72,7 @@ def measure(turns: int = 2, worlds: Mapping[str, int] | None = None) -> list[Mea
 
 def catalogue() -> str:
     """Whose items the first world has: rows are not called ML-1M where it is not at hand."""
-    from idcf.data.sources import find
+    from idcf.data.datasets.catalog import find
 
     return "ML-1M" if find("ml-1m") is not None else "a world of ML-1M's size"
 

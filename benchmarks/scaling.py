@@ -18,14 +18,15 @@ import torch
 from adaption import Measurement, measurement
 
 from idcf.data import batches
+from idcf.data.datasets.catalog import find, load
 from idcf.data.interactions import Interactions, Ints
-from idcf.data.sources import find, load
-from idcf.data.synthetic import at_scale
-from idcf.models import Model, configure, entry
+from idcf.models.base import Model
+from idcf.models.registry import configure, model_entry
 from idcf.rng import stream
-from idcf.train.loop import fit
-from idcf.train.objectives import Ridge, adapt, factorise
-from idcf.train.presets import setting
+from idcf.testing.synthetic import at_scale
+from idcf.training.loop import fit
+from idcf.training.objectives import Ridge, adapt, factorise
+from idcf.training.presets import setting
 from idcf.types import Batch, Users
 
 SHARES = tuple(n / 10 for n in range(1, 11))
@@ -89,7 +90,7 @@ def adaption(table: Interactions) -> float:
     keys: Ints = np.flatnonzero(table.counts())
     people = Users(torch.from_numpy(keys), table.history(keys))
     config = configure("idcf-dot", chosen.options)
-    model = entry("idcf-dot").build(config, _backbone(table), people)
+    model = model_entry("idcf-dot").model_class(config, _backbone(table), people)
     asked: dict[str, Any] = {"lengths": chosen.lengths, "targets": chosen.targets}
 
     def epoch(number: int) -> Iterator[Batch]:
@@ -126,7 +127,7 @@ def _backbone(table: Interactions) -> Model:
     with torch.random.fork_rng():
         torch.manual_seed(0)
         options = setting("pmf", dataset=DATASET).options
-        return entry("pmf").build(configure("pmf", options), table.domain())
+        return model_entry("pmf").model_class(configure("pmf", options), table.domain())
 
 
 def _table(quick: bool) -> tuple[str, Interactions]:

@@ -65,8 +65,8 @@ def of_idcf() -> list[Measurement]:
 def table(items: int = 0) -> tuple[Any, str]:
     """ML-1M where it is at hand, else a world of its size, or one of so many items; and the name
     of the real one."""
-    from idcf.data.sources import find, load
-    from idcf.data.synthetic import at_scale
+    from idcf.data.datasets.catalog import find, load
+    from idcf.testing.synthetic import at_scale
 
     if not items and find("ml-1m") is not None:
         return load("ml-1m", progress=False).interactions, "ml-1m"
@@ -77,26 +77,26 @@ def untrained(name: str, table: Any, keys: np.ndarray[Any, Any], size: int | Non
     """A recommender with random weights, of the shipped sizes or with another for vectors."""
     import torch
 
-    from idcf.artifact import Artifact
     from idcf.config import plain
     from idcf.data.split import Split
-    from idcf.manifest import Manifest, Origin, World
-    from idcf.models import configure, entry
+    from idcf.inference.artifact import Artifact
+    from idcf.inference.manifest import Manifest, Origin, World
+    from idcf.models.registry import configure, model_entry
     from idcf.recommender import Recommender
-    from idcf.train.presets import setting
+    from idcf.training.presets import setting
     from idcf.types import Users
 
-    found, base = entry(name), None
+    found, base = model_entry(name), None
     config = configure(name, setting(name).options)
     if found.backbone:
         wide = {} if size is None else {"embedding_size": size}
         base = configure(found.backbone, {**setting(found.backbone).options, **wide})
-        backbone = entry(found.backbone).build(base, table.of(keys).domain())
+        backbone = model_entry(found.backbone).model_class(base, table.of(keys).domain())
         who = Users(torch.from_numpy(keys), table.history(keys))
-        model = found.build(config, backbone, who)
+        model = found.model_class(config, backbone, who)
     else:  # the posterior, of ML-1M's size
         config = configure(name, setting(name, dataset="ml-1m").options)
-        model = drawn(found.build(config, table.of(keys).domain()))
+        model = drawn(found.model_class(config, table.of(keys).domain()))
     split = Split(table, table.where(slice(0)), keys, keys[:0])
     world, data = World.of(table, model), Origin.of(split, THRESHOLD)
     out = Recommender(name)
@@ -128,7 +128,7 @@ def drawn(model: Any) -> Any:
 
 
 def time_model(name: str, recommender: Any, told: list[dict[Any, float]]) -> list[Measurement]:
-    from idcf.data.histories import as_users
+    from idcf.data.history_reader import as_users
 
     desk = recommender.desk
     single = [partial(recommender.recommend, x, n=BEST) for x in told]

@@ -16,7 +16,7 @@ from implicit.bpr import BayesianPersonalizedRanking
 from scipy.sparse import csr_matrix
 
 from idcf import Recommender
-from idcf.data.sources import load
+from idcf.data.datasets.catalog import load
 
 N = 20
 

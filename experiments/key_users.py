@@ -20,10 +20,10 @@ import numpy as np
 import torch
 
 from idcf.data.split import informative
-from idcf.evaluate import rmse_on
-from idcf.experiment import figures
-from idcf.experiment.protocol import open_dataset, standard_split
-from idcf.train.recipes import Job, train
+from idcf.evaluation.protocol import open_dataset, standard_split
+from idcf.inference.scoring import rmse_on
+from idcf.paper import figures
+from idcf.training.train import Job, train
 
 HERE = Path(__file__).resolve().parent
 OPTIONS = {"embedding_size": 20, "rank": 30, "burn_in": 16, "sweeps": 48}

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from idcf.data.interactions import Interactions
-from idcf.data.synthetic import checkerboard
+from idcf.testing.synthetic import checkerboard
 
 torch.set_num_threads(1)
 

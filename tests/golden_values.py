@@ -28,7 +28,9 @@ import numpy as np
 import pandas as pd
 import torch
 
-from idcf import MODELS, ColdUserError, ConfigError, Recommender
+from idcf import ColdUserError, ConfigError, Recommender, all_models
+
+MODELS = all_models()
 
 FOLDER = Path(__file__).with_name("golden")
 TOLERANCE = 1e-6

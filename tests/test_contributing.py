@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import idcf.testing
-from idcf.models import MODELS, Entry
+from idcf.models.registry import MODELS, ModelEntry
 from idcf.testing import worlds
 
 ROOT = Path(__file__).parents[1]
@@ -31,7 +31,7 @@ def example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     module = importlib.util.module_from_spec(spec)
     monkeypatch.setitem(sys.modules, "nsvd_example", module)
     spec.loader.exec_module(module)
-    [(name, row)] = eval(f"{{{ROW}}}", {**vars(module), "Entry": Entry}).items()
+    [(name, row)] = eval(f"{{{ROW}}}", {**vars(module), "ModelEntry": ModelEntry}).items()
     monkeypatch.setitem(MODELS, name, row)
     yield name
     worlds.fitted.cache_clear()

@@ -18,7 +18,7 @@ NAMES = [
     "Recommender",
     "Interactions",
     "read_interactions",
-    "MODELS",
+    "all_models",
     "IdcfError",
     "DataError",
     "ConfigError",
@@ -79,9 +79,13 @@ def test_import_is_quick():
 
 
 def test_the_recommender_needs_no_plots_no_server_and_no_training():
-    loaded = python("import idcf, sys; idcf.Recommender, idcf.MODELS; print(*sys.modules)").split()
+    loaded = python(
+        "import idcf, sys; idcf.Recommender, idcf.all_models; print(*sys.modules)"
+    ).split()
     assert not {"matplotlib", "fastapi", "typer", "pandas"} & set(loaded)
-    assert not [m for m in loaded if m.startswith(("idcf.train", "idcf.experiment"))]
+    assert not [
+        m for m in loaded if m.startswith(("idcf.training", "idcf.evaluation", "idcf.paper"))
+    ]
 
 
 def test_files_that_are_not_code_are_shipped():

@@ -16,10 +16,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from idcf.data.synthetic import checkerboard
-from idcf.experiment import store
-from idcf.experiment.spec import load_all
-from idcf.models import MODELS
+from idcf.models.registry import all_models
+from idcf.paper import results_store
+from idcf.paper.table_spec import load_all
+from idcf.testing.synthetic import checkerboard
 
 ROOT = Path(__file__).parents[1]
 TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -122,7 +122,7 @@ def test_the_table_says_what_the_rows_say() -> None:
     """And the paper's lines what the paper says. `idcf-dot` is in no table of the paper."""
     ours: dict[tuple[str, ...], list[float]] = {}
     for dataset in ("douban", "ml-100k", "ml-1m"):
-        for r in store.records(ROOT / "experiments" / "results", dataset):
+        for r in results_store.records(ROOT / "experiments" / "results", dataset):
             if (r.preset, r.metric) == ("clean", "rmse") and r.split.endswith("delta=30"):
                 ours.setdefault((r.model, dataset, r.users), []).append(r.value)
     theirs: dict[tuple[str, ...], float] = {}
@@ -142,7 +142,9 @@ def test_the_table_says_what_the_rows_say() -> None:
                 value = min(v for (_, d, u), v in theirs.items() if (d, u) == (dataset, users))
             elif label.startswith("paper, "):
                 value = theirs[label.removeprefix("paper, ").lower(), dataset, users]
-            elif (name := re.sub(r"^[*`]*([a-z -]+).*", r"\1", label).replace(" ", "-")) in MODELS:
+            elif (
+                name := re.sub(r"^[*`]*([a-z -]+).*", r"\1", label).replace(" ", "-")
+            ) in all_models():
                 if name == "idcf-dot":
                     continue
                 value = float(np.mean(ours[name, dataset, users]))

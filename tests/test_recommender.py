@@ -12,19 +12,19 @@ import pytest
 import torch
 
 from idcf import ColdUserError, ConfigError, DataError, Recommender
-from idcf.answers import Recommendation
-from idcf.data.histories import as_users
+from idcf.data.columns import DataWarning
+from idcf.data.history_reader import as_users
 from idcf.data.interactions import Interactions
-from idcf.data.synthetic import checkerboard
-from idcf.data.tables import DataWarning
-from idcf.models import MODELS
+from idcf.models.registry import all_models
+from idcf.results import Recommendation
+from idcf.testing.synthetic import checkerboard
 
 torch.set_num_threads(1)
 EVEN = {"i2": 5.0, "i4": 5.0, "i3": 1.0}
 INDUCTIVE = [
     name
-    for name, row in MODELS.items()
-    if getattr(row.build, "inductive", False) and not row.implicit_only
+    for name, row in all_models().items()
+    if getattr(row.model_class, "inductive", False) and not row.implicit_only
 ]
 TITLES = {f"i{n}": f"Film {n}" for n in range(20)}
 
@@ -36,7 +36,7 @@ def world(implicit: bool = False) -> Interactions:
 
 @cache
 def fitted(name: str = "idcf-dot", implicit: bool = False) -> Recommender:
-    options = {} if MODELS[name].solver else {"epochs": 8}
+    options = {} if all_models()[name].solver else {"epochs": 8}
     made = Recommender(name, key_threshold=10, device="cpu", **options)
     return made.fit(world(implicit), titles=TITLES)
 
@@ -205,7 +205,7 @@ def test_the_usual_threshold_is_the_median_where_people_are_few() -> None:
 def test_a_handful_of_people_is_enough_and_two_are_not(name: str) -> None:
     rows = [(u, i, 1 + (u + i) % 5) for u in range(5) for i in range(6) if u * i % 3 != 2]
     frame = pd.DataFrame(rows, columns=["user_id", "item_id", "rating"])
-    options = {} if MODELS[name].solver else {"epochs": 2}
+    options = {} if all_models()[name].solver else {"epochs": 2}
     made = Recommender(name, device="cpu", **options).fit(frame)
     assert len(made.recommend({1: 5}, n=3)) == 3
     with pytest.raises(DataError, match="only 2 of 2 users"):
@@ -228,9 +228,10 @@ from idcf import Recommender
 recommender = Recommender.load({str(tmp_path / "model")!r})
 assert len(recommender.recommend({EVEN!r})) == 10
 recommender.recommend([{EVEN!r}], n=3), recommender.embed({EVEN!r})
-loaded = [x for x in sys.modules if x.startswith(("idcf.train", "idcf.experiment", "idcf.cli"))]
+heavy = ("idcf.training", "idcf.evaluation", "idcf.paper", "idcf.cli")
+loaded = [x for x in sys.modules if x.startswith(heavy)]
 assert not loaded, loaded
-assert "idcf.data.sources" not in sys.modules
+assert "idcf.data.datasets.catalog" not in sys.modules
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

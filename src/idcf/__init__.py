@@ -13,19 +13,19 @@ __version__ = "0.1.0"
 _PUBLIC = {
     "Recommender": "idcf.recommender",
     "Interactions": "idcf.data.interactions",
-    "read_interactions": "idcf.data.parsers",
+    "read_interactions": "idcf.data.readers",
     "IdcfError": "idcf.errors",
     "DataError": "idcf.errors",
     "ConfigError": "idcf.errors",
     "ColdUserError": "idcf.errors",
     "ArtifactError": "idcf.errors",
-    "MODELS": "idcf.models",
+    "all_models": "idcf.models.registry",
 }
 __all__ = [  # noqa: RUF022 - grouped by use
     "Recommender",
     "Interactions",
     "read_interactions",
-    "MODELS",
+    "all_models",
     "IdcfError",
     "DataError",
     "ConfigError",

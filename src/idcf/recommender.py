@@ -14,23 +14,23 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from idcf import artifact
-from idcf.answers import Explanation, Predicted, Question, Recommendations
-from idcf.artifact import Artifact
-from idcf.brought import Biases, How, bring
-from idcf.data.histories import is_many, named, report
+from idcf.data.history_reader import is_many, named, report
 from idcf.data.interactions import Interactions
-from idcf.data.parsers import read_interactions
-from idcf.data.side import beside
-from idcf.desk import Asked, Desk
+from idcf.data.readers import read_interactions
+from idcf.data.side_tables import beside
 from idcf.errors import ConfigError, require_count
-from idcf.export import export
-from idcf.growing import grow
-from idcf.known import known
-from idcf.manifest import Manifest, Wish
+from idcf.inference import artifact
+from idcf.inference.artifact import Artifact
+from idcf.inference.from_factors import Biases, How, bring
+from idcf.inference.known import known
+from idcf.inference.manifest import Manifest, Wish
+from idcf.inference.new_items import grow
+from idcf.inference.onnx import export
+from idcf.inference.predictor import Asked, Desk
+from idcf.inference.why import explain, questions
 from idcf.metrics.calibration import half_width
-from idcf.models import entry, require_option
-from idcf.why import explain, questions
+from idcf.models.registry import model_entry, require_option
+from idcf.results import Explanation, Predicted, Question, Recommendations
 
 Array = NDArray[np.float32]
 _GROWING = Lock()  # two who add items at once would lose one another's
@@ -64,7 +64,7 @@ class Recommender:
         device: str = "auto",
         **options: Any,
     ) -> None:
-        entry(model)
+        model_entry(model)
         self.wish = Wish(model, options, key_threshold, key_users, preset, seed, device)
         self._at_work: _AtWork | None = None
 
@@ -92,7 +92,7 @@ class Recommender:
         Lists go by the rating to expect; with `implicit=True`, which leaves ratings aside, by how
         likely somebody is to take an item up, and hold far more of what they then do.
         """
-        from idcf.train.deploy import deploy
+        from idcf.training.fit import deploy
 
         table = read_interactions(interactions, columns=columns, implicit=implicit)
         more = beside(table, users, items)
@@ -121,11 +121,11 @@ class Recommender:
         return self
 
     def save(self, folder: str | Path) -> Path:
-        """Write the model, its item ids and titles; see `idcf.artifact`."""
+        """Write the model, its item ids and titles; see `idcf.inference.artifact`."""
         return artifact.save(self._fitted(), folder)
 
     def export_onnx(self, path: str | Path) -> Path:
-        """Write history → vector → scores as one ONNX file; see `idcf.export`."""
+        """Write history → vector → scores as one ONNX file; see `idcf.inference.onnx`."""
         return export(self._fitted(), path)
 
     @classmethod
@@ -164,7 +164,8 @@ class Recommender:
     ) -> Self:
         """Put the new-user step on factors trained elsewhere: items [I, D], and where at hand
         users [U, D], to whom the prior of newcomers is fitted. `reg` is how much the prior weighs;
-        `alpha` the confidence of an interaction, where no users are given. See `idcf.brought`."""
+        `alpha` the confidence of an interaction, where no users are given. See
+        `idcf.inference.from_factors`."""
         biases = Biases(item_bias, user_bias, mean)
         how = How(implicit, reg, alpha, scale)
         return cls._of(bring(items, users, item_ids, biases, how, titles), "cpu")

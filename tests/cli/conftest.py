@@ -8,7 +8,7 @@ import pytest
 from calls import OPTIONS, call
 
 from idcf import Recommender
-from idcf.data.synthetic import checkerboard
+from idcf.testing.synthetic import checkerboard
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from idcf import __version__, cli
 from idcf.cli import app, main
-from idcf.experiment import run
+from idcf.evaluation import run
 
 FIELDS = {
     *("dataset", "split", "model", "preset", "users", "metric", "value", "low", "high"),
@@ -168,7 +168,7 @@ def test_the_demo_as_json(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
         (folder / "rows.json").write_text('[{"model": "bias"}]')
         return folder / "report.html"
 
-    monkeypatch.setattr("idcf.experiment.demo.show", show)
+    monkeypatch.setattr("idcf.paper.demo.show", show)
     words = ["demo", "--folder", str(tmp_path), "--device", "cpu", "--json"]
     done = CliRunner().invoke(app, words, catch_exceptions=False)
     assert json.loads(done.stdout) == {

@@ -72,12 +72,13 @@ def test_serving_never_imports_training(model: Path) -> None:
     program = f"""
 import sys
 from idcf.recommender import Recommender
-from idcf.serve.app import create
-from idcf.serve.engine import Engine
+from idcf.server.app import create
+from idcf.server.batcher import Engine
 create(Engine(Recommender.load({str(model)!r})))
-loaded = [x for x in sys.modules if x.startswith(("idcf.train", "idcf.experiment"))]
+heavy = ("idcf.training", "idcf.evaluation", "idcf.paper")
+loaded = [x for x in sys.modules if x.startswith(heavy)]
 assert not loaded, loaded
-assert "idcf.data.sources" not in sys.modules
+assert "idcf.data.datasets.catalog" not in sys.modules
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 from idcf import DataError, Recommender
 from idcf.cli import app
 from idcf.cli.embed import write
-from idcf.cli.stream import people
+from idcf.cli.history_files import people
 
 
 def test_train_says_what_it_did(ratings_file: Callable[..., Path], tmp_path: Path) -> None:
@@ -121,8 +121,8 @@ def test_embed_refuses_what_is_not_sorted_and_leaves_nothing(model: Path, tmp_pa
 
 def test_embed_streams(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Five times the people, the same memory."""
-    monkeypatch.setattr("idcf.cli.stream.ROWS", 1000)
-    monkeypatch.setattr("idcf.cli.stream.PEOPLE", 200)
+    monkeypatch.setattr("idcf.cli.history_files.ROWS", 1000)
+    monkeypatch.setattr("idcf.cli.history_files.PEOPLE", 200)
     desk = Recommender.load(model).desk
     peaks = []
     for users in (1000, 1000, 5000):  # the first is for what is made once
@@ -135,7 +135,7 @@ def test_embed_streams(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_recommend_to_many(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("idcf.cli.stream.PEOPLE", 7)
+    monkeypatch.setattr("idcf.cli.history_files.PEOPLE", 7)
     path, out = histories(tmp_path / "h.parquet", 20), tmp_path / "new" / "r.parquet"
     words = ("recommend", str(model), "--histories", str(path), "--out", str(out), "-n", "4")
     found = json.loads(call(*words, "--exclude", "i5", "--json"))

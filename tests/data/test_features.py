@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from idcf.config import plain, read
+from idcf.data.datasets.catalog import find, load
 from idcf.data.features import Encoding, encode, encoded, neighbours
 from idcf.data.interactions import Interactions, Vocab
-from idcf.data.sources import find, load
 from idcf.errors import DataError
 
 

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import torch
 
-from idcf.data.synthetic import checkerboard
-from idcf.index import Exact
-from idcf.models import configure, entry
+from idcf.inference.topk import Exact
 from idcf.models.bayes import Bayes, BayesConfig, triangle
+from idcf.models.registry import configure, model_entry
+from idcf.testing.synthetic import checkerboard
 from idcf.types import History, Users
 
 torch.set_num_threads(1)
@@ -18,7 +18,7 @@ def built(size: int = 3, blocks: int = 2, *, item_noise: float = 0.3, seed: int 
     """A model of random moments, every one of them proper."""
     domain = checkerboard(40, ITEMS, np.random.default_rng(0)).domain()
     options = {"embedding_size": size, "blocks": blocks, "rank": 4}
-    model = entry("idcf-bayes").build(configure("idcf-bayes", options), domain)
+    model = model_entry("idcf-bayes").model_class(configure("idcf-bayes", options), domain)
     assert isinstance(model, Bayes)
     draw = torch.Generator().manual_seed(seed)
     for tensor in (
@@ -218,7 +218,7 @@ def test_features_of_many_in_blocks_are_those_of_one(monkeypatch: pytest.MonkeyP
     model = built()
     draw = torch.Generator().manual_seed(1)
     model.link = torch.cat([model.link, torch.randn(2, 2, 4, generator=draw)], 1)
-    monkeypatch.setattr("idcf.index._SCORES", 3 * ITEMS)
+    monkeypatch.setattr("idcf.inference.topk._SCORES", 3 * ITEMS)
     index, told = Exact(model), history(4)
     x = torch.randn(7, 2, generator=draw)
     offsets = torch.tensor([0, 0, 4, 4, 4, 4, 4, 4])

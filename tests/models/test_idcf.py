@@ -8,13 +8,13 @@ import torch
 
 from idcf.data import batches
 from idcf.errors import ConfigError
-from idcf.models import IDCF, configure
 from idcf.models.gcmc import GCMC
-from idcf.models.idcf import knowing, part, reads_once
-from idcf.testing import fitted, world, worlds
+from idcf.models.idcf import IDCF, knowing, part, reads_once
+from idcf.models.registry import configure, model_entry
+from idcf.testing import fitted, world
 from idcf.testing.worlds import keys_of, some_batches
-from idcf.train.loop import TrainConfig, fit
-from idcf.train.objectives import accuracy, adapt
+from idcf.training.loop import TrainConfig, fit
+from idcf.training.objectives import accuracy, adapt
 from idcf.types import Batch, History, Users
 
 torch.set_num_threads(1)
@@ -30,7 +30,7 @@ def build(name, **options):
 
 
 def model_config(name):
-    return configure(name, worlds._OPTIONS[name])
+    return configure(name, model_entry(name).check_options)
 
 
 def users(n=5):

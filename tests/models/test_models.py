@@ -6,15 +6,16 @@ import pytest
 import torch
 from torch import nn
 
-from idcf import models, testing
+from idcf import testing
 from idcf.errors import ConfigError
-from idcf.models import MODELS, base, configure, entry
-from idcf.testing import battery
+from idcf.models import base
+from idcf.models.registry import all_models, configure, model_entry
+from idcf.testing import checks
 
 torch.set_num_threads(1)
 
 
-CASES = [check for name in MODELS for check in testing.checks(name)]
+CASES = [check for name in all_models() for check in testing.model_checks(name)]
 
 
 def _case(check):
@@ -30,11 +31,11 @@ def test_every_model(check):
 
 def test_every_row_is_covered():
     """Rows with a solver, with a backbone and with neither all get the battery of their kind."""
-    for name, found in MODELS.items():
+    for name, found in all_models().items():
         run = {c.func.__name__ for c in CASES if c.args[0] == name}
-        assert {c.__name__ for c in battery._ALWAYS} <= run, name
-        assert ("check_gradients_reach_every_parameter" in run) is battery.descended(found), name
-        inductive = {c.__name__ for c in battery._INDUCTIVE} <= run
+        assert {c.__name__ for c in checks._ALWAYS} <= run, name
+        assert ("check_gradients_reach_every_parameter" in run) is checks.descended(found), name
+        inductive = {c.__name__ for c in checks._INDUCTIVE} <= run
         assert inductive is ("check_says_whom_it_cannot_know" not in run), name
         picky = found.ratings_only or found.implicit_only
         assert ("check_refuses_what_it_cannot_read" in run) is picky, name
@@ -44,13 +45,13 @@ def test_every_row_is_covered():
 
 
 def test_every_check_is_used():
-    written = {n for n, _ in inspect.getmembers(battery, inspect.isfunction) if n[:6] == "check_"}
+    written = {n for n, _ in inspect.getmembers(checks, inspect.isfunction) if n[:6] == "check_"}
     assert written == {c.func.__name__ for c in CASES}
 
 
 def test_every_model_of_the_package_has_a_row():
     """A concrete class that no row builds would escape the battery."""
-    built = {found.build for found in MODELS.values()}
+    built = {found.model_class for found in all_models().values()}
     concrete = {c for c in _family(base.Model) if not inspect.isabstract(c)}
     assert {c for c in concrete if c.__module__.startswith("idcf.")} == built
 
@@ -75,21 +76,21 @@ def test_no_class_is_long():
 
 
 def test_models_declare_what_they_can_do():
-    for name, found in MODELS.items():
-        assert isinstance(found.build.inductive, bool), name
-        assert isinstance(found.build.reads_history, bool), name
-        assert found.build.__doc__, name
+    for name, found in all_models().items():
+        assert isinstance(found.model_class.inductive, bool), name
+        assert isinstance(found.model_class.reads_history, bool), name
+        assert found.model_class.__doc__, name
         assert not (found.solver and found.backbone), name
 
 
 def test_a_wrapper_names_a_backbone():
-    for name, found in MODELS.items():
+    for name, found in all_models().items():
         if found.backbone:
-            assert issubclass(entry(found.backbone).build, models.Backbone), name
+            assert issubclass(model_entry(found.backbone).model_class, base.Backbone), name
 
 
 def test_the_grid_lists_options_that_exist():
-    for name, found in MODELS.items():
+    for name, found in all_models().items():
         for key, values in found.grid.items():
             for value in values:
                 assert getattr(configure(name, {key: value}), key) == value
@@ -97,7 +98,7 @@ def test_the_grid_lists_options_that_exist():
 
 def test_unknown_names_are_told():
     with pytest.raises(ConfigError, match="did you mean 'nnmf'"):
-        entry("nnfm")
+        model_entry("nnfm")
     with pytest.raises(ConfigError, match=r"model 'pmf'.*'embeding_size'.*'embedding_size'"):
         configure("pmf", {"embeding_size": 3})
     with pytest.raises(ConfigError, match=r"'heads' is 'two'"):

@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 from scipy.sparse import csr_array
 
 from idcf.data.interactions import Interactions, Vocab
-from idcf.data.synthetic import clusters
-from idcf.models import configure
 from idcf.models.odds import RELATIONS, SIDE, design
+from idcf.models.registry import configure, model_entry
 from idcf.recommender import Recommender
-from idcf.train.solvers import SOLVERS, Work
-from idcf.train.solvers.odds import (
+from idcf.testing.synthetic import clusters
+from idcf.training.solvers.context import Work
+from idcf.training.solvers.odds import (
     Cut,
     kinship,
     lateness,
@@ -42,7 +42,7 @@ def world(users=400, seed=0):
 @cache
 def solved(known=False, users=400):
     config = configure("idcf-odds", {"rank": 5, "neighbours": 20, "reg": 20.0, "horizon": 4})
-    return SOLVERS["odds"](config, world(users), Work(0, known=known)).eval()
+    return model_entry("idcf-odds").load_solver()(config, world(users), Work(0, known=known)).eval()
 
 
 def slow(model, items):

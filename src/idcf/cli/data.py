@@ -9,8 +9,8 @@ import numpy as np
 import typer
 
 from idcf.cli import options as o
+from idcf.data.datasets.catalog import SOURCES, Dataset, fetch, find
 from idcf.data.interactions import Interactions
-from idcf.data.sources import SOURCES, Dataset, fetch, find
 
 app = typer.Typer(no_args_is_help=True, help="Datasets: list, fetch, describe.")
 

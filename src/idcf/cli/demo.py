@@ -23,10 +23,10 @@ def demo(
 ) -> None:
     """Get MovieLens-100K, train on key users, meet new ones, and write a report."""
     o.limit_threads(threads)
-    from idcf.experiment.demo import show
-    from idcf.experiment.pool import cores
-    from idcf.experiment.rows import check_writable
-    from idcf.train.runtime import start
+    from idcf.evaluation.parallel import cores
+    from idcf.evaluation.results import check_writable
+    from idcf.paper.demo import show
+    from idcf.training.distributed import start
 
     check_writable(folder / "report.html")
     runtime = start(device)

@@ -92,7 +92,7 @@ def _machine() -> Iterator[Finding]:
 
 
 def _data() -> Iterator[Finding]:
-    from idcf.data.sources import SOURCES, find
+    from idcf.data.datasets.catalog import SOURCES, find
 
     told = os.environ.get("IDCF_DATA")
     if told and not Path(told).is_dir():

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from idcf.cli import history_files
 from idcf.cli import options as o
-from idcf.cli import stream
 
 if TYPE_CHECKING:
-    from idcf.desk import Desk
+    from idcf.inference.predictor import Desk
 
 
 def embed(
@@ -33,25 +33,27 @@ def embed(
 
     began = time.perf_counter()
     desk = Recommender.load(folder).desk
-    found = write(desk, stream.people(histories, desk.world.implicit), out)
+    found = write(desk, history_files.people(histories, desk.world.implicit), out)
     found |= {"file": str(out), "seconds": round(time.perf_counter() - began, 2)}
     typer.echo(json.dumps(found) if as_json else _text(found))
 
 
-def write(desk: Desk, everybody: Iterator[stream.Person], out: Path) -> dict[str, Any]:
+def write(desk: Desk, everybody: Iterator[history_files.Person], out: Path) -> dict[str, Any]:
     """The vectors of all these people in one file."""
     width = desk.embed([desk.reader.one(None)]).shape[1]
     counts = {"width": width}
-    tables = (_table(desk, chunk, width, counts) for chunk in stream.chunks(everybody))
-    stream.write(tables, out)
+    tables = (_table(desk, chunk, width, counts) for chunk in history_files.chunks(everybody))
+    history_files.write(tables, out)
     return counts
 
 
-def _table(desk: Desk, chunk: list[stream.Person], width: int, counts: dict[str, int]) -> Any:
+def _table(
+    desk: Desk, chunk: list[history_files.Person], width: int, counts: dict[str, int]
+) -> Any:
     """A vector each; none for somebody whose items are all strange to the model."""
     import pyarrow as pa
 
-    reads, strange = stream.read(desk, chunk, counts)
+    reads, strange = history_files.read(desk, chunk, counts)
     vectors = desk.embed(reads)
     empty = [not len(x.rows) for x in reads]
     flat = pa.array(vectors.reshape(-1))

@@ -37,10 +37,12 @@ def evaluate(
     """Train models on key users and measure them on people they have never met."""
     o.limit_threads(threads)
     from idcf.config import parse_overrides
-    from idcf.experiment import run, tables
-    from idcf.experiment.protocol import standard_split
-    from idcf.experiment.rows import check_writable, write_json
-    from idcf.train.runtime import start
+    from idcf.data.datasets.catalog import SOURCES
+    from idcf.evaluation import run, tables
+    from idcf.evaluation.protocol import standard_split
+    from idcf.evaluation.results import check_writable, write_json
+    from idcf.paper.published_numbers import paper_numbers
+    from idcf.training.distributed import start
 
     if json:
         check_writable(json)
@@ -61,7 +63,9 @@ def evaluate(
         jobs=jobs,
         progress=True,
     )
-    typer.echo(tables.markdown(rows) if markdown else tables.text(rows))
+    reference = paper_numbers() if data.name in SOURCES else None
+    layout = tables.markdown if markdown else tables.text
+    typer.echo(layout(rows, reference))
     if json:
         write_json(rows, json)
         typer.echo(f"\n{len(rows)} rows written to {json}")

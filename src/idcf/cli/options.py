@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from idcf.data.sources import Dataset
+    from idcf.data.datasets.catalog import Dataset
 
 Source = Annotated[
     str, typer.Argument(help="A name that `idcf data list` prints, or a file (CSV, Parquet).")
@@ -57,7 +57,7 @@ def opened(
 ) -> Dataset:
     """The dataset, or the file with its columns named as they were typed."""
     from idcf.config import parse_overrides
-    from idcf.experiment.protocol import open_dataset
+    from idcf.evaluation.protocol import open_dataset
 
     columns = {role: str(name) for role, name in parse_overrides(column or []).items()}
     return open_dataset(source, test=test, columns=columns, implicit=implicit, progress=progress)

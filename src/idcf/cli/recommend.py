@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from idcf.cli import history_files
 from idcf.cli import options as o
-from idcf.cli import stream
 from idcf.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
-    from idcf.answers import Explanation, Recommendations
-    from idcf.data.titles import Titles
-    from idcf.desk import Desk, Filters
+    from idcf.data.title_search import Titles
+    from idcf.inference.predictor import Desk, Filters
+    from idcf.results import Explanation, Recommendations
 
 _REASONS = 3
 _AT_ONCE = 512  # people of a file: how sure a model is of each item takes room
@@ -59,7 +59,7 @@ def recommend(
         raise ConfigError("--histories is for many people; --rate, --feature and --explain for one")
     o.limit_threads(threads)
     from idcf.config import parse_overrides
-    from idcf.data.titles import Titles
+    from idcf.data.title_search import Titles
     from idcf.recommender import Recommender
 
     recommender = Recommender.load(folder)
@@ -85,8 +85,8 @@ def recommend(
 def _many(desk: Desk, histories: Path, out: Path, n: int, filters: Filters, as_json: bool) -> None:
     """Columns user_id, item_id, score, rank, std, source; a piece of the file at a time."""
     began, counts = time.perf_counter(), dict[str, Any]()
-    everybody = stream.people(histories, desk.world.implicit)
-    stream.write(_tables(desk, everybody, n, filters, counts), out)
+    everybody = history_files.people(histories, desk.world.implicit)
+    history_files.write(_tables(desk, everybody, n, filters, counts), out)
     counts |= {"n": n, "file": str(out), "seconds": round(time.perf_counter() - began, 2)}
     said = (
         f"{counts['people']:,} people, up to {n} items each; nothing known of "
@@ -98,14 +98,14 @@ def _many(desk: Desk, histories: Path, out: Path, n: int, filters: Filters, as_j
 
 def _tables(
     desk: Desk,
-    everybody: Iterator[stream.Person],
+    everybody: Iterator[history_files.Person],
     n: int,
     filters: Filters,
     counts: dict[str, int],
 ) -> Iterator[Any]:
     schema = None
-    for chunk in stream.chunks(everybody, _AT_ONCE):
-        reads, _ = stream.read(desk, chunk, counts)
+    for chunk in history_files.chunks(everybody, _AT_ONCE):
+        reads, _ = history_files.read(desk, chunk, counts)
         who = [x for x, _ in chunk]
         found = desk.many(reads, n, filters, who, std=True).to_table()
         schema = schema or found.schema
@@ -132,7 +132,7 @@ def _rated(text: str, names: Titles, desk: Desk) -> tuple[Any, float]:
 
 def _row(text: str, names: Titles) -> int:
     """The item meant, which is said where it was not written in full."""
-    from idcf.data.titles import either
+    from idcf.data.title_search import either
 
     row = names.find(text)
     if row is not None:

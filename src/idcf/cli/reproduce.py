@@ -12,7 +12,7 @@ import typer
 from idcf.cli import options as o
 
 if TYPE_CHECKING:
-    from idcf.experiment.plan import Run
+    from idcf.paper.run_plan import Run
 
 Results = Annotated[Path, typer.Option(help="The folder of rows.")]
 _RESULTS = Path("experiments/results")
@@ -40,9 +40,9 @@ def reproduce(
     """Run the cells of a table of the paper that are missing. Stop it when you like: the same
     command goes on. A run that fails is told, and the others go on."""
     o.limit_threads(threads)
-    from idcf.experiment import plan, spec
-    from idcf.experiment import reproduce as work
-    from idcf.train.runtime import start
+    from idcf.paper import reproduce as work
+    from idcf.paper import run_plan, table_spec
+    from idcf.training.distributed import start
 
     if merge is not None:
         fresh, left = work.merge(merge, results)
@@ -51,8 +51,8 @@ def reproduce(
             told += f"; {left} runs there are of earlier settings and were left"
         _tell({"merged": fresh, "left": left}, told, as_json)
         return
-    tables = list(spec.load_all().values()) if table == "all" else [spec.find(table)]
-    runs = plan.runs_of(
+    tables = list(table_spec.load_all().values()) if table == "all" else [table_spec.find(table)]
+    runs = run_plan.runs_of(
         tables,
         datasets=o.names(dataset),
         models=o.names(models),
@@ -88,9 +88,9 @@ def report(
     as_json: o.Json = False,
 ) -> None:
     """Draw the paper's tables from the rows at hand: a page of Markdown each, and HTML for all."""
-    from idcf.experiment import pages, store
+    from idcf.paper import pages, results_store
 
-    store.require(results)
+    results_store.require(results)
     found = pages.render(results)
     if check:
         old = pages.outdated(out, found)

@@ -34,9 +34,9 @@ def serve(
     if missing := [x for x in ("fastapi", "uvicorn", "msgspec") if find_spec(x) is None]:
         raise ConfigError(f"{missing[0]} is not installed; pip install 'idcf[serve]'")
     o.limit_threads(threads)
-    from idcf.serve.engine import Limits
-    from idcf.serve.server import read_token
-    from idcf.serve.server import serve as run
+    from idcf.server.batcher import Limits
+    from idcf.server.run import read_token
+    from idcf.server.run import serve as run
 
     def ready(address: str) -> None:
         about = {"address": address, "folder": str(folder), "pid": os.getpid()}

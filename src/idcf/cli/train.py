@@ -55,7 +55,7 @@ def train(
     o.limit_threads(threads)
     from idcf.config import parse_overrides
     from idcf.recommender import Recommender
-    from idcf.train import trackers
+    from idcf.training import trackers
 
     began = time.perf_counter()
     options = parse_overrides(set_ or [])

@@ -13,7 +13,7 @@ import typer
 from idcf.cli import options as o
 
 if TYPE_CHECKING:
-    from idcf.experiment.tune import Trial, Tuned
+    from idcf.evaluation.tune import Trial, Tuned
 
 
 def tune(
@@ -41,10 +41,10 @@ def tune(
     the same command goes on."""
     o.limit_threads(threads)
     from idcf.config import parse_overrides
-    from idcf.experiment import tune as search
-    from idcf.experiment.protocol import standard_split
-    from idcf.experiment.rows import check_writable
-    from idcf.train.runtime import start
+    from idcf.evaluation import tune as search
+    from idcf.evaluation.protocol import standard_split
+    from idcf.evaluation.results import check_writable
+    from idcf.training.distributed import start
 
     row = out or storage.with_suffix(".toml")
     for path in (storage, row):

@@ -17,7 +17,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from idcf.data import raw
+from idcf.data.datasets import formats
 from idcf.data.interactions import Floats, Interactions, Vocab
 from idcf.errors import DataError, unknown
 
@@ -195,13 +195,13 @@ def movielens(table: Interactions, users: Path, items: Path) -> dict[str, Floats
     """Of users age, gender and occupation, of films genres and year, as far as files are there."""
     out = {}
     if users.is_file():
-        found = raw.side_table(users)
+        found = formats.side_table(users)
         codes = {"age": found["age"], "gender": found["gender"]}
         codes["occupation"] = [f"job {x}" for x in found["occupation"]]  # ML-1M's are numbers
         out["user_features"] = encode(table.users, [int(x) for x in found["user_id"]], codes)
     if items.is_file():
-        found = raw.side_table(items)
-        ids, named = [int(x) for x in found["item_id"]], raw.titles(items)
+        found = formats.side_table(items)
+        ids, named = [int(x) for x in found["item_id"]], formats.titles(items)
         year = [_YEAR.search(named[x]) for x in ids]
         told = {k: v for k, v in found.items() if k in ("genres", "class") or "genre_" in k}
         if "class" in told:  # RecBole's genres, which a blank separates

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from idcf.errors import ColdUserError
-from idcf.nn.heads import Head
-from idcf.nn.table import Table
+from idcf.models.layers.embedding import Table
+from idcf.models.layers.heads import Head
 from idcf.types import Embedded, Users
 
 

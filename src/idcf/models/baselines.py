@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from idcf.models.base import Model, TwoTower
-from idcf.nn.heads import Dot, Head
-from idcf.nn.pooling import normal_equations, shrunk_mean
-from idcf.nn.sparse import Sparse
+from idcf.models.layers.heads import Dot, Head
+from idcf.models.layers.item_matrix import Sparse
+from idcf.models.layers.ragged import normal_equations, shrunk_mean
 from idcf.types import Domain, Embedded, History, Users
 
 
@@ -130,8 +130,8 @@ class FoldIn(TwoTower):
     Ratings: p = (Q_HᵀQ_H + λI)⁻¹ Q_Hᵀ(r - base). Without ratings, with confidence α:
     p = (QᵀQ + α Q_HᵀQ_H + λI)⁻¹ (1 + α) Q_Hᵀ1 (Hu, Koren & Volinsky 2008). Instead of 0 a prior
     may say where p is expected, and instead of all items once, each entry of a history may have
-    rivals of its own: see `idcf.brought`. The last column of a vector is popularity, for somebody
-    without history.
+    rivals of its own: see `idcf.inference.from_factors`. The last column of a
+    vector is popularity, for somebody without history.
     """
 
     inductive: ClassVar[bool] = True

@@ -21,8 +21,8 @@ import torch
 from torch import Tensor
 
 from idcf.models.base import Posterior
-from idcf.nn.heads import Dot, Head
-from idcf.nn.pooling import pool, segment_sum
+from idcf.models.layers.heads import Dot, Head
+from idcf.models.layers.ragged import pool, segment_sum
 from idcf.types import Domain, Embedded, History, Users
 
 COHORTS, LIKES = 12, 5

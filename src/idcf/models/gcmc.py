@@ -11,12 +11,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from idcf.models.base import Backbone
-from idcf.nn.conv import LevelConv
-from idcf.nn.graph import find, graph_of
-from idcf.nn.heads import Head, Products
-from idcf.nn.kept import Kept
-from idcf.nn.pooling import Turned, per_level, pool, spread, turn
-from idcf.nn.table import Table
+from idcf.models.layers.cache import Kept
+from idcf.models.layers.edge_index import find, graph_of
+from idcf.models.layers.embedding import Table
+from idcf.models.layers.gcmc_conv import LevelConv
+from idcf.models.layers.heads import Head, Products
+from idcf.models.layers.ragged import Turned, per_level, pool, spread, turn
 from idcf.types import Domain, Embedded, History, Users
 
 

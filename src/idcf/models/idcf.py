@@ -15,11 +15,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from idcf.models.base import Backbone, Wrapper
-from idcf.nn import by_hand
-from idcf.nn.heads import Perceptron
-from idcf.nn.paths import Paths
-from idcf.nn.pooling import pool, segment_sum
-from idcf.nn.relation import Attention, Relation
+from idcf.models.layers import by_hand
+from idcf.models.layers.heads import Perceptron
+from idcf.models.layers.meta_path import Paths
+from idcf.models.layers.ragged import pool, segment_sum
+from idcf.models.layers.relation import Attention, Relation
 from idcf.types import Batch, Embedded, History, Read, Ready, Users, join
 
 _AHEAD = 32  # steps whose queries are read at once: enough to share the cost, bounded memory

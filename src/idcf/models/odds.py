@@ -28,8 +28,8 @@ import torch
 from torch import Tensor
 
 from idcf.models.base import Model
-from idcf.nn.pooling import pool, segment_sum
-from idcf.nn.sparse import Sparse
+from idcf.models.layers.item_matrix import Sparse
+from idcf.models.layers.ragged import pool, segment_sum
 from idcf.types import Domain, History, Users
 
 SIDE = 4  # features of a history

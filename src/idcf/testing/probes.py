@@ -7,12 +7,10 @@ import torch
 from torch import Tensor
 
 from idcf.data.interactions import Interactions, Ints
-from idcf.models import Model, entry
-from idcf.models.baselines import Bias, Popularity
-from idcf.models.feae import FEAE
-from idcf.models.nimc import Nimc
+from idcf.models.base import Model
+from idcf.models.registry import model_entry
 from idcf.testing.worlds import World, fitted, world
-from idcf.train.recipes import Trained
+from idcf.training.train import Trained
 from idcf.types import History, Users, pick
 
 _CLOSE = 1e-5
@@ -25,10 +23,10 @@ def plain(name: str) -> bool:
     So does F-EAE: the two halves of a checkerboard can change places without anybody noticing, so
     a model that knows neither rows nor columns by number gives both the same code.
     """
-    found = entry(name)
+    found = model_entry(name)
     if found.backbone:
         return plain(found.backbone)
-    return found.build in (Popularity, Bias, Nimc, FEAE) or bool(found.defaults.get("random_items"))
+    return found.learns_item_quality_only
 
 
 def home(name: str, implicit: bool) -> World:

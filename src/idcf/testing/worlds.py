@@ -16,45 +16,20 @@ import torch
 from idcf.data import batches
 from idcf.data.interactions import Interactions, Ints, Mask, Vocab
 from idcf.data.split import Split, by_threshold, hold_out
-from idcf.data.synthetic import checkerboard
-from idcf.models import IDCF, Backbone, Model, Wrapper, configure, entry
-from idcf.models.idcf import IDCFConfig
-from idcf.models.ngcf import NGCF
-from idcf.models.pinsage import PinSage
+from idcf.models.base import Backbone, Model, Wrapper
+from idcf.models.idcf import IDCF
+from idcf.models.registry import configure, model_entry
 from idcf.rng import derive, stream
-from idcf.train.loop import TrainConfig, fit
-from idcf.train.objectives import Objective, Ridge, accuracy, adapt, factorise
-from idcf.train.recipes import Job, Trained, train
+from idcf.testing.synthetic import checkerboard
+from idcf.training.loop import TrainConfig, fit
+from idcf.training.objectives import Loss, Objective, Ridge, accuracy, adapt, factorise
+from idcf.training.train import Job, Trained, train
 from idcf.types import Batch, Users
 
 _CONFIG = TrainConfig(
     epochs=20, learning_rate=0.02, schedule="constant", batch_size=256, reg=0.01, bias_reg=1.0
 )
 _ADAPT = replace(_CONFIG, epochs=12, learning_rate=0.01)
-_OPTIONS: Mapping[str, Mapping[str, Any]] = {  # what suits a world this small
-    "item-knn": {"reg": 1.0, "neighbours": 20},
-    "ease": {"reg": 50.0, "strength": 20.0},
-    "als": {"reg": 1.0, "embedding_size": 4},
-    "fism": {"embedding_size": 8},
-    "mult-vae": {"embedding_size": 8, "hidden": 16, "beta": 0.05, "anneal": 20},
-    "bomic": {"reg": 0.4, "user_reg": 0.3, "rank": 8},
-    # there are no features here, and a weight that nothing reaches is an error
-    "nimc": {"embedding_size": 8, "user_features": False, "item_features": False},
-    "pmf": {"embedding_size": 8},
-    "nnmf": {"embedding_size": 8, "hidden": (16,)},
-    "nnmf-original": {"embedding_size": 8, "plain_size": 4, "hidden": (16,)},
-    "gcmc": {"embedding_size": 8, "hidden": (16,)},
-    "f-eae": {"channels": 16, "code": 8, "dropout": 0.1},
-    "gcmc-softmax": {"hidden": 20, "embedding_size": 8, "node_dropout": 0.1, "dropout": 0.1},
-    "igmc": {"layers": 3, "size": 8, "train_cap": 15, "hidden": 16, "dropout": 0.0},
-    "nnmf-rd": {"embedding_size": 8, "hidden": (16,)},
-    "trans-user": {"steps": 8},  # log loss may have no minimum to arrive at
-    "trans-user-ridge": {"reg": 1.0, "bias_reg": 1.0},
-    "ngcf": {"embedding_size": 8, "layers": 2},
-    "pinsage": {"embedding_size": 16, "neighbours": 8},
-}
-_ORDERED = (NGCF, PinSage)  # made to put items in order: towers without a mean
-_SAMPLE = {"sample": 24}  # fewer than the key users, so that training draws
 
 
 @dataclass(frozen=True)
@@ -96,22 +71,21 @@ def blank(
     options: Mapping[str, Any] | None = None,
 ) -> Model:
     """The named model, untrained; one that wraps is put round `backbone`, or an untrained one."""
-    found = entry(name)
-    usual = _OPTIONS.get(name, _SAMPLE if found.config is IDCFConfig else {})
-    config = configure(name, {**usual, **(options or {})})
+    found = model_entry(name)
+    config = configure(name, {**found.check_options, **(options or {})})
     if not found.backbone:
-        return found.build(config, table.domain())
-    return found.build(config, backbone or blank(found.backbone, table, keys), keys)
+        return found.model_class(config, table.domain())
+    return found.model_class(config, backbone or blank(found.backbone, table, keys), keys)
 
 
-def objective_of(model: Model, table: Interactions) -> Objective:
+def objective_of(model: Model, table: Interactions, loss: Loss = "fit") -> Objective:
     """What the named kind of model is descended on here."""
     if isinstance(model, Backbone):
         users, items = (torch.from_numpy(n).float() for n in (table.counts(), table.item_counts()))
         return factorise(Ridge(users, items, _CONFIG.reg, _CONFIG.row_reg, _CONFIG.bias_reg))
     if isinstance(model, IDCF):
         return adapt(0.1)
-    return accuracy("bpr" if isinstance(model, _ORDERED) else "fit")
+    return accuracy(loss)
 
 
 def learn(
@@ -123,9 +97,9 @@ def learn(
     epochs: int | None = None,
 ) -> Trained:
     """Train the named model on the key users of a world; both stages where it has two."""
-    found, split = entry(name), world(implicit=implicit, alike=alike).split
+    found, split = model_entry(name), world(implicit=implicit, alike=alike).split
     if found.solver:
-        return train(name, Job(split, seed=seed), options=_OPTIONS.get(name))
+        return train(name, Job(split, seed=seed), options=found.check_options)
     table = split.train.of(split.key_users)
     config, backbone = _CONFIG, None
     if found.backbone:
@@ -143,7 +117,7 @@ def learn(
     def epoch(number: int) -> Iterator[Batch]:
         return some_batches(model, table, config.batch_size, seed=seed, number=number)
 
-    log = fit(model, epoch, objective_of(model, table), config, seed=seed)
+    log = fit(model, epoch, objective_of(model, table, found.check_loss), config, seed=seed)
     return Trained(model, backbone or model, {}, {name: log})
 
 

@@ -1,0 +1,1 @@
+"""A frozen model at work: from a history to embeddings, lists, intervals and reasons."""

@@ -1,0 +1,1 @@
+"""Layers that only the rival systems use."""

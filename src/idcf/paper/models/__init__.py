@@ -1,0 +1,1 @@
+"""The systems that the paper compares IDCF with; `idcf.paper.systems` names them."""

@@ -1,0 +1,1 @@
+"""Solvers that only the rival systems use."""

@@ -1,0 +1,1 @@
+"""Solvers: functions (config, table, context) -> model, for models not trained by gradient."""

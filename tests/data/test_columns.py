@@ -1,0 +1,175 @@
+"""Dataframes of every kind, and one clear error for each way to get a column wrong."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+
+from idcf.data.columns import DataWarning
+from idcf.data.interactions import Interactions
+from idcf.data.readers import read_interactions
+from idcf.errors import ConfigError, DataError
+
+COLUMNS: dict[str, list[Any]] = {
+    "user_id": ["b", "a", "b"],
+    "item_id": [20, 10, 10],
+    "rating": [4.0, 3.0, 5.0],
+    "timestamp": [7, 8, 9],
+}
+
+EXPECTED = [("b", 20, 4.0, 7), ("a", 10, 3.0, 8), ("b", 10, 5.0, 9)]
+
+TABLES = [
+    pd.DataFrame,
+    pl.DataFrame,
+    pa.table,
+    lambda c: pd.DataFrame(c).astype({"user_id": object}),
+    lambda c: pd.DataFrame(c).astype({"user_id": "category", "item_id": "Int64"}),
+    lambda c: pl.DataFrame(c, schema_overrides={"user_id": pl.Categorical}),
+    lambda c: pa.table({**c, "user_id": pa.array(c["user_id"]).dictionary_encode()}),
+    lambda c: pd.DataFrame(c).astype({"item_id": float}),
+]
+
+
+def rows(table: Interactions) -> list[tuple[Any, ...]]:
+    time = [None] * len(table) if table.time is None else table.time.tolist()
+    users = [table.users.ids[u] for u in table.user]
+    items = [table.items.ids[i] for i in table.item]
+    return list(zip(users, items, table.rating.tolist(), time, strict=True))
+
+
+@pytest.mark.parametrize("make", TABLES)
+def test_every_kind_of_table_reads_the_same(make: Any) -> None:
+    table = read_interactions(make(COLUMNS))
+    assert rows(table) == EXPECTED
+    assert [type(x) for x in table.items.ids] == [int, int]
+
+
+def test_interactions_pass_through() -> None:
+    table = read_interactions(pd.DataFrame(COLUMNS))
+    assert read_interactions(table) is table
+
+
+@pytest.mark.parametrize("make", [pd.DataFrame, pl.DataFrame, pa.table])
+def test_columns_may_have_other_names(make: Any) -> None:
+    names = {"user_id": "who", "item_id": "what", "rating": "stars", "timestamp": "when"}
+    table = make({names[k]: v for k, v in COLUMNS.items()})
+    assert rows(read_interactions(table, columns=names)) == EXPECTED
+
+
+def test_ratings_of_one_stay_explicit_unless_told() -> None:
+    frame = pd.DataFrame({"user_id": [1, 2], "item_id": [1, 1], "rating": [1.0, 1.0]})
+    assert not read_interactions(frame).implicit
+    assert read_interactions(frame, implicit=True).implicit
+
+
+def test_counts_become_one_and_zero_counts_are_dropped() -> None:
+    frame = pd.DataFrame({"user_id": [1, 2, 3], "item_id": [1, 1, 1], "rating": [5, 0, 2]})
+    with pytest.warns(DataWarning, match="1 rows of weight 0 dropped"):
+        table = read_interactions(frame, implicit=True)
+    assert table.rating.tolist() == [1, 1]
+    assert [table.users.ids[u] for u in table.user] == [1, 3]
+
+
+def test_strings_in_a_dataframe_stay_strings() -> None:
+    for make in (pd.DataFrame, pl.DataFrame, pa.table):
+        table = read_interactions(make({"user_id": ["10", "9"], "item_id": [1, 2]}))
+        assert table.users.ids == ("10", "9")
+
+
+TIMES = [
+    pd.to_datetime(["1970-01-02", "1970-01-01 00:00:10.9"], format="ISO8601"),
+    pd.to_datetime(["1970-01-02", "1970-01-01 00:00:10"], format="ISO8601", utc=True),
+    ["1970-01-02", "1970-01-01T00:00:10"],
+    ["1970-01-02T01:00:00+01:00", "1970-01-01T00:00:10Z"],
+    ["86400", "10.0"],
+    [86400.0, 10.5],
+]
+
+
+@pytest.mark.parametrize("times", TIMES)
+def test_times_become_whole_seconds(times: Any, tmp_path: Path) -> None:
+    frame = pd.DataFrame({"user_id": [1, 2], "item_id": [1, 1], "timestamp": times})
+    assert read_interactions(frame).time.tolist() == [86400, 10]  # type: ignore[union-attr]
+    arrow = pa.Table.from_pandas(frame)
+    assert read_interactions(arrow).time.tolist() == [86400, 10]  # type: ignore[union-attr]
+    frame.to_csv(tmp_path / "x.csv", index=False)
+    table = read_interactions(tmp_path / "x.csv")
+    assert table.time.tolist() == [86400, 10]  # type: ignore[union-attr]
+
+
+def test_days_without_hours_are_times_too() -> None:
+    days = pa.array([1, 2], pa.date32())
+    table = read_interactions(pa.table({"user_id": [1, 2], "item_id": [1, 1], "timestamp": days}))
+    assert table.time is not None
+    assert table.time.tolist() == [86400, 172800]
+
+
+def test_users_and_items_that_occur_once_are_welcome() -> None:
+    table = read_interactions(pd.DataFrame({"user_id": ["a"], "item_id": ["x"], "rating": [3]}))
+    assert len(table) == 1
+
+
+NAN = float("nan")
+BAD_TABLES = [
+    (pd.DataFrame, {"rating": ["4", "x", "5"]}, "row 1, column 'rating': 'x' is not a number"),
+    (pl.DataFrame, {"rating": [4, None, 5]}, "row 1, column 'rating': nan is not a finite"),
+    (pa.table, {"rating": [4, 3, None]}, "row 2, column 'rating': nan is not a finite"),
+    (pd.DataFrame, {"rating": [4, NAN, 5]}, "row 1, column 'rating': nan is not a finite"),
+    (pd.DataFrame, {"user_id": [1, "a", 2]}, "row 1, column 'user_id': 'a' is of type str but 1"),
+    (pd.DataFrame, {"user_id": ["a", 1, "b"]}, "row 1, column 'user_id': 1 is of type int"),
+    (pd.DataFrame, {"user_id": ["a", None, "b"]}, "row 1, column 'user_id': .* is a missing id"),
+    (pl.DataFrame, {"user_id": ["a", None, "b"]}, "row 1, column 'user_id': None is a missing id"),
+    (pa.table, {"user_id": ["a", None, "b"]}, "row 1, column 'user_id': None is a missing id"),
+    (pl.DataFrame, {"item_id": [1, None, 2]}, "row 1, column 'item_id': None is a missing id"),
+    (pd.DataFrame, {"item_id": [1, NAN, 2]}, "row 1, column 'item_id': nan is a missing id"),
+    (pd.DataFrame, {"item_id": [1, 2.5, 2]}, "row 1, column 'item_id': 2.5 is of type float"),
+    (pd.DataFrame, {"item_id": [True, False, True]}, "True is of type bool"),
+    (pl.DataFrame, {"item_id": [[1], [2], [3]]}, r"is of type list; ids must be strings"),
+    (pd.DataFrame, {"timestamp": [1, NAN, 2]}, "row 1, column 'timestamp': nan is not a time"),
+    (pl.DataFrame, {"timestamp": ["1", "x", "2"]}, "row 1, column 'timestamp': 'x' is neither"),
+]
+
+
+@pytest.mark.parametrize(("make", "change", "message"), BAD_TABLES)
+def test_bad_tables_get_one_clear_error(make: Any, change: Any, message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        read_interactions(make(COLUMNS | change))
+
+
+def test_negative_counts_are_refused_for_implicit_feedback_only() -> None:
+    frame = pd.DataFrame(COLUMNS | {"rating": [1, -2, 3]})
+    with pytest.raises(DataError, match=r"row 1, column 'rating': -2.0 is negative; .*implicit"):
+        read_interactions(frame, implicit=True)
+    assert read_interactions(frame).rating.tolist() == [1, -2, 3]
+
+
+def test_a_missing_column_names_the_nearest_and_the_way_out() -> None:
+    frame = pd.DataFrame(COLUMNS).rename(columns={"item_id": "itemId"})
+    way = r"pandas table: no column named 'item_id'; did you mean 'itemId'\?.*columns=\{'item_id'"
+    with pytest.raises(DataError, match=way):
+        read_interactions(frame)
+    with pytest.raises(DataError, match="no column named 'stars'"):
+        read_interactions(pd.DataFrame(COLUMNS), columns={"rating": "stars"})
+    with pytest.raises(ConfigError, match="no role named 'user'; did you mean 'user_id'"):
+        read_interactions(frame, columns={"user": "x"})
+
+
+def test_a_rating_column_that_was_probably_meant_is_mentioned() -> None:
+    frame = pd.DataFrame(COLUMNS).rename(columns={"rating": "Ratings"})
+    with pytest.warns(DataWarning, match=r"columns=\{'rating': 'Ratings'\}"):
+        assert read_interactions(frame).implicit
+    with warnings.catch_warnings(action="error"):
+        read_interactions(frame, implicit=True)
+
+
+@pytest.mark.parametrize("source", [3, {"user_id": [1]}, pl.LazyFrame(COLUMNS)])
+def test_what_is_no_table_is_refused(source: Any) -> None:
+    with pytest.raises(DataError, match=f"cannot read interactions from {type(source).__name__}"):
+        read_interactions(source)

@@ -1,0 +1,190 @@
+"""Files of every kind read the same, and each way to get one wrong has one clear error."""
+
+from __future__ import annotations
+
+import gzip
+import re
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+
+from idcf.data.columns import DataWarning
+from idcf.data.interactions import Interactions
+from idcf.data.readers import align, read_interactions, read_split, recode
+from idcf.errors import DataError
+
+COLUMNS: dict[str, list[Any]] = {
+    "user_id": ["b", "a", "b"],
+    "item_id": [20, 10, 10],
+    "rating": [4.0, 3.0, 5.0],
+    "timestamp": [7, 8, 9],
+}
+
+CSV = "user_id,item_id,rating,timestamp\nb,20,4,7\na,10,3,8\nb,10,5,9\n"
+
+
+def written(folder: Path, name: str, text: str, encoding: str = "utf-8") -> Path:
+    path = folder / name
+    path.write_bytes(text.encode(encoding))
+    return path
+
+
+def rows(table: Interactions) -> list[tuple[Any, ...]]:
+    time = [None] * len(table) if table.time is None else table.time.tolist()
+    users = [table.users.ids[u] for u in table.user]
+    items = [table.items.ids[i] for i in table.item]
+    return list(zip(users, items, table.rating.tolist(), time, strict=True))
+
+
+EXPECTED = [("b", 20, 4.0, 7), ("a", 10, 3.0, 8), ("b", 10, 5.0, 9)]
+
+
+def as_csv(folder: Path) -> Path:
+    return written(folder, "x.csv", CSV)
+
+
+def as_gzip(folder: Path) -> Path:
+    (folder / "x.csv.gz").write_bytes(gzip.compress(CSV.encode()))
+    return folder / "x.csv.gz"
+
+
+def as_tsv(folder: Path) -> Path:
+    return written(folder, "x.tsv", CSV.replace(",", "\t"))
+
+
+def as_windows(folder: Path) -> Path:
+    return written(folder, "x.csv", "\ufeff" + CSV.replace("\n", "\r\n"))
+
+
+def as_quoted(folder: Path) -> Path:
+    head = '"user_id",text,item_id,rating,timestamp\n'
+    body = '"b","two\nlines",20,4,7\n\na,"a, b",10,3,8\nb,,10,5,9\n'
+    return written(folder, "x.csv", head + body)
+
+
+def as_parquet(folder: Path) -> Path:
+    parquet.write_table(pa.table(COLUMNS), folder / "x.parquet")
+    return folder / "x.parquet"
+
+
+def as_atomic(folder: Path) -> Path:
+    text = "user_id:token\titem_id:token\trating:float\ttimestamp:float\tother:token_seq\n"
+    return written(folder, "x.inter", text + "b\t20\t4\t7.0\tp q\na\t10\t3\t8\t\nb\t10\t5\t9\tr\n")
+
+
+FILES = [as_csv, as_gzip, as_tsv, as_windows, as_quoted, as_parquet, as_atomic]
+
+
+@pytest.mark.parametrize("make", FILES)
+def test_every_kind_of_file_reads_the_same(make: Any, tmp_path: Path) -> None:
+    table = read_interactions(make(tmp_path))
+    assert rows(table) == EXPECTED
+    assert not table.implicit
+    assert table.users.ids == ("a", "b")
+    assert rows(read_interactions(str(make(tmp_path)))) == EXPECTED
+
+
+def test_no_rating_column_is_implicit_feedback(tmp_path: Path) -> None:
+    table = read_interactions(written(tmp_path, "x.csv", "user_id,item_id\na,1\nb,2\n"))
+    assert table.implicit
+    assert rows(table) == [("a", 1, 1.0, None), ("b", 2, 1.0, None)]
+    with pytest.raises(DataError, match="no column named 'rating'"):
+        read_interactions(tmp_path / "x.csv", implicit=False)
+
+
+def test_text_ids_are_integers_only_where_all_are_written_so(tmp_path: Path) -> None:
+    text = "user_id,item_id\n007,1\n8,10\n9,-2\n"
+    table = read_interactions(written(tmp_path, "x.csv", text))
+    assert table.users.ids == ("007", "8", "9")
+    assert table.items.ids == (-2, 1, 10)
+
+
+def test_the_last_of_repeated_pairs_is_kept(tmp_path: Path) -> None:
+    path = written(tmp_path, "x.csv", "user_id,item_id,rating\na,1,1\nb,1,2\na,1,3\na,1,4\n")
+    with pytest.warns(DataWarning, match=r"x.csv: 2 rows repeat a \(user, item\) pair"):
+        table = read_interactions(path)
+    assert rows(table) == [("b", 1, 2.0, None), ("a", 1, 4.0, None)]
+
+
+BAD_CSV = {
+    "user_id,item_id\n": "no rows; give at least one interaction",
+    "userid,item_id,rating\na,1,2\n": "no column named 'user_id'; did you mean 'userid'",
+    "user_id;item_id;rating\na;1;2\n": "line 1: .*looks separated by ';'",
+    "user_id,item_id,rating\na,1,2\n\nb,2,five\n": "line 4, column 'rating': 'five' is not a",
+    "user_id,item_id,rating\na,1,2\nb,2,\n": "line 3, column 'rating': '' is not a number",
+    "user_id,item_id,rating\na,1,nan\n": "line 2, column 'rating': nan is not a finite number",
+    "user_id,item_id,rating\na,1,1e99\n": r"line 2, column 'rating': 1e\+99 is not a finite",
+    "user_id,item_id,rating\na,1,2\n,2,3\n": "line 3, column 'user_id': '' is an empty id",
+    "user_id,item_id,rating\na,1,2\nb,2\n": "line 3: expected 3 fields .* found 2",
+    "user_id,item_id,rating\na,1,2\nb,2,3,4\n": "line 3: expected 3 fields .* found 4",
+    "user_id,item_id,timestamp\na,1,soon\n": "line 2, column 'timestamp': 'soon' is neither",
+    "user_id,item_id,user_id\na,1,b\n": "two columns are named 'user_id'",
+    "": "the file is empty",
+    " \n\n": "the file is empty",
+}
+
+
+@pytest.mark.parametrize("text", BAD_CSV)
+def test_bad_csv_gets_one_clear_error(text: str, tmp_path: Path) -> None:
+    path = written(tmp_path, "x.csv", text)
+    with pytest.raises(DataError, match=re.escape(str(path)) + ".*" + BAD_CSV[text]):
+        read_interactions(path)
+
+
+def test_a_file_that_is_not_there_or_cannot_be_told(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"no file at .*nothing.csv"):
+        read_interactions(tmp_path / "nothing.csv")
+    with pytest.raises(DataError, match=r"x.doc: the format cannot be told .*\.csv"):
+        read_interactions(written(tmp_path, "x.doc", "a"))
+    (tmp_path / "folder.csv").mkdir()
+    with pytest.raises(DataError, match="is a folder"):
+        read_interactions(tmp_path / "folder.csv")
+
+
+def test_truncated_gzip(tmp_path: Path) -> None:
+    whole = gzip.compress(CSV.encode() * 100)
+    for name in ("x.csv.gz", "x.data"):
+        (tmp_path / name).write_bytes(whole[: len(whole) // 2])
+        with pytest.raises(DataError, match=rf"{name}: damaged gzip .*again"):
+            read_interactions(tmp_path / name)
+
+
+def test_damaged_parquet(tmp_path: Path) -> None:
+    path = as_parquet(tmp_path)
+    path.write_bytes(path.read_bytes()[:-20])
+    with pytest.raises(DataError, match=r"x.parquet: not a whole Parquet file"):
+        read_interactions(path)
+    path.write_bytes(b"")
+    with pytest.raises(DataError, match="the file is empty"):
+        read_interactions(path)
+
+
+def test_text_of_another_encoding_names_the_line(tmp_path: Path) -> None:
+    path = written(tmp_path, "x.csv", "user_id,item_id\na,1\né,2\n", "latin-1")
+    with pytest.raises(DataError, match=r"line 3: byte 0xe9 is not utf-8"):
+        read_interactions(path)
+
+
+def test_a_split_of_ones_own_shares_a_vocabulary(tmp_path: Path) -> None:
+    train = written(tmp_path, "a.csv", "user_id,item_id,rating\na,1,2\nb,1,3\na,2,4\n")
+    test = written(tmp_path, "b.csv", "user_id,item_id,rating\nc,3,2\na,2,5\n")
+    with pytest.warns(DataWarning, match="1 .* pairs are in both train and test"):
+        one, two = read_split(train, test)
+    assert one.users is two.users
+    assert one.users.ids == ("a", "b", "c")
+    assert one.items.ids == (1, 2, 3)
+    assert [r[:3] for r in rows(one)] == [("a", 1, 2.0), ("b", 1, 3.0)]
+    assert [r[:3] for r in rows(two)] == [("c", 3, 2.0), ("a", 2, 5.0)]
+
+
+def test_vocabularies_that_do_not_fit_are_refused() -> None:
+    one = read_interactions(pd.DataFrame({"user_id": ["a"], "item_id": [1]}))
+    two = read_interactions(pd.DataFrame({"user_id": [1], "item_id": [1]}))
+    with pytest.raises(DataError, match="user ids are strings in one table and integers"):
+        align(one, two)
+    with pytest.raises(DataError, match="user 'a' is not in the vocabulary"):
+        recode(one, two.users, two.items)
