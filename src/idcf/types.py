@@ -7,13 +7,10 @@ N stored entries of all histories together, U users, I items, L rating levels.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 from typing import NamedTuple, Self
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 
@@ -53,21 +50,6 @@ class Read(NamedTuple):
     silent: Tensor | None  # bool [B, 1], where anybody has no history
 
 
-class Ready(NamedTuple):
-    """All that a step of adaption reads and no weight in training can change; see `nn.by_hand`."""
-
-    heard: Tensor  # int64 [N]: owners of the histories' rows
-    asked: Tensor  # int64 [M]: owners of the rows asked
-    query: Tensor  # [H, B, Q], with the scale of the scores
-    keys: Tensor  # [H, S, D + 1]: whom each head listens to
-    who: Tensor  # int64 [N + M]: `heard` and `asked`
-    item: Tensor  # [N + M, D]
-    left: Tensor  # [N + M]: ratings less the items' biases and the mean
-    share: Tensor  # [B]: Read.share
-    own: Tensor  # [B, D]: p_u
-    again: Tensor | None  # bool [B, B]: the same person, elsewhere in the batch
-
-
 @dataclass(frozen=True, slots=True)
 class Users:
     """What is known of B users when they are scored."""
@@ -75,19 +57,18 @@ class Users:
     ids: Tensor  # int64 [B]; -1 for a user never seen in training
     history: History
     features: Tensor | None = None  # float32 [B, F]
-    read: Read | None = None  # where a model has read the histories before
 
     def __len__(self) -> int:
         return len(self.ids)
 
     def anonymous(self) -> Self:
         """The same people, known only by what they did: how an inductive model must see them."""
-        return type(self)(torch.full_like(self.ids, -1), self.history, self.features, self.read)
+        return type(self)(torch.full_like(self.ids, -1), self.history, self.features)
 
     def to(self, device: torch.device) -> Users:
         features = None if self.features is None else self.features.to(device)
         ids = self.ids.to(device, non_blocking=True)
-        return Users(ids, self.history.to(device), features, self.read)
+        return Users(ids, self.history.to(device), features)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +81,6 @@ class Batch:
     labels: Tensor  # float32 [M, K]
     of_rows: int = 0  # rows of the whole batch, where this is one process's share of it
     of_users: int = 0
-    ready: Ready | None = None  # where a model has made it so
 
     def to(self, device: torch.device) -> Batch:
         if self.items.device == device:
@@ -109,12 +89,6 @@ class Batch:
             x.to(device, non_blocking=True) for x in (self.owner, self.items, self.labels)
         )
         return Batch(self.users.to(device), owner, items, labels, self.of_rows, self.of_users)
-
-    def having(self, read: Read, ready: Ready | None = None) -> Batch:
-        """The same, read."""
-        users = Users(self.users.ids, self.users.history, self.users.features, read)
-        rows = (self.owner, self.items, self.labels, self.of_rows, self.of_users)
-        return Batch(users, *rows, ready)
 
     @property
     def n_rows(self) -> int:
@@ -162,15 +136,3 @@ def pick(history: History, rows: Tensor, total: int | None = None) -> History:
         lengths, output_size=total
     )
     return History(history.items[index], history.values[index], offsets)
-
-
-def join(histories: Sequence[History]) -> History:
-    """The histories of several batches as one."""
-    items, values, ends = (
-        torch.cat(x)
-        for x in zip(*((h.items, h.values, h.offsets[1:]) for h in histories), strict=True)
-    )
-    users = torch.tensor([h.offsets.shape[0] - 1 for h in histories])
-    before = torch.tensor([0, *accumulate(h.items.shape[0] for h in histories[:-1])])
-    ends = ends + before.repeat_interleave(users).to(ends.device)
-    return History(items, values, F.pad(ends, (1, 0)))

@@ -9,13 +9,13 @@ import torch
 from idcf.data import batches
 from idcf.errors import ConfigError
 from idcf.models.gcmc import GCMC
-from idcf.models.idcf import IDCF, knowing, part, reads_once
+from idcf.models.idcf import IDCF, part
 from idcf.models.registry import configure, model_entry
 from idcf.testing import fitted, world
 from idcf.testing.worlds import keys_of, some_batches
 from idcf.training.loop import TrainConfig, fit
 from idcf.training.objectives import accuracy, adapt
-from idcf.types import Batch, History, Users
+from idcf.types import History, Users
 
 torch.set_num_threads(1)
 NAMES = ("idcf-dot", "idcf-nn", "idcf-gc")
@@ -89,9 +89,9 @@ def test_training_listens_to_a_sample_and_inference_to_all():
     model, who = build("idcf-dot", sample=3), users()
     with torch.no_grad():
         model.train()
-        drawn = [model.induce(who.history) for _ in range(2)]
+        drawn = [model.induce(who.history, model.take_in(who.history)) for _ in range(2)]
         model.eval()
-        fixed = [model.induce(who.history) for _ in range(2)]
+        fixed = [model.induce(who.history, model.take_in(who.history)) for _ in range(2)]
     assert not torch.allclose(*drawn)
     assert torch.equal(*fixed)
 
@@ -109,7 +109,9 @@ def test_an_induced_latent_starts_as_a_weighted_mean_of_the_key_users():
     model, who = build("idcf-nn").eval(), users()
     with torch.no_grad():
         weights = model.attention(who).mean(0)
-        torch.testing.assert_close(model.induce(who.history), weights @ model.keys)
+        torch.testing.assert_close(
+            model.induce(who.history, model.take_in(who.history)), weights @ model.keys
+        )
     torch.testing.assert_close(weights.sum(-1), torch.ones(len(who)))
 
 
@@ -146,32 +148,11 @@ def test_a_bias_of_one_s_own_is_trained_on_one_s_own_ratings(name):
     assert moved.tolist() == [1, 4]
 
 
-def test_whole_histories_are_read_once():
-    """The same losses and the same weights as where every batch brings and reads its own."""
-    few, every = TABLE.of(np.array([1, 4, 5])), TABLE.of(np.arange(8))
-    assert not reads_once(build("idcf-gc", bias="own"))
-    assert not reads_once(build("idcf-nn"))
-    trained = []
-    for once in (False, True):
-        model = build("idcf-nn", bias="own")
-        assert reads_once(model)
-        torch.manual_seed(3)
-        for table in (few, every):
-            seen = None if once else table
-            rows = batches.rows(table, seen, size=16, rng=np.random.default_rng(0))
-            whole = table.history(np.arange(len(table.users)))
-            met = knowing(model, whole, rows) if once else model.ahead(rows)
-            fit(model, lambda _, met=met: met, adapt(0.1), TrainConfig(epochs=1))
-        trained.append(model.state_dict())
-    for name, value in trained[0].items():
-        assert torch.equal(value, trained[1][name]), name
-
-
 def test_the_inferred_bias_against_a_loop():
     model, who = build("idcf-nn", bias_strength=4.0).eval(), users()
     with torch.no_grad():
         got = model.embed_users(who)
-        induced = model.induce(who.history)
+        induced = model.induce(who.history, model.take_in(who.history))
         latents, biases = induced[:, :-1], induced[:, -1]
         items, values, offsets = who.history
         for b in range(len(who)):
@@ -192,7 +173,9 @@ def test_contrast_against_a_loop():
     assert len(ids.unique()) < len(ids)
     with torch.no_grad():
         got = adapt(0.5)(model, some)["contrast"]
-        induced, p = model.induce(some.users.history)[:, :-1], model.backbone.users.vector
+        encoded = model.take_in(some.users.history)
+        induced = model.induce(some.users.history, encoded)[:, :-1]
+        p = model.backbone.users.vector
         total = 0.0
         for a in range(len(ids)):
             others = [b for b in range(len(ids)) if b == a or ids[b] != ids[a]]
@@ -261,32 +244,18 @@ def test_options_are_checked():
         configure("idcf-nn", {"attention": "cosine"})
 
 
-@pytest.mark.parametrize("options", [{}, {"query": "ratings"}, {"pooling": "sum"}], ids=str)
-def test_reading_ahead_reads_the_same(options):
-    """More batches than are read at once, and somebody without a history among them."""
-    model = build("idcf-nn", **options)
-    rng = np.random.default_rng(0)
-    plain = list(batches.episodes(TABLE, size=30, lengths=(0, 9), rng=rng))
-    plain.append(Batch(Users(torch.tensor([0]), History.empty(1)), *(plain[0].owner[:0],) * 3))
-    assert len(plain) > 64
-    for one, other in zip(plain, model.ahead(plain), strict=True):
-        assert other.users.ids is one.users.ids
-        read, expected = other.users.read, model.take_in(one.users.history)
-        torch.testing.assert_close(read[:3], expected[:3])
-        silent = one.users.history.lengths() == 0
-        assert bool(silent.any()) <= (read.silent is not None)
-        assert read.silent is None or torch.equal(read.silent[:, 0], silent)
-
-
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("options", [{}, {"bias": "own"}], ids=str)
 @pytest.mark.parametrize("training", [True, False])
 def test_an_answer_is_the_score_of_the_placed(name, options, training):
     model = build(name, sample=10_000, **options).train(training)
     some = batch(model, 300)
-    own = part(model.induce(some.users.history))
-    expected = model.score(model.place(own, some.users), some.users, some.items, some.owner)
-    torch.testing.assert_close(model.answer(own, some.users, some.items, some.owner), expected)
+    encoded = model.take_in(some.users.history)
+    own = part(model.induce(some.users.history, encoded))
+    placed = model.place(own, some.users, encoded)
+    expected = model.score(placed, some.users, some.items, some.owner)
+    got = model.answer(own, some.users, encoded, some.items, some.owner)
+    torch.testing.assert_close(got, expected)
     twice = some.items.repeat(1, 2)
-    got = model.answer(own, some.users, twice, some.owner)
+    got = model.answer(own, some.users, encoded, twice, some.owner)
     torch.testing.assert_close(got, expected.repeat(1, 2))

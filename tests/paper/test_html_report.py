@@ -13,9 +13,8 @@ from idcf.evaluation.measure import Exam, Part, measure
 from idcf.evaluation.protocol import standard_split
 from idcf.metrics import Interval
 from idcf.paper import demo, figures
+from idcf.paper.demo import by_length, cut
 from idcf.paper.html_report import Section, write_report
-from idcf.paper.lengths import by_length, cut
-from idcf.paper.newcomer import suggest
 from idcf.testing.synthetic import low_rank
 from idcf.training.checkpoint import Log
 from idcf.training.train import Job, train
@@ -74,18 +73,6 @@ def test_a_page_is_whole_and_escapes_what_it_is_told(tmp_path: Path) -> None:
     assert "http" not in html
     assert 'class="loud">careful' in html
     assert list(page.parent.iterdir()) == [page]
-
-
-def test_a_newcomer_gets_what_they_have_not_rated(world: Dataset) -> None:
-    split, _ = standard_split(world)
-    model = train("als", Job(split)).model
-    rated = {"Film <i1>": 5.0, "Film <i2>": 1.0}
-    films = suggest(model, world, rated, 7)
-    assert len({f.title for f in films}) == 7
-    assert not {f.title for f in films} & set(rated)
-    assert [f.score for f in films] == sorted((f.score for f in films), reverse=True)
-    with pytest.raises(DataError, match=r"no title named 'Film <i1'; did you mean 'Film <i1>'"):
-        suggest(model, world, {"Film <i1": 5.0})
 
 
 def test_the_demo_on_a_world_of_its_own(

@@ -26,7 +26,6 @@ from idcf.types import Users
 __all__ = ["NEVER", "Asked", "Desk", "Filters", "Recommendations"]
 
 NEVER = float("-inf")
-_COHORTS = 3  # that are named in an explanation
 _FEW = 8  # fewer are answered sooner one by one: a pass has a price of its own
 _FEW_SURE = 2  # the same where it is said how sure the answers are: there is no quick way for one
 POPULAR = "popular"  # where nothing is known of a person, whatever the model

@@ -5,9 +5,7 @@ p̃_u' = h_w(d_u'), r̂ = f_θ(p̃_u', q_i): Wu et al., "Towards Open-World Reco
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from itertools import accumulate, islice, repeat
 from typing import Literal
 
 import torch
@@ -15,14 +13,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from idcf.models.base import Backbone, Wrapper
-from idcf.models.layers import by_hand
-from idcf.models.layers.heads import Perceptron
 from idcf.models.layers.meta_path import Paths
 from idcf.models.layers.ragged import pool, segment_sum
 from idcf.models.layers.relation import Attention, Relation
-from idcf.types import Batch, Embedded, History, Read, Ready, Users, join
-
-_AHEAD = 32  # steps whose queries are read at once: enough to share the cost, bounded memory
+from idcf.types import Embedded, History, Read, Users
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,14 +64,12 @@ class IDCF(Wrapper):
         self.paths = Paths(self.n_items, keys) if paths else None
 
     def embed_users(self, users: Users) -> Embedded:
-        read = users.read or self.take_in(users.history)
+        read = self.take_in(users.history)
         return self.place(part(self.induce(users.history, read, users.ids)), users, read)
 
-    def induce(
-        self, history: History, read: Read | None = None, ids: Tensor | None = None
-    ) -> Tensor:
+    def induce(self, history: History, read: Read, ids: Tensor | None = None) -> Tensor:
         """p̃_u' of anybody, from what they did, and the bias to expect of them: [B, D + 1]."""
-        query, _, _, silent = read or self.take_in(history)
+        query, silent = read.query, read.silent
         near = self._near(history, ids if self.training else None)
         if near is not None:
             silent = ~near.any(1, keepdim=True)  # nobody had what they had
@@ -91,7 +83,7 @@ class IDCF(Wrapper):
             return None
         return self.paths.near(history, self.config.sample, without)
 
-    def place(self, own: Embedded, users: Users, read: Read | None = None) -> Embedded:
+    def place(self, own: Embedded, users: Users, read: Read) -> Embedded:
         """The user tower of induced latents. The bias of somebody who has no row of their own is
         what the latent leaves unexplained of the history, shrunk towards the induced one."""
         if self.recognises:
@@ -100,14 +92,14 @@ class IDCF(Wrapper):
         user = self.backbone.compose(own, users)
         if not self.rates:
             return user
-        read = read or self.take_in(users.history)
         heard = self.score(user, users, users.history.items, read.owner)
         return user._replace(bias=user.bias + self._unexplained(heard, users.history, read))
 
-    def answer(self, own: Embedded, users: Users, items: Tensor, owner: Tensor) -> Tensor:
+    def answer(
+        self, own: Embedded, users: Users, read: Read, items: Tensor, owner: Tensor
+    ) -> Tensor:
         """`score` of users placed at these latents. What they did and what is asked go through
         the head together: the bias is added to the answers afterwards."""
-        read = users.read or self.take_in(users.history)
         if self.recognises or not self.rates or items.shape[1] > 1:
             return self.score(self.place(own, users, read), users, items, owner)
         user, history = self.backbone.compose(own, users), users.history
@@ -127,43 +119,13 @@ class IDCF(Wrapper):
         query, near = self.take_in(history).query, self._near(history)
         return self.relation.weights(query, self.keys, self.key_scale, near)
 
-    def _listen(self, *steps: int) -> Tensor:
+    def _listen(self) -> Tensor:
         """A sample of the key users for each head in training, all of them otherwise."""
         if not self.training or self.paths or self.keys.shape[0] <= self.config.sample:
             return self.keys
-        shape = (*steps, self.config.heads, self.config.sample)
+        shape = (self.config.heads, self.config.sample)
         drawn = torch.randint(self.keys.shape[0], shape, device=self.keys.device)
         return F.embedding(drawn, self.keys)
-
-    def ahead(self, batches: Iterable[Batch]) -> Iterator[Batch]:
-        """The same batches, read, many steps at once: Q is frozen in training."""
-        steps = iter(batches)
-        while some := list(islice(steps, _AHEAD)):
-            histories = [b.users.history for b in some]
-            users = [b.users.ids.shape[0] for b in some]
-            entries = [h.items.shape[0] for h in histories]
-            with torch.no_grad():
-                query, owner, share, silent = self.take_in(join(histories).to(self.device))
-                first = torch.tensor([0, *accumulate(users[:-1])])
-                shift = first.repeat_interleave(torch.tensor(entries)).to(self.device)
-                parts = zip(
-                    query.split_with_sizes(users),
-                    (owner - shift).split_with_sizes(entries),
-                    share.split_with_sizes(users),
-                    repeat(None, len(some)) if silent is None else silent.split_with_sizes(users),
-                    strict=True,
-                )
-                reads = [Read(*mine) for mine in parts]
-                small = _plain(self) and silent is None and some[0].items.shape[1] == 1
-                made = [*self._ready(some, reads)] if small else repeat(None, len(some))
-            for batch, read, mine in zip(some, reads, made, strict=True):
-                yield batch.having(read, mine)
-
-    def _ready(self, some: list[Batch], reads: list[Read]) -> Iterator[Ready]:
-        keys = self._listen(len(some)).expand(len(some), self.config.heads, -1, -1)
-        scale = self.relation.scale * self.key_scale
-        tables = (self.backbone.users, self.backbone.items)
-        return by_hand.ready(some, reads, keys, scale, tables, self.mean)
 
     def take_in(self, history: History) -> Read:
         """All that is read of histories: d_u' to unit variance, and what infers a bias."""
@@ -195,31 +157,3 @@ def part(latent: Tensor) -> Embedded:
     """[B, D + 1] as vector and bias."""
     vector, bias = latent.split_with_sizes([latent.shape[1] - 1, 1], 1)
     return Embedded(vector, bias.squeeze(1))
-
-
-def _plain(model: IDCF) -> bool:
-    """Does adaption move nothing but dot attention and a perceptron? See `nn.by_hand`."""
-    return (
-        isinstance(model.head, Perceptron)
-        and model.relation.attention == "dot"
-        and model.paths is None
-        and model.rates
-        and not model.recognises
-        and model.device.type == "cpu"
-        and not any(p.requires_grad for p in model.backbone.parameters())
-    )
-
-
-def reads_once(model: IDCF) -> bool:
-    """Is a history that stays the same read once an epoch? Not where a bias is inferred from
-    what the latent leaves of it, nor by paths or a backbone that read it as well."""
-    return model.recognises and model.paths is None and not model.backbone.reads_history
-
-
-def knowing(model: IDCF, histories: History, batches: Iterable[Batch]) -> Iterator[Batch]:
-    """As `IDCF.ahead`, where everybody comes with the history they always have: [U] of them."""
-    with torch.no_grad():
-        query, owner, share, _ = model.take_in(histories.to(model.device))
-    for batch in batches:
-        who = batch.users.ids.to(model.device)
-        yield batch.having(Read(query[who], owner[:0], share[who], None))

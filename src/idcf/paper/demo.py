@@ -13,28 +13,32 @@ import torch
 
 from idcf import __version__
 from idcf.data.datasets.catalog import Dataset, load
-from idcf.data.split import Split
+from idcf.data.interactions import Interactions
+from idcf.data.split import Split, first
 from idcf.errors import DataError
-from idcf.evaluation.measure import Exam
+from idcf.evaluation.measure import Exam, errors
 from idcf.evaluation.protocol import standard_split
 from idcf.evaluation.results import Row, write_json
 from idcf.evaluation.run import Plan, evaluate
 from idcf.evaluation.tables import tables, text
 from idcf.inference.scoring import deviations, predict
+from idcf.metrics import Interval
 from idcf.metrics.calibration import LEVELS, reliability
-from idcf.models.base import Posterior
+from idcf.models.base import Model, Posterior
 from idcf.models.idcf import IDCF
 from idcf.paper import figures
 from idcf.paper.html_report import Section, write_report
-from idcf.paper.lengths import LENGTHS, by_length, cut
-from idcf.paper.newcomer import Suggestion, suggest
 from idcf.paper.published_numbers import paper_numbers
+from idcf.recommender import Recommender
+from idcf.results import Recommendations
 from idcf.rng import stream
 from idcf.testing.synthetic import low_rank
+from idcf.training import new_user_curve
 from idcf.training.distributed import LOCAL, Runtime
 from idcf.training.train import Trained
 from idcf.types import Users
 
+LENGTHS = (*new_user_curve.LENGTHS, None)  # of the cut histories; None: the whole history
 OURS = ("idcf-dot", "idcf-nn", "idcf-gc")
 BEST = "idcf-bayes"
 MODELS = ("item-mean", "popularity", "bias", "item-knn", "ease", "als", *OURS, BEST)
@@ -83,7 +87,7 @@ def show(
     shown = [r for r in rows if r.metric in (*METRICS, "cover90")]
     say(f"\n{text(shown, paper_numbers())}\n")
     rated = NEWCOMER if all(t in dataset.titles.values() for t in NEWCOMER) else _some(dataset)
-    films = suggest(kept[BEST].model, dataset, rated)
+    films = recommend(dataset, rated)
     say(_told(rated, films))
     write_json(rows, folder / "rows.json")
     sections = [
@@ -116,11 +120,33 @@ def synthetic() -> Dataset:
     return Dataset("synthetic", table, None, None, titles, 30)
 
 
+def cut(table: Interactions, n: int | None) -> Interactions:
+    """Return the first n rows of each user, in an order drawn once; all rows for None."""
+    return table if n is None else first(table, n, stream(0, "cut"))
+
+
+def by_length(
+    exam: Exam, models: Mapping[str, Model], lengths: Sequence[int | None] = LENGTHS
+) -> dict[str, list[Interval]]:
+    """Return each inductive model's RMSE on one set of test rows, at each length of history."""
+    histories = exam.seen.of(exam.users)
+    cuts = [cut(histories, n) for n in lengths]
+    return {name: [errors(exam, model, seen) for seen in cuts] for name, model in models.items()}
+
+
+def recommend(dataset: Dataset, ratings: Mapping[str, float]) -> Recommendations:
+    """Fit the default model on the whole dataset and recommend to a new user, by titles."""
+    by_title = {title: item for item, title in dataset.titles.items()}
+    recommender = Recommender(BEST).fit(dataset.interactions, titles=dataset.titles)
+    history = {by_title[title]: rating for title, rating in ratings.items()}
+    return recommender.recommend(history, n=10, std=True)
+
+
 def _some(dataset: Dataset) -> dict[str, float]:
     return dict(zip(list(dataset.titles.values())[:5], NEWCOMER.values(), strict=True))
 
 
-def _told(rated: Mapping[str, float], films: Sequence[Suggestion]) -> str:
+def _told(rated: Mapping[str, float], films: Recommendations) -> str:
     lines = ["Somebody nobody has met rated five films:"]
     lines += [f"  {rating:g}  {title}" for title, rating in rated.items()]
     lines.append(f"{BEST} suggests, with the rating it expects and how far off it may be:")
@@ -141,12 +167,9 @@ def _results(rows: Sequence[Row], split: Split) -> Section:
     )
 
 
-def _films(rated: Mapping[str, float], films: Sequence[Suggestion]) -> Section:
+def _films(rated: Mapping[str, float], films: Recommendations) -> Section:
     liked = ", ".join(f"{title} {rating:g}" for title, rating in rated.items())
-    items = [
-        f"{f.title}: {f.score:.1f} ± {f.std:.1f} expected, rated by {f.raters:,} people"
-        for f in films
-    ]
+    items = [f"{f.title}: {f.score:.1f} ± {f.std:.1f} expected" for f in films]
     return Section("Ten films for a newcomer", f"They had rated: {liked}.", items=items)
 
 

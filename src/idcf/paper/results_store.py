@@ -24,8 +24,6 @@ from idcf.evaluation.groups import GROUPS
 from idcf.evaluation.results import Row
 from idcf.metrics import PerUser
 
-RESULTS = Path("experiments/results")
-
 
 @dataclass(frozen=True)
 class Record(Row):

@@ -1,7 +1,7 @@
 """What every model of the table must keep, whatever it is made of.
 
-`for check in model_checks("mine"): check()` runs them over one row. A check that does not apply to a
-row is not yielded: a solved model has no gradients, a transductive one no new users.
+`for check in model_checks("mine"): check()` runs them over one row. A check that does not apply to
+a row is not yielded: a solved model has no gradients, a transductive one no new users.
 """
 
 from __future__ import annotations

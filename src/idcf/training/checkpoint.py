@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -60,14 +60,14 @@ def write_checkpoint(
     path: Path,
     model: dict[str, Tensor],
     best: dict[str, Tensor],
-    optimiser: Sequence[dict[str, Tensor]],
+    optimizer: Mapping[int, Mapping[str, Tensor]],
     log: Log,
 ) -> None:
     """One file, replaced in one step: whoever is killed leaves the old one or the new one."""
     tensors = {f"model.{k}": v for k, v in model.items()}
     tensors |= {f"best.{k}": v for k, v in best.items()}
-    for number, state in enumerate(optimiser):
-        tensors |= {f"optimiser.{number}.{k}": v for k, v in state.items()}
+    for number, state in optimizer.items():
+        tensors |= {f"optimizer.{number}.{k}": v for k, v in state.items()}
     meta = {"log": json.dumps(asdict(log))}
     path.parent.mkdir(parents=True, exist_ok=True)
     fresh = path.with_name(path.name + ".part")
@@ -81,7 +81,7 @@ def write_checkpoint(
 class Checkpoint:
     model: dict[str, Tensor]
     best: dict[str, Tensor]
-    optimiser: dict[int, dict[str, Tensor]]
+    optimizer: dict[int, dict[str, Tensor]]
     log: Log
 
 
@@ -89,7 +89,7 @@ def read_checkpoint(path: Path) -> Checkpoint | None:
     """What was written last, or None where nothing was."""
     if not path.exists():
         return None
-    parts: dict[str, dict[str, Tensor]] = {"model": {}, "best": {}, "optimiser": {}}
+    parts: dict[str, dict[str, Tensor]] = {"model": {}, "best": {}, "optimizer": {}}
     try:
         with safe_open(path, "pt") as f:
             log = Log(**json.loads(f.metadata()["log"]))
@@ -100,8 +100,8 @@ def read_checkpoint(path: Path) -> Checkpoint | None:
         raise ArtifactError(
             f"{path} is no checkpoint of this version ({error}); delete it to start afresh"
         ) from None
-    optimiser: dict[int, dict[str, Tensor]] = {}
-    for name, value in parts["optimiser"].items():
+    optimizer: dict[int, dict[str, Tensor]] = {}
+    for name, value in parts["optimizer"].items():
         number, _, key = name.partition(".")
-        optimiser.setdefault(int(number), {})[key] = value
-    return Checkpoint(parts["model"], parts["best"], optimiser, log)
+        optimizer.setdefault(int(number), {})[key] = value
+    return Checkpoint(parts["model"], parts["best"], optimizer, log)

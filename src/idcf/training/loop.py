@@ -25,7 +25,7 @@ from idcf.rng import derive
 from idcf.training.checkpoint import Log, read_checkpoint, write_checkpoint
 from idcf.training.distributed import LOCAL, Runtime
 from idcf.training.objectives import Loss, Objective
-from idcf.training.optimizer import Descent
+from idcf.training.optimizer import Optimizer
 from idcf.types import Batch
 
 
@@ -72,9 +72,9 @@ def fit(
     """Train in place and leave the model at its best epoch, or at the last one where there is
     nothing to `validate` by. Lower is better. `epochs` overrides the number, not the schedule."""
     model.to(runtime.device)
-    descent = Descent(model, config)
+    optimizer = Optimizer(model, config)
     step = torch.compile(objective, dynamic=True) if config.compile else objective
-    log, best = _resume(model, descent, checkpoint)
+    log, best = _resume(model, optimizer, checkpoint)
     last = config.epochs if epochs is None else epochs
     done = _spent(log, config)
     bar = tqdm(
@@ -85,18 +85,18 @@ def fit(
     )
     for number in range(len(log.records), 0 if done else last):
         began = time.perf_counter()
-        descent.rate = config.learning_rate * _rate(config, number)
-        loss = _epoch(model, epoch(number), step, descent, config, runtime, derive(seed, number))
+        optimizer.set_learning_rate(config.learning_rate * _rate(config, number))
+        loss = _epoch(model, epoch(number), step, optimizer, config, runtime, derive(seed, number))
         record = {"epoch": number, "loss": loss, "seconds": time.perf_counter() - began}
         model.eval()
-        descent.swap()
+        optimizer.swap_averages()
         if validate:
             record["valid"] = validate(model)
         if log.watch(record):
             best = _copy(model)
-        descent.swap()
+        optimizer.swap_averages()
         if runtime.rank == 0:
-            _save(model, best, descent, log, checkpoint, journal)
+            _save(model, best, optimizer, log, checkpoint, journal)
             if watcher:
                 watcher(record)
         bar.set_postfix({k: f"{v:.4f}" for k, v in record.items() if k in ("loss", "valid")})
@@ -105,7 +105,6 @@ def fit(
             break
     bar.close()
     model.load_state_dict(best)
-    descent.close()
     model.eval()
     return log
 
@@ -118,7 +117,7 @@ def _epoch(
     model: Model,
     batches: Iterable[Batch],
     objective: Objective,
-    descent: Descent,
+    optimizer: Optimizer,
     config: TrainConfig,
     runtime: Runtime,
     seed: int,
@@ -134,14 +133,13 @@ def _epoch(
             with torch.autocast(device.type, torch.bfloat16) if half else nullcontext():
                 terms = objective(model, runtime.share(batch).to(device))
             loss = reduce(torch.add, terms.values())
-            if loss.requires_grad:
-                loss.backward()  # type: ignore[no-untyped-call]
+            loss.backward()  # type: ignore[no-untyped-call]
             total, count, waiting = total + loss.detach(), count + 1, waiting + 1
             if waiting == parts:
-                descent.step(runtime, parts)
+                optimizer.step(runtime, parts)
                 waiting = 0
         if waiting:
-            descent.step(runtime, parts)
+            optimizer.step(runtime, parts)
     return float(runtime.total(total)) / max(count, 1)
 
 
@@ -157,13 +155,13 @@ def _copy(model: Model) -> dict[str, Tensor]:
     return {k: v.detach().clone() for k, v in model.state_dict().items()}
 
 
-def _resume(model: Model, descent: Descent, path: Path | None) -> tuple[Log, dict[str, Tensor]]:
+def _resume(model: Model, optimizer: Optimizer, path: Path | None) -> tuple[Log, dict[str, Tensor]]:
     found = read_checkpoint(path) if path else None
     if found is None:
         return Log(), _copy(model)
     try:
         model.load_state_dict(found.model)
-        descent.load(found.optimiser)
+        optimizer.load_state(found.optimizer)
     except (RuntimeError, ValueError) as error:
         raise ArtifactError(
             f"{path} is a checkpoint of another model or data set; delete it to start afresh "
@@ -175,13 +173,13 @@ def _resume(model: Model, descent: Descent, path: Path | None) -> tuple[Log, dic
 def _save(
     model: Model,
     best: dict[str, Tensor],
-    descent: Descent,
+    optimizer: Optimizer,
     log: Log,
     checkpoint: Path | None,
     journal: Path | None,
 ) -> None:
     if checkpoint:
-        write_checkpoint(checkpoint, model.state_dict(), best, descent.state, log)
+        write_checkpoint(checkpoint, model.state_dict(), best, optimizer.state(), log)
     if journal:
         journal.parent.mkdir(parents=True, exist_ok=True)
         lines = "".join(json.dumps(r) + "\n" for r in log.records)

@@ -1,7 +1,6 @@
 """An objective maps (model, batch) to named terms; the loop minimises their sum.
 
-Every term is a sum over the rows at hand divided by the rows of the whole batch. A sum that needs
-no gradient has left its own with the weights already; see `nn.by_hand`.
+Every term is a sum over the rows at hand divided by the rows of the whole batch.
 """
 
 from __future__ import annotations
@@ -16,8 +15,6 @@ from torch import Tensor
 
 from idcf.models.base import Graded, Model, Penalised, Tabled, Variational
 from idcf.models.idcf import IDCF, part
-from idcf.models.layers import by_hand
-from idcf.models.layers.heads import Perceptron
 from idcf.training.distributed import LOCAL, Runtime
 from idcf.types import Batch
 
@@ -137,14 +134,10 @@ def adapt(contrast: float, runtime: Runtime = LOCAL) -> Objective:
     def objective(model: Model, batch: Batch) -> Terms:
         assert isinstance(model, IDCF)
         users = batch.users
-        if batch.ready is not None and by_hand.wanted():
-            strength = model.config.bias_strength
-            loss = by_hand.step(batch.ready, contrast, strength, _weights(model))
-            return {"mse and contrast": loss}
-        own = part(model.induce(users.history, users.read, users.ids))
-        terms = fit_to_labels(
-            model.answer(own, users, batch.items, batch.owner), batch, model.rates
-        )
+        encoded = model.take_in(users.history)
+        own = part(model.induce(users.history, encoded, users.ids))
+        scores = model.answer(own, users, encoded, batch.items, batch.owner)
+        terms = fit_to_labels(scores, batch, model.rates)
         if not contrast:
             return terms
         ids, induced = users.ids, runtime.gather(own.vector)
@@ -157,13 +150,6 @@ def adapt(contrast: float, runtime: Runtime = LOCAL) -> Objective:
         return {**terms, "contrast": pull * (contrast / batch.n_users)}
 
     return objective
-
-
-def _weights(model: IDCF) -> list[Tensor]:
-    """Those that `by_hand.step` moves, in its order."""
-    relation, head = model.relation, model.head
-    assert isinstance(head, Perceptron)
-    return [relation.query, relation.key, relation.value, relation.out, *head.layers]
 
 
 def _start(ids: Tensor, runtime: Runtime) -> int:

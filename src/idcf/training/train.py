@@ -20,7 +20,7 @@ from idcf.data import batches
 from idcf.data.interactions import Interactions
 from idcf.data.split import Split, Task, hold_out
 from idcf.models.base import Backbone, Model, Wrapper
-from idcf.models.idcf import IDCF, knowing, reads_once
+from idcf.models.idcf import IDCF
 from idcf.models.registry import configure, model_entry, resolve_model
 from idcf.rng import derive, stream
 from idcf.training.checkpoint import Log, Watcher
@@ -208,24 +208,15 @@ def _adapt(
         log = Log([{"epoch": 0, "valid": error(model)}] if error else [], 0)
         return model.eval(), log
     assert isinstance(model, IDCF)
-    alone = job.runtime.world == 1  # several processes divide a batch first, and each reads its own
-    known = alone and not chosen.episodes and reads_once(model)
-    epoch = _epochs(name, job, chosen, rows, model, bare=known)
-    every = rows.history(np.arange(len(rows.users))) if known else None
-
-    def ahead(number: int) -> Iterator[Batch]:
-        if every is not None:
-            return knowing(model, every, epoch(number))
-        return model.ahead(epoch(number)) if alone else epoch(number)
-
+    epoch = _epochs(name, job, chosen, rows, model)
     objective = adapt(contrast, job.runtime)
-    return model, _fit(name, model, ahead, objective, chosen.train, error, job, epochs)
+    return model, _fit(name, model, epoch, objective, chosen.train, error, job, epochs)
 
 
 def _epochs(
-    name: str, job: Job, chosen: Setting, table: Interactions, model: Model, bare: bool = False
+    name: str, job: Job, chosen: Setting, table: Interactions, model: Model
 ) -> Callable[[int], Iterator[Batch]]:
-    """Batches of what this model reads, and nothing else; `bare`: it knows the histories."""
+    """Batches of what this model reads, and nothing else."""
     if not model.reads_features:
         table = replace(table, user_features=None)
     alone, device = job.runtime.world == 1, job.runtime.device  # several divide a batch here first
@@ -236,7 +227,7 @@ def _epochs(
         size = chosen.train.batch_size * job.runtime.world
         more = chosen.train.negatives if table.implicit else 0
         if not (model.reads_history and chosen.episodes):
-            seen = table if model.reads_history and not bare else None
+            seen = table if model.reads_history else None
             return batches.rows(table, seen, size=size, rng=rng, negatives=more, device=place)
         return batches.episodes(
             table,

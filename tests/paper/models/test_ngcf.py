@@ -12,7 +12,7 @@ from idcf.paper.models.ngcf import NGCF, NGCFConfig
 from idcf.testing.synthetic import checkerboard
 from idcf.training.distributed import LOCAL
 from idcf.training.loop import TrainConfig
-from idcf.training.optimizer import Descent
+from idcf.training.optimizer import Optimizer
 from idcf.types import History, Users
 
 torch.set_num_threads(1)
@@ -117,14 +117,14 @@ def test_nothing_is_kept_where_gradients_are_wanted() -> None:
     assert weight.grad.tolist() == [4, 4]
 
 
-def test_a_step_of_the_fused_optimiser_is_noticed() -> None:
+def test_a_step_of_the_fused_optimizer_is_noticed() -> None:
     """It writes without raising the version of what it writes to."""
     net, items = model(), torch.tensor([[0, 1]])
-    descent = Descent(net, TrainConfig(learning_rate=0.1))
+    optimizer = Optimizer(net, TrainConfig(learning_rate=0.1))
     with torch.no_grad():
         net.eval().rank(everybody())
     net.train()(everybody(), items, torch.tensor([0])).sum().backward()
-    descent.step(LOCAL)
+    optimizer.step(LOCAL)
     with torch.no_grad():
         after = net.eval().rank(everybody())
     torch.testing.assert_close(after, slow(net, PAIRS))

@@ -51,9 +51,8 @@ class Perceptron(Head):
     def __init__(self, size: int, hidden: tuple[int, ...]) -> None:
         super().__init__()
         self.net = mlp((3 * size, *hidden, 1), nn.Tanh)
-        self.layers = [*self.net.parameters()]  # to look them up takes longer than to use them
-        for last in self.layers[-2:]:
-            nn.init.zeros_(last)  # begins as matrix factorisation
+        for last in self.net[-1].parameters():
+            nn.init.zeros_(last)  # training starts from plain matrix factorization
 
     def forward(self, user: Tensor, item: Tensor) -> Tensor:
         p = _facing(user, item)
