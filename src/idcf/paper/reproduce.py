@@ -21,7 +21,7 @@ from idcf.evaluation.measure import Exam
 from idcf.evaluation.protocol import open_dataset, standard_split
 from idcf.evaluation.results import Row
 from idcf.evaluation.run import Examined, examine, exams_of
-from idcf.models.registry import MODELS, model_entry
+from idcf.models.registry import all_models, model_entry
 from idcf.paper import paired_differences, results_store
 from idcf.paper.results_store import Failure, Record
 from idcf.paper.run_plan import Run, done, runs_of
@@ -187,7 +187,7 @@ def _expected(run: Run, seconds: Mapping[tuple[Any, ...], float]) -> float:
         for (dataset, _, model, preset, *_), s in seconds.items()
         if (dataset, model, preset) == (run.dataset, run.model, run.preset)
     ]
-    if alike or run.model not in MODELS:
+    if alike or run.model not in all_models():
         return max(alike, default=0.0)
     found = model_entry(run.model)
     kind = "solved" if found.solver else "wrapped" if found.backbone else "descended"

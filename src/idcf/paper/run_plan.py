@@ -12,7 +12,7 @@ from idcf.data.datasets.catalog import SOURCES
 from idcf.errors import ConfigError, unknown
 from idcf.evaluation.groups import GROUPS
 from idcf.evaluation.protocol import Cut
-from idcf.models.registry import MODELS, configure, model_entry, resolve_model
+from idcf.models.registry import all_models, configure, model_entry, resolve_model
 from idcf.paper.results_store import Record
 from idcf.paper.table_spec import Spec, load_all, refusal
 from idcf.training.presets import Setting, has_row, stages
@@ -116,7 +116,7 @@ def _asked(spec: Spec, run: Run) -> list[str]:
 
 def missing_preset(model: str, preset: str) -> bool:
     """`clean` may rely on defaults; any other preset must say something of the model."""
-    return preset != "clean" and model in MODELS and not has_row(preset, model)
+    return preset != "clean" and model in all_models() and not has_row(preset, model)
 
 
 def done(run: Run, rows: Sequence[Record]) -> bool:

@@ -72,7 +72,7 @@ def test_only_neighbours_are_listened_to():
     model, who = meta_path().eval(), users()
     with torch.no_grad():
         model.relation.query.mul_(20)  # so that attention has something to say
-        got, weights = model.induce(who.history), model.attention(who)
+        got, weights = model.induce(who.history, model.take_in(who.history)), model.attention(who)
         near = slow_near(who.history, 9, torch.full((len(who),), -1))
         assert torch.equal((weights > 0).all(0), near)
         query = model.take_in(who.history).query
@@ -100,11 +100,11 @@ def test_in_training_nobody_hears_themselves():
     ids, history = batch.users.ids[:1], batch.users.history
     history = History(*(x[: history.offsets[1]] for x in history[:2]), history.offsets[:2])
     with torch.no_grad():
-        before = model.induce(history, None, ids)
+        before = model.induce(history, model.take_in(history), ids)
         model.keys[KEYS.ids == ids] += 5.0
-        torch.testing.assert_close(model.induce(history, None, ids), before)
+        torch.testing.assert_close(model.induce(history, model.take_in(history), ids), before)
         model.eval()  # a name says nothing then: everybody who shares an item is heard
-        assert not torch.allclose(model.induce(history, None, ids), before)
+        assert not torch.allclose(model.induce(history, model.take_in(history), ids), before)
     model.train()
     terms = adapt(0.1)(model, batch)
     sum(terms.values()).backward()
@@ -116,7 +116,7 @@ def test_who_shares_nothing_is_the_mean():
     model = IDCF(configure("meta-path"), fitted("nnmf").model, keys_of(table)).eval()
     lonely = History(torch.tensor([3]), torch.tensor([4.0]), torch.tensor([0, 1]))
     with torch.no_grad():
-        torch.testing.assert_close(model.induce(lonely)[0], model.average)
+        torch.testing.assert_close(model.induce(lonely, model.take_in(lonely))[0], model.average)
 
 
 # --- trans-user
