@@ -1,11 +1,14 @@
-"""How long adaption (extrapolation) takes: the published data flow against ours, on one thread.
+"""Time of the adaption stage of IDCF-NN: the published data flow against ours, on one thread.
 
-Both sides start from one pretrained NNMF (D = 16, head 48-32-16-1) with 4 heads, 200 key samples,
-and the contrastive loss; ours goes through `idcf.training.loop.fit`. An epoch asks for every rating
-once. The plain side embeds a user for every row, 256 a step. Ours embeds a user once for 16 rows:
-with 256 users a step it computes as many attentions a step and takes a sixteenth of the steps; with
-256 rows a step it takes as many steps. Both are reported. The sides take turns and the best epoch
-of each counts, so that a busy spell of the machine hurts nobody alone.
+The published data flow is our own plain implementation of it (`plain.py`), not the authors' code.
+Both sides start from one pretrained NNMF (D = 16, head 48-32-16-1) and have 4 heads, 200 sampled
+key users and the contrastive loss; our side is `idcf.training.loop.fit_by_gradient`. An epoch
+predicts each rating once.
+
+The plain side embeds one user for each row, 256 rows a step. Our side embeds a user once for up to
+16 rows: with 256 users a step it computes as many attentions a step and takes a sixteenth of the
+steps; with 256 rows a step it takes as many steps. Both are reported. The sides take turns, and the
+best epoch of each counts, so that other load on the machine does not fall on one side alone.
 
     python benchmarks/adaption.py [--quick]       prints {"measurements": [...], "notes": [...]}
 """
@@ -25,34 +28,39 @@ import torch
 from torch import Tensor, nn
 
 from idcf.data import batches
-from idcf.data.datasets.catalog import find, load
+from idcf.data.datasets.catalog import find_dataset_folder, load_dataset
 from idcf.data.interactions import Interactions
-from idcf.data.split import Task, by_threshold, hold_out, hold_out_users, sample_users
+from idcf.data.split import (
+    PredictionTask,
+    hold_out_rows,
+    hold_out_users,
+    sample_users,
+    split_by_threshold,
+)
 from idcf.inference.scoring import rmse_on
 from idcf.models.base import Backbone, Model
-from idcf.models.idcf import IDCF
 from idcf.models.registry import configure, model_entry
-from idcf.rng import stream
-from idcf.testing.synthetic import at_scale
-from idcf.training.loop import fit
-from idcf.training.objectives import Ridge, adapt, factorise
-from idcf.training.presets import Setting, setting
+from idcf.rng import random_stream
+from idcf.testing.synthetic import long_tailed
+from idcf.training.loop import fit_by_gradient
+from idcf.training.objectives import RidgePenalty, adaption_objective, prediction_objective
+from idcf.training.presets import StageConfig, stage_config
 from idcf.types import Batch, Users
 
-Measurement = dict[str, Any]
-SAME = {"heads": 4, "sample": 200}
-NNMF = {"embedding_size": 16, "hidden": [32, 16]}
-BATCH, THRESHOLD = 256, 30
-RATE = 0.001  # of the plain side, as published; ours has its presets'
-FLOWS = {  # ours: the preset, and the rating rows of a step
+Measurement = dict[str, Any]  # name, value, unit, higher_is_better
+N_HEADS, N_ATTENDED_USERS = 4, 200
+NNMF_OPTIONS = {"embedding_size": 16, "hidden": [32, 16]}
+BATCH_SIZE, KEY_THRESHOLD = 256, 30
+PLAIN_LEARNING_RATE = 0.001  # of the published code; our side has the rate of its preset
+FLOWS = {  # name -> the preset of our side, and its rows a step
     "256 users a step": ("clean", 4096),  # as many attention queries a step as the plain side
-    "256 rows a step": ("clean", BATCH),
-    "256 rows a step, published data flow": ("published", BATCH),
+    "256 rows a step": ("clean", BATCH_SIZE),
+    "256 rows a step, published data flow": ("published", BATCH_SIZE),
 }
-FASTEST = "256 users a step"  # the preset's own
-SCHEDULES = {  # of the race: the preset's, and one that is in a hurry
+PRESET_FLOW = "256 users a step"  # the batch size of the preset
+SCHEDULES = {  # name -> training options of our side in `time_to_best`
     "ours": {},
-    "ours in a hurry": {"train.learning_rate": 0.005, "train.decay": 0.3},
+    "ours, fast schedule": {"train.learning_rate": 0.005, "train.decay": 0.3},
 }
 
 
@@ -60,242 +68,315 @@ SCHEDULES = {  # of the race: the preset's, and one that is in a hurry
 class Size:
     """How much is measured."""
 
-    rounds: int = 3  # turns of the two sides
-    ours: int = 3  # our epochs in a turn
-    pretrain: int = 10
-    plain: int = 4  # epochs of the plain side in the race to the best validation RMSE
-    race: int = 40  # ours, at most: it stops early
-    max_batches: int | None = None  # of an epoch of the plain side
+    n_turns: int = 3  # turns of the two sides
+    epochs_per_turn: int = 3  # of our side
+    pretraining_epochs: int = 10
+    plain_epochs: int = 4  # of the plain side in `time_to_best`
+    max_epochs: int = 40  # of our side in `time_to_best`; it stops early
+    max_batches: int | None = None  # of the plain side per epoch; None: all
 
 
-QUICK = Size(rounds=1, ours=1, pretrain=1, plain=1, race=2, max_batches=2)
+QUICK = Size(
+    n_turns=1,
+    epochs_per_turn=1,
+    pretraining_epochs=1,
+    plain_epochs=1,
+    max_epochs=2,
+    max_batches=2,
+)
 
 
 @dataclass(frozen=True)
-class World:
-    """Key users' rows, the same without the validation users, and what to predict of those."""
+class BenchmarkData:
+    """Ratings of key users, a validation task on some of them, and a pretrained backbone."""
 
     name: str
-    keys: Interactions
-    rest: Interactions
-    task: Task
+    key_rows: Interactions
+    train_rows: Interactions  # `key_rows` without the validation users
+    validation: PredictionTask
     backbone: Backbone
 
 
 def measure(quick: bool = False) -> tuple[list[Measurement], list[str]]:
-    """All measurements, and remarks for the report."""
+    """Return all measurements, and notes for the report."""
     torch.set_num_threads(1)
     size = QUICK if quick else Size()
-    world = prepare(quick, size.pretrain)
-    rows, notes = epochs(world, size)
-    more, said = race(world, size)
-    return rows + more, [f"adaption on {world.name}: {world.keys!r}", *notes, *said]
+    data = prepare(quick, size.pretraining_epochs)
+    epoch_measurements, epoch_notes = epoch_times(data, size)
+    best_measurements, best_notes = times_to_best(data, size)
+    return (
+        epoch_measurements + best_measurements,
+        [f"adaption on {data.name}: {data.key_rows!r}", *epoch_notes, *best_notes],
+    )
 
 
-def prepare(quick: bool, pretrain: int) -> World:
-    """ML-100K where it is at hand, else a world of its size; and a backbone."""
-    rng = stream(0, "benchmark")
+def prepare(quick: bool, pretraining_epochs: int) -> BenchmarkData:
+    """Load ML-100K, or synthetic data of its size if it is not installed, and train a backbone."""
+    rng = random_stream(0, "benchmark")
+    name, train, test = _load_ratings(quick, rng)
+    train = replace(train, user_features=None)  # IDCF-NN reads none
+    split = split_by_threshold(train, test, 10 if quick else KEY_THRESHOLD)
+    key_rows = train.for_users(split.key_users)
+    validation_users = sample_users(split.key_users, 0.1, rng)
+    history_lengths = (4, 9) if quick else (4, KEY_THRESHOLD - 1)
+    train_rows, validation = hold_out_users(key_rows, validation_users, history_lengths, rng)
+    backbone = _pretrained_backbone(train_rows, pretraining_epochs)
+    return BenchmarkData(name, key_rows, train_rows, validation, backbone)
+
+
+def _load_ratings(quick: bool, rng: np.random.Generator) -> tuple[str, Interactions, Interactions]:
+    """Return the name of the data, its training rows and its test rows."""
+    if not quick and find_dataset_folder("ml-100k") is not None:
+        dataset = load_dataset("ml-100k", progress=False)
+        if dataset.train is not None and dataset.test is not None:
+            return "ml-100k", dataset.train, dataset.test
+        return "ml-100k", *hold_out_rows(dataset.interactions, 0.2, rng)
     if quick:
-        name, whole = "a small synthetic world", at_scale(3000, rng, users=120, items=150)
-        train, test = hold_out(whole, 0.2, rng)
-    elif find("ml-100k") is None:
-        name, whole = "a synthetic world", at_scale(100_000, rng, users=943, items=1682)
-        train, test = hold_out(whole, 0.2, rng)
+        name, table = "small synthetic data", long_tailed(3000, rng, n_users=120, n_items=150)
     else:
-        name, found = "ml-100k", load("ml-100k", progress=False)
-        if found.train is None or found.test is None:
-            train, test = hold_out(found.interactions, 0.2, rng)
-        else:
-            train, test = found.train, found.test
-    train = replace(train, user_features=None)  # as the recipe does
-    split = by_threshold(train, test, 10 if quick else THRESHOLD)
-    keys = train.of(split.key_users)
-    away = sample_users(split.key_users, 0.1, rng)
-    rest, task = hold_out_users(keys, away, (4, 9) if quick else (4, THRESHOLD - 1), rng)
-    chosen = setting("nnmf", dataset="ml-100k", options=NNMF)
+        name, table = "synthetic data", long_tailed(100_000, rng, n_users=943, n_items=1682)
+    return name, *hold_out_rows(table, 0.2, rng)
+
+
+def _pretrained_backbone(table: Interactions, n_epochs: int) -> Backbone:
+    config = stage_config("nnmf", dataset="ml-100k", options=NNMF_OPTIONS)
+    train = config.train
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        model = model_entry("nnmf").model_class(configure("nnmf", chosen.options), rest.domain())
-    assert isinstance(model, Backbone)
-    counts = [torch.from_numpy(n).float() for n in (rest.counts(), rest.item_counts())]
-    penalty = Ridge(*counts, chosen.train.reg, chosen.train.row_reg, chosen.train.bias_reg)
-    size = chosen.train.batch_size
+        model = model_entry("nnmf").build(configure("nnmf", config.options), table.domain())
+    if not isinstance(model, Backbone):
+        raise TypeError(f"nnmf is a {type(model).__name__}, not a Backbone")
+    user_counts = torch.from_numpy(table.user_counts()).float()
+    item_counts = torch.from_numpy(table.item_counts()).float()
+    penalty = RidgePenalty(user_counts, item_counts, train.reg, train.row_reg, train.bias_reg)
 
-    def epoch(number: int) -> Iterator[Batch]:
-        return batches.rows(rest, None, size=size, rng=stream(0, "pretrain", number))
+    def epoch_batches(epoch: int) -> Iterator[Batch]:
+        rng = random_stream(0, "pretrain", epoch)
+        return batches.row_batches(table, None, batch_size=train.batch_size, rng=rng)
 
-    fit(model, epoch, factorise(penalty), chosen.train, epochs=pretrain)
-    return World(name, keys, rest, task, model)
+    objective = prediction_objective(penalty=penalty)
+    fit_by_gradient(model, epoch_batches, objective, train, n_epochs=n_epochs)
+    return model
 
 
-class Plain:
-    """The slow side: its model, optimiser and lists, ready to train an epoch."""
+class PlainTrainer:
+    """The plain side: its model, optimizer and data."""
 
     def __init__(self, backbone: Backbone, table: Interactions, max_batches: int | None) -> None:
-        linear = [x for x in backbone.head.modules() if isinstance(x, nn.Linear)]
-        mlp: list[tuple[Tensor, Tensor]] = [(x.weight, x.bias) for x in linear]
-        users, items = backbone.users, backbone.items
+        layers = [x for x in backbone.head.modules() if isinstance(x, nn.Linear)]
+        mlp: list[tuple[Tensor, Tensor]] = [(x.weight, x.bias) for x in layers]
+        users, items = backbone.user_table, backbone.item_table
         self.model = plain.PlainIDCF(
             users.vector,
             items.vector,
             users.bias,
             items.bias + backbone.mean,
             mlp,
-            torch.from_numpy(np.flatnonzero(table.counts())),
-            heads=SAME["heads"],
-            samples=SAME["sample"],
+            torch.from_numpy(np.flatnonzero(table.user_counts())),
+            heads=N_HEADS,
+            samples=N_ATTENDED_USERS,
             generator=torch.Generator().manual_seed(0),
         )
-        trained = [p for p in self.model.parameters() if p.requires_grad]
-        self.optimiser = torch.optim.Adam(trained, lr=RATE)
-        self.rows, self.histories = _columns(table), _lists(table)
+        parameters = [p for p in self.model.parameters() if p.requires_grad]
+        self.optimizer = torch.optim.Adam(parameters, lr=PLAIN_LEARNING_RATE)
+        self.rows, self.histories = _columns(table), _history_lists(table)
         self.rng = np.random.default_rng(0)
         self.max_batches = max_batches
-        steps = -(-len(table) // BATCH)
-        self.scale = steps / min(max_batches or steps, steps)
+        n_steps = -(-len(table) // BATCH_SIZE)
+        self.epoch_per_measured = n_steps / min(max_batches or n_steps, n_steps)
 
-    def epoch(self) -> float:
-        """Train; the seconds of a whole epoch."""
+    def train_epoch(self) -> float:
+        """Train for an epoch, or its first batches; return the seconds of a whole epoch."""
         _, seconds = plain.train_epoch(
             self.model,
-            self.optimiser,
+            self.optimizer,
             self.rows,
             self.histories,
-            BATCH,
+            BATCH_SIZE,
             rng=self.rng,
             max_batches=self.max_batches,
         )
-        return seconds * self.scale
+        return seconds * self.epoch_per_measured
 
-    def rmse(self, task: Task) -> float:
-        return plain.rmse(self.model, _columns(task.rows), _lists(task.seen))
+    def rmse(self, task: PredictionTask) -> float:
+        """Return the RMSE on a validation task."""
+        histories = _history_lists(task.history_table)
+        return plain.rmse(self.model, _columns(task.target_table), histories)
 
 
-def ours(
+def train_ours(
     flow: str,
     backbone: Backbone,
     table: Interactions,
-    n: int,
+    n_epochs: int,
     validate: Callable[[Model], float] | None = None,
     schedule: Mapping[str, float] | None = None,
 ) -> list[dict[str, float]]:
-    """The records of n epochs (fewer where validation stops them) of our loop; with `validate`,
-    one of no seconds before them."""
-    chosen = _setting(flow, schedule or {})
-    train, keys = chosen.train, np.flatnonzero(table.counts())
+    """Train IDCF-NN with our loop and return the record of each epoch.
+
+    Parameters
+    ----------
+    flow
+        A key of `FLOWS`.
+    backbone
+        The pretrained backbone, which is copied.
+    table
+        The rows to train on.
+    n_epochs
+        Number of epochs; validation may stop training before.
+    validate
+        The validation error of a model; adds a record of the untrained model.
+    schedule
+        Training options that replace those of the preset.
+    """
+    config = _stage_config(flow, schedule or {})
+    train, keys = config.train, np.flatnonzero(table.user_counts())
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        people = Users(torch.from_numpy(keys), table.history(keys))
-        config = configure("idcf-nn", chosen.options)
-        model = model_entry("idcf-nn").model_class(config, deepcopy(backbone), people)
+        key_users = Users(torch.from_numpy(keys), table.history(keys))
+        options = configure("idcf-nn", config.options)
+        model = model_entry("idcf-nn").build_around(options, deepcopy(backbone), key_users)
 
-    def epoch(number: int) -> Iterator[Batch]:
-        rng = stream(0, "adapt", number)
-        if not chosen.episodes:
-            return batches.rows(table, table, size=train.batch_size, rng=rng)
-        shape = {"size": train.batch_size, "targets": chosen.targets}
-        return batches.episodes(table, lengths=chosen.lengths, rng=rng, **shape)
+    def epoch_batches(epoch: int) -> Iterator[Batch]:
+        rng = random_stream(0, "adapt", epoch)
+        if not config.episodes:
+            return batches.row_batches(table, table, batch_size=train.batch_size, rng=rng)
+        return batches.episode_batches(
+            table,
+            batch_size=train.batch_size,
+            history_lengths=config.history_lengths,
+            targets_per_episode=config.targets_per_episode,
+            rng=rng,
+        )
 
     before = [{"seconds": 0.0, "valid": validate(model)}] if validate else []
-    assert isinstance(model, IDCF)
-    ahead, objective = model.ahead, adapt(train.contrast)
-    log = fit(model, lambda k: ahead(epoch(k)), objective, train, validate=validate, epochs=n)
-    return before + log.records
+    objective = adaption_objective(train.contrast)
+    limits: dict[str, Any] = {"validate": validate, "n_epochs": n_epochs}
+    return before + fit_by_gradient(model, epoch_batches, objective, train, **limits).records
 
 
-def epochs(world: World, size: Size) -> tuple[list[Measurement], list[str]]:
-    """Seconds of an epoch over all key users' rows, and the ratios."""
-    slow = Plain(world.backbone, world.keys, size.max_batches)
+def epoch_times(data: BenchmarkData, size: Size) -> tuple[list[Measurement], list[str]]:
+    """Return the seconds of an epoch over all rows of key users, and the ratios of the sides."""
+    plain_side = PlainTrainer(data.backbone, data.key_rows, size.max_batches)
     seconds: dict[str, list[float]] = {"plain": [], **{flow: [] for flow in FLOWS}}
-    for _ in range(size.rounds):
-        seconds["plain"].append(slow.epoch())
+    for _ in range(size.n_turns):
+        seconds["plain"].append(plain_side.train_epoch())
         for flow in FLOWS:
-            records = ours(flow, world.backbone, world.keys, size.ours)
-            seconds[flow] += [x["seconds"] for x in records]
-        _say({k: [round(x, 3) for x in v] for k, v in seconds.items()})
+            records = train_ours(flow, data.backbone, data.key_rows, size.epochs_per_turn)
+            seconds[flow] += [record["seconds"] for record in records]
+        _log({name: [round(x, 3) for x in values] for name, values in seconds.items()})
     best = {name: min(values) for name, values in seconds.items()}
-    out = [measurement("adaption epoch, plain", best["plain"], "s", False)]
+    measurements = [measurement("adaption epoch, plain", best["plain"], "s", False)]
     for flow in FLOWS:
-        out.append(measurement(f"adaption epoch, {flow}", best[flow], "s", False))
-        speed = best["plain"] / best[flow]
-        out.append(measurement(f"adaption epoch, {flow}, speed-up", speed, "x", True))
-    notes = [f"epochs, {k}: {_listed(v)} s" for k, v in seconds.items()]
-    return out, notes
+        ratio = best["plain"] / best[flow]
+        measurements += [
+            measurement(f"adaption epoch, {flow}", best[flow], "s", False),
+            measurement(f"adaption epoch, {flow}, speed-up", ratio, "x", True),
+        ]
+    notes = [f"seconds of each epoch, {name}: {_join(values)}" for name, values in seconds.items()]
+    return measurements, notes
 
 
-def race(world: World, size: Size) -> tuple[list[Measurement], list[str]]:
-    """Seconds of training until the best RMSE on validation users, who are in no table."""
-    slow = Plain(world.backbone, world.rest, size.max_batches)
-    times, errors = [0.0], [slow.rmse(world.task)]
-    for _ in range(size.plain):
-        times.append(times[-1] + slow.epoch())
-        errors.append(slow.rmse(world.task))
-        _say(f"plain: {errors[-1]:.4f} after {times[-1]:.1f} s")
+def times_to_best(data: BenchmarkData, size: Size) -> tuple[list[Measurement], list[str]]:
+    """Return the seconds until the best RMSE on validation users, and the ratios of the sides."""
+    plain_side = PlainTrainer(data.backbone, data.train_rows, size.max_batches)
+    clock, errors = [0.0], [plain_side.rmse(data.validation)]
+    for _ in range(size.plain_epochs):
+        clock.append(clock[-1] + plain_side.train_epoch())
+        errors.append(plain_side.rmse(data.validation))
+        _log(f"plain: {errors[-1]:.4f} after {clock[-1]:.1f} s")
     best = int(np.argmin(errors[1:])) + 1
-
-    def watch(model: Model) -> float:
-        return rmse_on(model, world.task.rows, world.task.seen)
-
-    plain_best, took = errors[best], times[best]
-    out = [
+    plain_error, plain_seconds = errors[best], clock[best]
+    measurements = [
         measurement("validation RMSE before adaption, plain", errors[0], "RMSE", False),
-        measurement("best validation RMSE, plain", plain_best, "RMSE", False),
-        measurement("time to best validation RMSE, plain", took, "s", False),
+        measurement("best validation RMSE, plain", plain_error, "RMSE", False),
+        measurement("time to best validation RMSE, plain", plain_seconds, "s", False),
     ]
     notes = [
-        f"validation RMSE before and after each epoch, plain: {_listed(errors)}",
-        "time to best: seconds of training, in whole epochs, until the lowest RMSE of the run",
-        "our time to the plain side's best counts whole epochs, though it may be met before any",
-        f"the plain side trained for {size.plain} epochs: its best may lie later",
+        f"validation RMSE before and after each epoch, plain: {_join(errors)}",
+        "the time to the best is that of training, in whole epochs, to the lowest RMSE of the run",
+        f"the plain side trains for {size.plain_epochs} epochs, so its best may lie later",
+        "our model may reach the plain side's best before adaption; the time is then one epoch",
     ]
     for name, schedule in SCHEDULES.items():
-        records = ours(FASTEST, world.backbone, world.rest, size.race, watch, schedule)
-        clock, valid = np.cumsum([x["seconds"] for x in records]), [x["valid"] for x in records]
-        own = int(np.argmin(valid[1:])) + 1
-        _say(f"{name}: {valid[own]:.4f} after {clock[own]:.2f} s ({own} epochs)")
-        until = {"best": clock[own]}
-        if as_good := [n for n in range(1, len(valid)) if valid[n] <= plain_best]:
-            until["the plain side's best"] = clock[as_good[0]]
-        out += [
-            measurement(f"validation RMSE before adaption, {name}", valid[0], "RMSE", False),
-            measurement(f"best validation RMSE, {name}", valid[own], "RMSE", False),
+        values, note = _our_times_to_best(data, size, name, schedule, (plain_error, plain_seconds))
+        measurements += values
+        notes.append(note)
+    return measurements, notes
+
+
+def _our_times_to_best(
+    data: BenchmarkData,
+    size: Size,
+    name: str,
+    schedule: Mapping[str, float],
+    plain_best: tuple[float, float],
+) -> tuple[list[Measurement], str]:
+    """Measure our side under one schedule; `plain_best` is the other side's RMSE and seconds."""
+    task, (plain_error, plain_seconds) = data.validation, plain_best
+
+    def validate(model: Model) -> float:
+        return rmse_on(model, task.target_table, task.history_table)
+
+    records = train_ours(
+        PRESET_FLOW, data.backbone, data.train_rows, size.max_epochs, validate, schedule
+    )
+    clock = np.cumsum([record["seconds"] for record in records])
+    errors = [record["valid"] for record in records]
+    best = int(np.argmin(errors[1:])) + 1
+    _log(f"{name}: {errors[best]:.4f} after {clock[best]:.2f} s ({best} epochs)")
+    seconds_to = {"best": clock[best]}
+    if as_good := [n for n in range(1, len(errors)) if errors[n] <= plain_error]:
+        seconds_to["the plain side's best"] = clock[as_good[0]]
+    measurements = [
+        measurement(f"validation RMSE before adaption, {name}", errors[0], "RMSE", False),
+        measurement(f"best validation RMSE, {name}", errors[best], "RMSE", False),
+    ]
+    for goal, seconds in seconds_to.items():
+        label = f"time to {goal} validation RMSE, {name}"
+        ratio = plain_seconds / float(seconds)
+        measurements += [
+            measurement(label, float(seconds), "s", False),
+            measurement(f"{label}, speed-up", ratio, "x", True),
         ]
-        for what, seconds in until.items():
-            label = f"time to {what} validation RMSE, {name}"
-            out.append(measurement(label, float(seconds), "s", False))
-            out.append(measurement(f"{label}, speed-up", took / float(seconds), "x", True))
-        notes.append(f"validation RMSE before and after each epoch, {name}: {_listed(valid)}")
-    return out, notes
+    return measurements, f"validation RMSE before and after each epoch, {name}: {_join(errors)}"
 
 
-def _setting(flow: str, schedule: Mapping[str, float]) -> Setting:
-    preset, rows = FLOWS[flow]
-    options = {**SAME, "train.batch_size": rows, **schedule}
-    return setting("idcf-nn", preset=preset, dataset="ml-100k", options=options)
+def _stage_config(flow: str, schedule: Mapping[str, float]) -> StageConfig:
+    preset, batch_size = FLOWS[flow]
+    options = {
+        "heads": N_HEADS,
+        "n_attended_users": N_ATTENDED_USERS,
+        "train.batch_size": batch_size,
+        **schedule,
+    }
+    return stage_config("idcf-nn", preset=preset, dataset="ml-100k", options=options)
 
 
 def _columns(table: Interactions) -> plain.Rows:
     return plain.Rows(table.user, table.item, table.rating)
 
 
-def _lists(table: Interactions) -> list[list[int]]:
-    order, start = table.by_user
+def _history_lists(table: Interactions) -> list[list[int]]:
+    """Return the items of each user as a Python list."""
+    order, start = table.rows_by_user
     return [part.tolist() for part in np.split(table.item[order], start[1:-1])]
 
 
-def _listed(values: Sequence[float]) -> str:
+def _join(values: Sequence[float]) -> str:
     return ", ".join(f"{x:.4g}" for x in values)
 
 
 def measurement(name: str, value: float, unit: str, higher_is_better: bool) -> Measurement:
+    """Return one measurement for the report, rounded to four digits."""
     value = float(f"{value:.4g}")
     return {"name": name, "value": value, "unit": unit, "higher_is_better": higher_is_better}
 
 
-def _say(what: object) -> None:
-    print(what, file=sys.stderr)
+def _log(message: object) -> None:
+    print(message, file=sys.stderr)
 
 
 if __name__ == "__main__":
-    measurements, remarks = measure("--quick" in sys.argv[1:])
-    print(json.dumps({"measurements": measurements, "notes": remarks}))
+    measurements, notes = measure("--quick" in sys.argv[1:])
+    print(json.dumps({"measurements": measurements, "notes": notes}))

@@ -1,17 +1,17 @@
-"""Does it pay to ask the right questions? An interview of people whom the model has never met.
+"""The value of asking new users well-chosen questions, measured on ML-1M.
 
-A quarter of ML-1M's people are kept from training, and 600 more to try things on. Of each person's
-ratings a fifth are guessed afterwards; the rest is what they know. Five questions are asked, one
-after the other: by `next_question`, the most popular, or at random.
+A quarter of ML-1M's users are held out of training as test users, and 600 more to develop on. A
+fifth of each user's ratings is predicted afterwards; the user can answer with the others. Each user
+is asked five questions, one after the other: by `next_question`, by popularity, or at random.
 
-- *anything*: any item may be asked about; who has not rated it cannot answer, and that question
-  is gone.
-- *known*: only items that they know are asked about (`next_question(candidates=...)`).
+- *anything*: any item may be asked about. A user who has not rated the item cannot answer, and the
+  question is lost.
+- *known*: only items that the user has rated are asked about (`next_question(candidates=...)`).
 
-RMSE after the answers, each person counting once and each rating counting once; differences are
-paired over people.
+The result is the RMSE after the answers, with equal weight for each user and with equal weight for
+each rating; differences are paired over users.
 
-    python benchmarks/interview.py [--people tried|test] [--model FOLDER]      prints JSON
+    python benchmarks/interview.py [--users develop|test] [--model FOLDER]      prints JSON
 """
 
 from __future__ import annotations
@@ -27,141 +27,187 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from idcf.data.datasets.catalog import load
-from idcf.data.history_reader import Read, as_users
+from idcf.data.datasets.catalog import load_dataset
+from idcf.data.history_reader import NewUser, as_users
 from idcf.data.interactions import Interactions
-from idcf.inference.explain import gains
-from idcf.metrics import PerUser, bootstrap, difference
-from idcf.models.bayes import Bayes
+from idcf.inference.explain import question_gains
+from idcf.metrics import PerUserMetric, bootstrap_interval, paired_difference
+from idcf.models.bayes import BayesModel
 from idcf.recommender import Recommender
-from idcf.training.presets import setting
+from idcf.training.presets import stage_config
 
-ASKED, AT_ONCE, TEST, TRIED = 5, 25, 1500, 600
-Grid = NDArray[np.float32]  # [people, items]
-Worth = Callable[[slice, list[Read]], Grid]  # of every item, to some people who told so much
-
-
-class People(NamedTuple):
-    """Ratings in the rows of the model's items; 0 is none."""
-
-    answers: Grid  # what they could tell
-    hidden: Grid  # what is guessed
+N_QUESTIONS, BLOCK_SIZE, N_TEST_USERS, N_DEVELOP_USERS = 5, 25, 1500, 600
+UserItemMatrix = NDArray[np.float32]  # [users, items]
+QuestionScore = Callable[[slice, list[NewUser]], UserItemMatrix]
+"""Maps some users, as a slice and with their answers so far, to the value of asking each item."""
 
 
-def main(which: str, folder: Path | None) -> list[dict[str, Any]]:
-    table = load("ml-1m", progress=False).interactions
+class InterviewedUsers(NamedTuple):
+    """Ratings of held-out users [users, items of the model]; 0 means not rated."""
+
+    answers: UserItemMatrix  # ratings that the user can answer with
+    hidden: UserItemMatrix  # ratings to predict
+
+
+def main(user_group: str, folder: Path | None) -> list[dict[str, Any]]:
+    """Train or load a model, interview a group of users, and return the results."""
+    table = load_dataset("ml-1m", progress=False).interactions
     order = np.random.default_rng(0).permutation(len(table.users))
-    test, tried, rest = np.split(order, [TEST, TEST + TRIED])
-    model = trained(table.of(np.sort(rest)), folder)
-    people = met(table, np.sort(test if which == "test" else tried), model)
-    print(f"{len(people.answers):,} people, {which}", file=sys.stderr)
-    return report(people, model)
+    boundaries = [N_TEST_USERS, N_TEST_USERS + N_DEVELOP_USERS]
+    test, develop, train = np.split(order, boundaries)
+    recommender = train_or_load(table.for_users(np.sort(train)), folder)
+    held_out = np.sort(test if user_group == "test" else develop)
+    users = split_ratings(table, held_out, recommender)
+    print(f"{len(users.answers):,} users, {user_group}", file=sys.stderr)
+    return compare(users, recommender)
 
 
-def trained(table: Interactions, folder: Path | None) -> Recommender:
+def train_or_load(table: Interactions, folder: Path | None) -> Recommender:
+    """Load a model from a folder, or train it and save it there."""
     if folder is not None and folder.exists():
         return Recommender.load(folder)
-    options = setting("idcf-bayes", dataset="ml-1m").options
-    made = Recommender("idcf-bayes", key_threshold=1, **options).fit(table)
+    options = stage_config("idcf-bayes", dataset="ml-1m").options
+    recommender = Recommender("idcf-bayes", key_threshold=1, **options).fit(table)
     if folder is not None:
-        made.save(folder)
-    return made
+        recommender.save(folder)
+    return recommender
 
 
-def met(table: Interactions, users: NDArray[np.int64], model: Recommender) -> People:
-    ids, rng = model.desk.reader, np.random.default_rng(1)
-    row = np.array([ids.row(x) if ids.knows(x) else -1 for x in table.items.ids])
-    order, start = table.by_user
-    answers, hidden = (np.zeros((len(users), len(model.desk.ids)), np.float32) for _ in range(2))
+def split_ratings(
+    table: Interactions, users: NDArray[np.int64], recommender: Recommender
+) -> InterviewedUsers:
+    """Split the ratings of held-out users into answers and hidden ratings."""
+    reader, rng = recommender.predictor.history_reader, np.random.default_rng(1)
+    item_rows = np.array(
+        [reader.item_row(x) if reader.knows_item(x) else -1 for x in table.items.ids]
+    )
+    order, start = table.rows_by_user
+    shape = (len(users), len(recommender.predictor.item_ids))
+    answers, hidden = np.zeros(shape, np.float32), np.zeros(shape, np.float32)
     for n, user in enumerate(users):
-        own = order[start[user] : start[user + 1]]
-        own = rng.permutation(own[row[table.item[own]] >= 0])
-        cut = max(1, len(own) // 5)
-        for grid, rows in ((hidden, own[:cut]), (answers, own[cut:])):
-            grid[n, row[table.item[rows]]] = table.rating[rows]
-    return People(answers, hidden)
+        user_rows = order[start[user] : start[user + 1]]
+        user_rows = rng.permutation(user_rows[item_rows[table.item[user_rows]] >= 0])
+        n_hidden = max(1, len(user_rows) // 5)
+        for matrix, rows in ((hidden, user_rows[:n_hidden]), (answers, user_rows[n_hidden:])):
+            matrix[n, item_rows[table.item[rows]]] = table.rating[rows]
+    return InterviewedUsers(answers, hidden)
 
 
-def report(people: People, model: Recommender) -> list[dict[str, Any]]:
-    bayes = model.desk.index.model
-    assert isinstance(bayes, Bayes)
-    known = people.answers > 0
-    chance = np.random.default_rng(2).random(known.shape, np.float32)
-    popular = bayes.raters.numpy()
-    out = []
-    for pool, may in (("anything", np.ones_like(known)), ("known", known)):
+def compare(users: InterviewedUsers, recommender: Recommender) -> list[dict[str, Any]]:
+    """Interview users by each strategy and return its errors beside those of `next_question`."""
+    model = recommender.predictor.ranker.model
+    if not isinstance(model, BayesModel):
+        raise TypeError(f"the model is a {type(model).__name__}, not a BayesModel")
+    is_rated = users.answers > 0
+    random_scores = np.random.default_rng(2).random(is_rated.shape, np.float32)
+    popularity = model.n_raters.numpy()
+    results = []
+    for pool, allowed in (("anything", np.ones_like(is_rated)), ("known", is_rated)):
 
-        def told(some: slice, reads: list[Read], sure: bool = pool == "known") -> Grid:
-            found: Grid = gains(bayes, as_users(reads), known=sure).numpy()
-            return found
+        def gains(
+            block: slice, new_users: list[NewUser], is_known: bool = pool == "known"
+        ) -> UserItemMatrix:
+            scores: UserItemMatrix = question_gains(
+                model, as_users(new_users), items_are_known=is_known
+            ).numpy()
+            return scores
 
-        ways: Mapping[str, Worth] = {
-            "next_question": told,
-            "popular": lambda some, reads: np.broadcast_to(popular, (len(reads), len(popular))),
-            "random": lambda some, reads: chance[some],
+        strategies: Mapping[str, QuestionScore] = {
+            "next_question": gains,
+            "popular": lambda block, new_users: np.broadcast_to(
+                popularity, (len(new_users), len(popularity))
+            ),
+            "random": lambda block, new_users: random_scores[block],
         }
-        after = {name: interview(people, way, may) for name, way in ways.items()}
-        after["nothing"] = np.zeros_like(known)
-        errors = {name: wrong(people, x, model) for name, x in after.items()}
-        for name, x in after.items():
-            out.append({"pool": pool, "asked": name, "answers": float(x.sum(1).mean())})
-            out[-1] |= _measured(errors[name], errors["next_question"])
-            print(out[-1], file=sys.stderr)
-    return out
+        answered = {name: interview(users, score, allowed) for name, score in strategies.items()}
+        answered["nothing"] = np.zeros_like(is_rated)
+        errors = {name: squared_errors(users, x, recommender) for name, x in answered.items()}
+        for name, x in answered.items():
+            result = {"pool": pool, "asked": name, "answers": float(x.sum(1).mean())}
+            result |= _summarize(errors[name], errors["next_question"])
+            results.append(result)
+            print(result, file=sys.stderr)
+    return results
 
 
-def interview(people: People, worth: Worth, may: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Which items each person told of in the end."""
-    left, told = may.copy(), np.zeros_like(may)
-    for _ in range(ASKED):
-        for some, reads in _parts(people.answers * told):
-            best = np.where(left[some], worth(some, reads), -np.inf).argmax(1)
-            left[some][np.arange(len(best)), best] = False
-            told[some][np.arange(len(best)), best] = (
-                people.answers[some][np.arange(len(best)), best] > 0
-            )
-    return told
+def interview(
+    users: InterviewedUsers, score: QuestionScore, allowed: NDArray[np.bool_]
+) -> NDArray[np.bool_]:
+    """Ask each user the questions of a strategy.
+
+    Parameters
+    ----------
+    users
+        The users, with the ratings that they can answer with.
+    score
+        The strategy: the item with the highest score is asked about next.
+    allowed
+        The items that each user may be asked about [users, items].
+
+    Returns
+    -------
+    ndarray
+        The items that each user answered [users, items].
+    """
+    askable, answered = allowed.copy(), np.zeros_like(allowed)
+    for _ in range(N_QUESTIONS):
+        for block, new_users in _blocks(users.answers * answered):
+            best = np.where(askable[block], score(block, new_users), -np.inf).argmax(1)
+            rows = np.arange(len(best))
+            askable[block][rows, best] = False
+            answered[block][rows, best] = users.answers[block][rows, best] > 0
+    return answered
 
 
-def wrong(people: People, told: NDArray[np.bool_], model: Recommender) -> Grid:
-    """Sum of squared errors and number of guesses of each person: [people, 2]."""
-    parts = []
-    for some, reads in _parts(people.answers * told):
-        truth = people.hidden[some]
-        off = (model.desk.index.scores(as_users(reads)).numpy() - truth) * (truth > 0)
-        parts.append(np.stack([(off**2).sum(1), (truth > 0).sum(1)], 1))
-    return np.concatenate(parts)
+def squared_errors(
+    users: InterviewedUsers, answered: NDArray[np.bool_], recommender: Recommender
+) -> UserItemMatrix:
+    """Return the sum of squared errors and the number of hidden ratings per user: [users, 2]."""
+    ranker = recommender.predictor.ranker
+    sums = []
+    for block, new_users in _blocks(users.answers * answered):
+        ratings = users.hidden[block]
+        errors = (ranker.score_catalog(as_users(new_users)).numpy() - ratings) * (ratings > 0)
+        sums.append(np.stack([(errors**2).sum(1), (ratings > 0).sum(1)], 1))
+    return np.concatenate(sums)
 
 
-def _parts(told: Grid) -> Iterator[tuple[slice, list[Read]]]:
-    """Some people at a time, so that memory stays bounded."""
-    for start in range(0, len(told), AT_ONCE):
-        some = slice(start, start + AT_ONCE)
-        yield some, [Read(np.flatnonzero(x), x[x > 0]) for x in told[some]]
+def _blocks(ratings: UserItemMatrix) -> Iterator[tuple[slice, list[NewUser]]]:
+    """Yield some users at a time, to bound memory."""
+    for start in range(0, len(ratings), BLOCK_SIZE):
+        block = slice(start, start + BLOCK_SIZE)
+        yield block, [NewUser(np.flatnonzero(x), x[x > 0]) for x in ratings[block]]
 
 
-def _measured(mine: Grid, ours: Grid) -> dict[str, Any]:
-    """RMSE, and by how much that after our questions is lower."""
-    out: dict[str, Any] = {}
-    for unit in ("people", "ratings"):
-        (a, n), (b, _) = _weighted(mine, unit), _weighted(ours, unit)
-        rng, who = np.random.default_rng(0), np.arange(len(n))
-        value = bootstrap(a, n, statistic="rmse", rng=rng)
-        gap = difference(PerUser(who, b, n), PerUser(who, a, n), statistic="rmse", rng=rng)
-        out[f"rmse, {unit} alike"] = [round(float(x), 4) for x in value]
-        out[f"next_question less this, {unit} alike"] = [round(float(x), 4) for x in gap]
-    return out
+def _summarize(sums: UserItemMatrix, reference: UserItemMatrix) -> dict[str, Any]:
+    """Return the RMSE of a strategy, and that of `next_question` (`reference`) minus it."""
+    values: dict[str, Any] = {}
+    for unit in ("users", "ratings"):
+        (total, weight), (reference_total, _) = _weighted(sums, unit), _weighted(reference, unit)
+        rng, ids = np.random.default_rng(0), np.arange(len(weight))
+        rmse = bootstrap_interval(total, weight, statistic="rmse", rng=rng)
+        difference = paired_difference(
+            PerUserMetric(ids, reference_total, weight),
+            PerUserMetric(ids, total, weight),
+            statistic="rmse",
+            rng=rng,
+        )
+        values[f"rmse, equal weight for {unit}"] = [round(float(x), 4) for x in rmse]
+        values[f"next_question minus this, equal weight for {unit}"] = [
+            round(float(x), 4) for x in difference
+        ]
+    return values
 
 
-def _weighted(found: Grid, unit: str) -> tuple[Any, Any]:
-    total, n = found.astype(np.float64).T
-    return (total / n, np.ones_like(n)) if unit == "people" else (total, n)
+def _weighted(sums: UserItemMatrix, unit: str) -> tuple[Any, Any]:
+    total, n = sums.astype(np.float64).T
+    return (total / n, np.ones_like(n)) if unit == "users" else (total, n)
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description="Ask newcomers five questions.")
-    parser.add_argument("--people", choices=("tried", "test"), default="test")
-    parser.add_argument("--model", type=Path, help="where the trained model is kept, or goes")
-    asked = parser.parse_args()
+    parser = argparse.ArgumentParser(description="Ask new users five questions.")
+    parser.add_argument("--users", choices=("develop", "test"), default="test")
+    parser.add_argument("--model", type=Path, help="folder of the trained model, made if missing")
+    options = parser.parse_args()
     torch.set_num_threads(1)
-    print(json.dumps(main(asked.people, asked.model), indent=2))
+    print(json.dumps(main(options.users, options.model), indent=2))

@@ -1,10 +1,10 @@
-"""What HTTP costs: requests per second and waits of /v1/recommend beside the engine in process.
+"""The cost of HTTP: throughput and latency of /v1/recommend, beside the service in process.
 
-ML-1M's catalogue (a world of its size where the data is not at hand), histories of 20 items, ten
-best. The server and the engine each have one core to themselves, the client another one. The
-client is `wrk`; weights are random, because speed does not depend on them. Of some slices of time
-the best one counts, on both sides, and both are also counted per second of CPU: others may be
-using the machine.
+The catalogue is ML-1M's, or synthetic of its size if ML-1M is not installed; histories have 20
+items, lists ten. The server, or the service in process, has one core and the client, `wrk`,
+another. Weights are random, since the time does not depend on them. On both sides the best of some
+time slices counts, and both are also counted per second of CPU time, because other load distorts
+single times.
 
     python benchmarks/load.py [--slices 5] [--endurance 200000]     prints JSON
 """
@@ -27,12 +27,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from serving import LENGTH, ONE_THREAD, THRESHOLD, table, untrained
+from serving import HISTORY_LENGTH, KEY_THRESHOLD, ONE_THREAD, load_table, untrained_recommender
 
 CONNECTIONS = (1, 16, 64)
-BATCHES = (1, 4, 16, 64, 256)
-PEOPLE, SECONDS = 2000, 2
-Measurement = dict[str, Any]
+BATCH_SIZES = (1, 4, 16, 64, 256)
+N_REQUESTS, SLICE_SECONDS = 2000, 2
+Measurement = dict[str, Any]  # name, value, unit
+LoadSample = dict[str, float]  # requests, seconds, p50, p99 and errors of `wrk`; cpu of the server
 _SCRIPT = """
 local bodies, n = {}, 0
 for line in io.lines(os.getenv("BODIES")) do n = n + 1; bodies[n] = line end
@@ -49,174 +50,197 @@ end
 """
 
 
-def measure(model: str, slices: int, endurance: int) -> list[Measurement]:
-    """The engine alone, the server under load, and its memory over many requests."""
+def measure(model: str, n_slices: int, n_endurance: int) -> list[Measurement]:
+    """Measure the service in process, the server under load, and the server's memory.
+
+    Parameters
+    ----------
+    model
+        Name of the model that is served.
+    n_slices
+        Number of time slices for each number of connections.
+    n_endurance
+        Number of requests over which memory is watched; 0 for none.
+    """
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         _prepare(model, folder)
         command = [sys.executable, __file__, "--worker", name]
-        inside = json.loads(_pinned(command, 0, stdout=subprocess.PIPE).stdout)
-        units = {x["unit"] for x in inside}
-        best = {u: max(x["value"] for x in inside if x["unit"] == u) for u in units}
-        rows = [*inside]
-        with server(folder / "model") as (address, pid):
-            for connections in CONNECTIONS:
-                load(address, connections, 1, folder)  # warm
-                found = []
-                for _ in range(slices):
-                    worked = _cpu(pid)
-                    found.append(load(address, connections, SECONDS, folder))
-                    found[-1]["cpu"] = _cpu(pid) - worked
-                rows += _row(model, connections, found, best)
-            if endurance:
-                rows += _endure(model, address, pid, endurance, folder)
-        return rows
+        in_process = json.loads(_run_pinned(command, 0, stdout=subprocess.PIPE).stdout)
+        units = {x["unit"] for x in in_process}
+        best = {u: max(x["value"] for x in in_process if x["unit"] == u) for u in units}
+        measurements = [*in_process]
+        with start_server(folder / "model") as (address, pid):
+            for n_connections in CONNECTIONS:
+                send_load(address, n_connections, 1, folder)  # warm-up
+                samples = []
+                for _ in range(n_slices):
+                    cpu_seconds = _cpu_seconds(pid)
+                    sample = send_load(address, n_connections, SLICE_SECONDS, folder)
+                    samples.append({**sample, "cpu": _cpu_seconds(pid) - cpu_seconds})
+                measurements += _summarize(model, n_connections, samples, best)
+            if n_endurance:
+                measurements += _watch_memory(model, address, pid, n_endurance, folder)
+        return measurements
 
 
 def _prepare(model: str, folder: Path) -> None:
-    """A model of the shipped size, and what newcomers will post."""
-    people, _ = table()
-    counts = people.counts()
-    if model == "als":  # solved in a moment, so it is the real one
+    """Save a model, and the bodies of requests, into a folder."""
+    table, _ = load_table()
+    counts = table.user_counts()
+    if model == "als":  # trains in seconds, so its weights are not random
         from idcf.recommender import Recommender
 
-        made = Recommender("als", key_threshold=THRESHOLD, device="cpu", reg=10.0).fit(people)
+        recommender = Recommender("als", key_threshold=KEY_THRESHOLD, device="cpu", reg=10.0)
+        recommender.fit(table)
     else:
-        made = untrained(model, people, np.flatnonzero(counts >= THRESHOLD))
-    made.save(folder / "model")
-    order, start = people.by_user
+        keys = np.flatnonzero(counts >= KEY_THRESHOLD)
+        recommender = untrained_recommender(model, table, keys)
+    recommender.save(folder / "model")
+    order, start = table.rows_by_user
     rng = np.random.default_rng(0)
-    able = np.flatnonzero(counts >= LENGTH)
+    users = np.flatnonzero(counts >= HISTORY_LENGTH)
     with (folder / "bodies").open("w") as file:
-        for user in rng.choice(able, PEOPLE):
-            rows = rng.choice(order[start[user] : start[user + 1]], LENGTH, replace=False)
+        for user in rng.choice(users, N_REQUESTS):
+            rows = rng.choice(order[start[user] : start[user + 1]], HISTORY_LENGTH, replace=False)
             history = [
-                {"item_id": str(people.items.ids[i]), "rating": r}
-                for i, r in zip(people.item[rows], people.rating[rows].tolist(), strict=True)
+                {"item_id": str(table.items.ids[i]), "rating": r}
+                for i, r in zip(table.item[rows], table.rating[rows].tolist(), strict=True)
             ]
             file.write(json.dumps({"history": history, "n": 10}) + "\n")
 
 
-def in_process(folder: Path) -> list[Measurement]:
-    """Users per second from decoded questions to finished answers, at some sizes of a pass."""
+def measure_in_process(folder: Path) -> list[Measurement]:
+    """Time the service from decoded requests to finished lists, at some batch sizes."""
     import msgspec
     import torch
 
     from idcf.recommender import Recommender
-    from idcf.server.schemas import Ask
-    from idcf.server.service import Serving
+    from idcf.server.schemas import RecommendRequest
+    from idcf.server.service import RecommendationService
 
     torch.set_num_threads(1)
-    serving = Serving.of(Recommender.load(folder / "model"))
+    service = RecommendationService.from_recommender(Recommender.load(folder / "model"))
     lines = (folder / "bodies").read_bytes().splitlines()
-    asks = [msgspec.json.decode(x, type=Ask) for x in lines]
-    out = []
-    for size in BATCHES:
-        pace, cheap = [], []
+    requests = [msgspec.json.decode(x, type=RecommendRequest) for x in lines]
+    measurements = []
+    for size in BATCH_SIZES:
+        per_second, per_cpu_second = [], []
         for _ in range(10):
-            began, worked = time.perf_counter(), time.process_time()
-            for k in range(0, len(asks), size):
-                serving.answer([serving.read(x) for x in asks[k : k + size]])
-            pace.append(len(asks) / (time.perf_counter() - began))
-            cheap.append(len(asks) / (time.process_time() - worked))
+            began, cpu_began = time.perf_counter(), time.process_time()
+            for k in range(0, len(requests), size):
+                service.recommend_batch([service.parse_request(x) for x in requests[k : k + size]])
+            per_second.append(len(requests) / (time.perf_counter() - began))
+            per_cpu_second.append(len(requests) / (time.process_time() - cpu_began))
         name = f"in process, {size} a pass"
-        out.append({"name": name, "value": round(max(pace)), "unit": "users/s"})
-        out.append({"name": f"{name}, CPU", "value": round(max(cheap)), "unit": "users/CPU s"})
-    return out
+        measurements += [
+            {"name": name, "value": round(max(per_second)), "unit": "users/s"},
+            {"name": f"{name}, CPU", "value": round(max(per_cpu_second)), "unit": "users/CPU s"},
+        ]
+    return measurements
 
 
 @contextmanager
-def server(model: Path) -> Iterator[tuple[str, int]]:
-    """`idcf serve` on a free port of the loopback, on the first core."""
-    words = ["-m", "idcf", "serve", str(model), "--port", "0", "--json"]
+def start_server(model: Path) -> Iterator[tuple[str, int]]:
+    """Run `idcf serve` on a free local port, on the first core; yield its address and its pid."""
+    arguments = ["-m", "idcf", "serve", str(model), "--port", "0", "--json"]
     process = subprocess.Popen(
-        [*_core(0), sys.executable, *words],
+        [*_pin_command(0), sys.executable, *arguments],
         stdout=subprocess.PIPE,
         env={**os.environ, **ONE_THREAD},
     )
     try:
-        assert process.stdout
-        told = json.loads(process.stdout.readline())
+        if process.stdout is None:
+            raise RuntimeError("the server has no output to read its address from")
+        ready = json.loads(process.stdout.readline())
         for _ in range(100):
             try:
-                urllib.request.urlopen(f"{told['address']}/ready").close()
+                urllib.request.urlopen(f"{ready['address']}/ready").close()
                 break
             except OSError:
                 time.sleep(0.05)
-        yield told["address"], told["pid"]
+        yield ready["address"], ready["pid"]
     finally:
         process.terminate()
         process.wait()
 
 
-def load(address: str, connections: int, seconds: float, folder: Path) -> Measurement:
+def send_load(address: str, n_connections: int, seconds: float, folder: Path) -> LoadSample:
+    """Post requests with `wrk` for some seconds and return its counts and latencies."""
     script = folder / "post.lua"
     script.write_text(_SCRIPT)
-    words = ["wrk", "-t1", f"-c{connections}", f"-d{max(1, round(seconds))}s", "--timeout", "10s"]
-    env = {**os.environ, "BODIES": str(folder / "bodies")}
-    done = _pinned(
-        [*words, "-s", str(script), f"{address}/v1/recommend"], 1, stdout=subprocess.PIPE, env=env
-    )
-    found: Measurement = json.loads(re.findall(rb"\{.*\}", done.stdout)[-1])
-    return found
+    duration = f"-d{max(1, round(seconds))}s"
+    command = ["wrk", "-t1", f"-c{n_connections}", duration, "--timeout", "10s"]
+    command += ["-s", str(script), f"{address}/v1/recommend"]
+    environment = {**os.environ, "BODIES": str(folder / "bodies")}
+    process = _run_pinned(command, 1, stdout=subprocess.PIPE, env=environment)
+    sample: LoadSample = json.loads(re.findall(rb"\{.*\}", process.stdout)[-1])
+    return sample
 
 
-def _row(
-    model: str, connections: int, found: list[Measurement], best: Mapping[str, float]
+def _summarize(
+    model: str, n_connections: int, samples: list[LoadSample], in_process: Mapping[str, float]
 ) -> list[Measurement]:
-    top = max(found, key=_pace)
-    pace, cheap = _pace(top), max(x["requests"] / x["cpu"] for x in found)
-    name = f"{model} over HTTP, {connections} connections"
-    share = {"": pace / best["users/s"], " per CPU second": cheap / best["users/CPU s"]}
+    """Return the measurements of the best slice; `in_process` is the best without HTTP, by unit."""
+    best = max(samples, key=_requests_per_second)
+    per_second = _requests_per_second(best)
+    per_cpu_second = max(x["requests"] / x["cpu"] for x in samples)
+    name = f"{model} over HTTP, {n_connections} connections"
+    share = per_second / in_process["users/s"]
+    cpu_share = per_cpu_second / in_process["users/CPU s"]
     return [
-        {"name": name, "value": round(pace), "unit": "requests/s"},
-        {"name": f"{name}, CPU", "value": round(cheap), "unit": "requests/CPU s"},
-        {"name": f"{name}, p50", "value": top["p50"], "unit": "ms"},
-        {"name": f"{name}, p99", "value": top["p99"], "unit": "ms"},
-        {"name": f"{name}, errors", "value": sum(x["errors"] for x in found), "unit": ""},
-        *(
-            {"name": f"{name}, of in process{how}", "value": round(x, 3), "unit": ""}
-            for how, x in share.items()
-        ),
+        {"name": name, "value": round(per_second), "unit": "requests/s"},
+        {"name": f"{name}, CPU", "value": round(per_cpu_second), "unit": "requests/CPU s"},
+        {"name": f"{name}, p50", "value": best["p50"], "unit": "ms"},
+        {"name": f"{name}, p99", "value": best["p99"], "unit": "ms"},
+        {"name": f"{name}, errors", "value": sum(x["errors"] for x in samples), "unit": ""},
+        {"name": f"{name}, of in process", "value": round(share, 3), "unit": ""},
+        {"name": f"{name}, of in process per CPU second", "value": round(cpu_share, 3), "unit": ""},
     ]
 
 
-def _pace(found: Measurement) -> float:
-    return float(found["requests"] / found["seconds"])
+def _requests_per_second(sample: LoadSample) -> float:
+    return sample["requests"] / sample["seconds"]
 
 
-def _endure(model: str, address: str, pid: int, total: int, folder: Path) -> list[Measurement]:
-    """Resident memory at a quarter of the requests and at their end."""
-    done, marks = 0, []
-    while done < total:
-        done += load(address, 64, 5, folder)["requests"]
-        marks.append((done, _resident(pid)))
-    early = next(size for n, size in marks if n >= total / 4)
+def _watch_memory(
+    model: str, address: str, pid: int, n_requests: int, folder: Path
+) -> list[Measurement]:
+    """Return the server's memory over many requests, and its growth after the first quarter."""
+    n_done, memory = 0, []
+    while n_done < n_requests:
+        n_done += int(send_load(address, 64, 5, folder)["requests"])
+        memory.append((n_done, _resident_mib(pid)))
+    early = next(mib for n, mib in memory if n >= n_requests / 4)
+    growth = memory[-1][1] - early
     return [
-        {"name": f"{model} memory after {n:,} requests", "value": round(size, 1), "unit": "MiB"}
-        for n, size in marks
-    ] + [{"name": "growth since a quarter of them", "value": marks[-1][1] - early, "unit": "MiB"}]
+        {"name": f"{model} memory after {n:,} requests", "value": round(mib, 1), "unit": "MiB"}
+        for n, mib in memory
+    ] + [{"name": "growth since a quarter of them", "value": growth, "unit": "MiB"}]
 
 
-def _cpu(pid: int) -> float:
-    """Seconds of work of a process so far, its own and the kernel's for it."""
+def _cpu_seconds(pid: int) -> float:
+    """Return the CPU time of a process so far, in user and kernel mode."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def _resident(pid: int) -> float:
+def _resident_mib(pid: int) -> float:
     text = Path(f"/proc/{pid}/status").read_text()
     return int(re.findall(r"VmRSS:\s+(\d+)", text)[0]) / 1024
 
 
-def _core(core: int) -> list[str]:
-    able = shutil.which("taskset") and core < (os.cpu_count() or 1)
-    return ["taskset", "-c", str(core)] if able else []
+def _pin_command(core: int) -> list[str]:
+    """Return the prefix of a command that pins it to a core, or none where that is impossible."""
+    can_pin = shutil.which("taskset") and core < (os.cpu_count() or 1)
+    return ["taskset", "-c", str(core)] if can_pin else []
 
 
-def _pinned(words: list[str], core: int, **more: Any) -> subprocess.CompletedProcess[bytes]:
-    env = {**os.environ, **ONE_THREAD, **more.pop("env", {})}
-    return subprocess.run([*_core(core), *words], env=env, check=True, **more)
+def _run_pinned(
+    command: list[str], core: int, **options: Any
+) -> subprocess.CompletedProcess[bytes]:
+    environment = {**os.environ, **ONE_THREAD, **options.pop("env", {})}
+    return subprocess.run([*_pin_command(core), *command], env=environment, check=True, **options)
 
 
 if __name__ == "__main__":
@@ -225,10 +249,10 @@ if __name__ == "__main__":
     parser.add_argument("--slices", type=int, default=5)
     parser.add_argument("--endurance", type=int, default=0)
     parser.add_argument("--worker")
-    asked = parser.parse_args()
-    if asked.worker:
-        print(json.dumps(in_process(Path(asked.worker))))
+    options = parser.parse_args()
+    if options.worker:
+        print(json.dumps(measure_in_process(Path(options.worker))))
     elif shutil.which("wrk") is None:
         sys.exit("wrk is needed: apt-get install wrk")
     else:
-        print(json.dumps(measure(asked.model, asked.slices, asked.endurance), indent=2))
+        print(json.dumps(measure(options.model, options.slices, options.endurance), indent=2))

@@ -1,10 +1,10 @@
-"""Newcomers beside `implicit` and `cmfrec`, at equal embedding size: who answers sooner?
+"""Time of recommendations to new users, beside `implicit` and `cmfrec`, at equal embedding size.
 
-Everybody gets the same items' vectors (64 numbers each, drawn), the same strengths and the same 931
-histories of 20 items, and says which ten other items are best: of ML-1M's and of 100,000 made up.
-`als` of idcf, `implicit` and `cmfrec` solve the same equations, so their lists must agree, and that
-is counted too. Each runs in a process of its own with one thread; they take turns, and the best of
-some turns counts: others may be using the machine.
+All systems get the same random item vectors of size 64, the same regularization and the same 931
+histories of 20 items, and return the ten best other items, of ML-1M's catalogue and of 100,000
+synthetic items. `als` of idcf, `implicit` and `cmfrec` solve the same equations, so their lists
+must agree; the share of equal items is measured too. Each system runs in its own process with one
+thread. The systems take turns, and the best turn counts, since other load distorts single times.
 
     IDCF_PEERS=PYTHON python benchmarks/peers.py      a Python with implicit, cmfrec or both
 """
@@ -24,180 +24,193 @@ from typing import Any
 
 import numpy as np
 from serving import (
-    BEST,
-    LENGTH,
-    NEWCOMERS,
+    HISTORY_LENGTH,
+    KEY_THRESHOLD,
+    N_BEST,
+    N_NEW_USERS,
     ONE_THREAD,
-    THRESHOLD,
     Measurement,
-    say,
-    table,
-    time_model,
-    timed,
-    untrained,
+    keep_best,
+    load_table,
+    log,
+    time_calls,
+    time_recommender,
+    untrained_recommender,
 )
 
-SIZE, REG, ALPHA, MANY = 64, 1.0, 10.0, 100_000
+SIZE, REG, ALPHA, LARGE_CATALOG = 64, 1.0, 10.0, 100_000
 PEERS = ("implicit", "cmfrec")
-_BLOCK = 64  # people at a time, where a peer has no list for many
-Lists = Any  # [newcomers, BEST]
-Found = dict[str, Any]  # measurements, and lists by the name of who made them
+_BLOCK = 64  # users at a time, where a library ranks no batches
+ItemLists = Any  # integer array [new users, N_BEST]
+WorkerResult = dict[str, Any]  # "rows": measurements; "lists": system -> its item lists
 
 
-def measure(turns: int = 2, worlds: Mapping[str, int] | None = None) -> list[Measurement]:
-    """All measurements. A peer that is absent is left out, which is said on stderr."""
+def measure(n_turns: int = 2, catalogs: Mapping[str, int] | None = None) -> list[Measurement]:
+    """Return all measurements; a library that is not installed is left out with a note on stderr.
+
+    Parameters
+    ----------
+    n_turns
+        Number of turns, of which the best counts.
+    catalogs
+        Name -> number of items, 0 for ML-1M; by default ML-1M and `LARGE_CATALOG` items.
+    """
     python = peer_python()
-    have = {name: _has(python, name) for name in PEERS}
-    for name in (x for x in PEERS if not have[x]):
-        say(f"{name} is left out: pip install {name}, and set IDCF_PEERS to that Python")
-    out: list[Measurement] = []
+    is_installed = {name: _is_installed(python, name) for name in PEERS}
+    for name in (x for x in PEERS if not is_installed[x]):
+        log(f"{name} is left out: pip install {name}, and set IDCF_PEERS to that Python")
+    measurements: list[Measurement] = []
+    default_catalogs = {catalog_name(): 0, f"{LARGE_CATALOG:,} items": LARGE_CATALOG}
     with tempfile.TemporaryDirectory() as folder:
-        for world, items in (worlds or {catalogue(): 0, f"{MANY:,} items": MANY}).items():
-            data = Path(folder) / "data.npz"
-            prepare(data, items)
+        for catalog, n_items in (catalogs or default_catalogs).items():
+            path = Path(folder) / "data.npz"
+            prepare(path, n_items)
             best: dict[str, Measurement] = {}
-            lists: dict[str, Lists] = {}
-            for _ in range(turns):
-                for name in ("idcf", *(x for x in PEERS if have[x])):
-                    found = _worker(sys.executable if name == "idcf" else python, name, data)
-                    lists |= {k: np.array(v) for k, v in found.get("lists", {}).items()}
-                    for row in found.get("rows", []):
-                        old = best.setdefault(row["name"], row)
-                        if (row["value"] > old["value"]) == row["higher_is_better"]:
-                            best[row["name"]] = row
+            lists: dict[str, ItemLists] = {}
+            for _ in range(n_turns):
+                for name in ("idcf", *(x for x in PEERS if is_installed[x])):
+                    result = _run_worker(sys.executable if name == "idcf" else python, name, path)
+                    lists |= {k: np.array(v) for k, v in result.get("lists", {}).items()}
+                    keep_best(best, result.get("rows", []))
             rows = [*best.values(), *_agreement(lists)]
-            out += [{**row, "name": f"{world}: {row['name']}"} for row in rows]
-    return out
+            measurements += [{**row, "name": f"{catalog}: {row['name']}"} for row in rows]
+    return measurements
 
 
-def catalogue() -> str:
-    """Whose items the first world has: rows are not called ML-1M where it is not at hand."""
-    from idcf.data.datasets.catalog import find
+def catalog_name() -> str:
+    """Return the name of the first catalogue: ML-1M, or synthetic if that is not installed."""
+    from idcf.data.datasets.catalog import find_dataset_folder
 
-    return "ML-1M" if find("ml-1m") is not None else "a world of ML-1M's size"
+    is_found = find_dataset_folder("ml-1m") is not None
+    return "ML-1M" if is_found else "synthetic data of ML-1M's size"
 
 
 def peer_python() -> str:
+    """Return the Python that runs other libraries: that of IDCF_PEERS, or this one."""
     path = os.environ.get("IDCF_PEERS", "")
     return path if Path(path).is_file() else sys.executable
 
 
-def _has(python: str, name: str) -> bool:
+def _is_installed(python: str, name: str) -> bool:
     if python == sys.executable:
         return importlib.util.find_spec(name) is not None
     return not subprocess.run([python, "-c", f"import {name}"], capture_output=True).returncode
 
 
-def prepare(data: Path, n_items: int = 0) -> None:
-    """Vectors of items and histories of newcomers; of ML-1M's catalogue if there are 0 items."""
+def prepare(path: Path, n_items: int = 0) -> None:
+    """Write item vectors and histories of new users to a file; 0 items stand for ML-1M."""
     rng = np.random.default_rng(0)
-    people, _ = table(n_items)
-    counts = people.counts()
-    able = np.flatnonzero(counts >= LENGTH)
-    order, start = people.by_user
-    rows = np.stack([order[start[x] : start[x] + LENGTH] for x in np.resize(able, NEWCOMERS)])
-    factors = rng.normal(0, 0.1, (len(people.items), SIZE))
-    factors -= factors.mean(0)  # as `from_factors` would
+    table, _ = load_table(n_items)
+    users = np.flatnonzero(table.user_counts() >= HISTORY_LENGTH)
+    order, start = table.rows_by_user
+    rows = np.stack(
+        [order[start[x] : start[x] + HISTORY_LENGTH] for x in np.resize(users, N_NEW_USERS)]
+    )
+    factors = rng.normal(0, 0.1, (len(table.items), SIZE))
+    factors -= factors.mean(0)  # as `from_factors` does
     np.savez(
-        data,
+        path,
         factors=factors.astype(np.float32),
-        items=people.item[rows],
-        ratings=people.rating[rows],
-        made=n_items,
+        items=table.item[rows],
+        ratings=table.rating[rows],
+        n_synthetic_items=n_items,
     )
 
 
-def of_idcf(data: Path) -> Found:
+def measure_idcf(path: Path) -> WorkerResult:
+    """Time the models of this package."""
     import torch
 
     torch.set_num_threads(1)
     from idcf.recommender import Recommender
 
-    world = np.load(data)
-    factors, items, ratings = world["factors"], world["items"], world["ratings"]
-    ids = np.arange(len(factors))
-    told = [
-        dict(zip(x, r, strict=True)) for x, r in zip(items.tolist(), ratings.tolist(), strict=True)
+    data = np.load(path)
+    factors, items, ratings = data["factors"], data["items"], data["ratings"].tolist()
+    ids = list(range(len(factors)))
+    histories = [dict(zip(x, r, strict=True)) for x, r in zip(items.tolist(), ratings, strict=True)]
+    implicit = Recommender.from_factors(factors, item_ids=ids, implicit=True, reg=REG, alpha=ALPHA)
+    explicit = Recommender.from_factors(factors, item_ids=ids, implicit=False, reg=REG, mean=3.5)
+    measurements = [
+        *time_recommender("als of idcf", implicit, histories),
+        *time_recommender("als of idcf on ratings", explicit, histories),
     ]
-    taste = Recommender.from_factors(factors, item_ids=ids, implicit=True, reg=REG, alpha=ALPHA)
-    rated = Recommender.from_factors(factors, item_ids=ids, implicit=False, reg=REG, mean=3.5)
-    out = [
-        *time_model("als of idcf", taste, told),
-        *time_model("als of idcf on ratings", rated, told),
-    ]
-    lists = [[x.item_id for x in answer] for answer in taste.recommend(told, n=BEST)]
-    people, _ = table(int(world["made"]))
-    keys = np.flatnonzero(people.counts() >= THRESHOLD)
-    names = np.array(people.items.ids)[items].tolist()
-    told = [dict(zip(x, y.values(), strict=True)) for x, y in zip(names, told, strict=True)]
-    out += time_model(f"idcf-dot of size {SIZE}", untrained("idcf-dot", people, keys, SIZE), told)
-    if not world["made"]:  # its second moments would be gigabytes
-        made = untrained("idcf-bayes", people, keys)
-        out += time_model(f"idcf-bayes of size {made.about.options['embedding_size']}", made, told)
-    return {"rows": out, "lists": {"idcf": lists}}
+    lists = [[x.item_id for x in best] for best in implicit.recommend(histories, n=N_BEST)]
+    n_synthetic_items = int(data["n_synthetic_items"])
+    table, _ = load_table(n_synthetic_items)
+    keys = np.flatnonzero(table.user_counts() >= KEY_THRESHOLD)
+    names = np.array(table.items.ids)[items].tolist()
+    histories = [dict(zip(x, r, strict=True)) for x, r in zip(names, ratings, strict=True)]
+    model = untrained_recommender("idcf-dot", table, keys, SIZE)
+    measurements += time_recommender(f"idcf-dot of size {SIZE}", model, histories)
+    if not n_synthetic_items:  # second moments of 100,000 items would take gigabytes
+        model = untrained_recommender("idcf-bayes", table, keys)
+        size = model.manifest.options["embedding_size"]
+        measurements += time_recommender(f"idcf-bayes of size {size}", model, histories)
+    return {"rows": measurements, "lists": {"idcf": lists}}
 
 
-def of_implicit(data: Path) -> Found:
-    """Rows and matrices are made beforehand."""
+def measure_implicit(path: Path) -> WorkerResult:
+    """Time `implicit`; its sparse matrices are built beforehand."""
     from implicit.als import AlternatingLeastSquares
 
-    world = np.load(data)
-    factors = world["factors"]
+    data = np.load(path)
+    factors = data["factors"]
     model = AlternatingLeastSquares(SIZE, regularization=REG, num_threads=1)
-    model.item_factors, model.user_factors = factors, np.zeros((NEWCOMERS, SIZE), np.float32)
-    everyone = _matrix(world["items"], len(factors), 1 + ALPHA)
+    model.item_factors = factors
+    model.user_factors = np.zeros((N_NEW_USERS, SIZE), np.float32)
+    matrix = _sparse_matrix(data["items"], len(factors), 1 + ALPHA)
     single = [
-        partial(model.recommend, 0, everyone[n], N=BEST, recalculate_user=True)
-        for n in range(NEWCOMERS)
+        partial(model.recommend, 0, matrix[n], N=N_BEST, recalculate_user=True)
+        for n in range(N_NEW_USERS)
     ]
-    who = np.arange(NEWCOMERS)
-    many = partial(model.recommend, who, everyone, N=BEST, recalculate_user=True)
-    lists = many()[0].tolist()
-    rows = timed("implicit", single, {"rows in and out": many})
+    users = np.arange(N_NEW_USERS)
+    batch = partial(model.recommend, users, matrix, N=N_BEST, recalculate_user=True)
+    lists = batch()[0].tolist()
+    rows = time_calls("implicit", single, {"rows in and out": batch})
     return {"rows": rows, "lists": {"implicit": lists}}
 
 
-def of_cmfrec(data: Path) -> Found:
-    """It lists for one at a time; for many it makes vectors, of which NumPy then makes lists."""
+def measure_cmfrec(path: Path) -> WorkerResult:
+    """Time `cmfrec`. It ranks for one user at a time; for a batch, NumPy ranks its vectors."""
     from cmfrec import CMF, CMF_implicit
 
-    world = np.load(data)
-    factors, items = world["factors"], world["items"].astype(np.int32)
-    ratings = world["ratings"].astype(np.float32)
-    ones = np.ones(LENGTH, np.float32)
-    nobody = np.zeros((1, SIZE), np.float32)
-    how = {"lambda_": REG, "use_float": True, "nthreads": 1}
-    taste = CMF_implicit.from_model_matrices(nobody, factors, alpha=ALPHA, **how)
-    rated = CMF.from_model_matrices(
-        nobody, factors, glob_mean=3.5, user_bias=np.zeros(1, np.float32), **how
+    data = np.load(path)
+    factors, items = data["factors"], data["items"].astype(np.int32)
+    ratings = data["ratings"].astype(np.float32)
+    ones = np.ones(HISTORY_LENGTH, np.float32)
+    user_factors = np.zeros((1, SIZE), np.float32)
+    options = {"lambda_": REG, "use_float": True, "nthreads": 1}
+    implicit = CMF_implicit.from_model_matrices(user_factors, factors, alpha=ALPHA, **options)
+    explicit = CMF.from_model_matrices(
+        user_factors, factors, glob_mean=3.5, user_bias=np.zeros(1, np.float32), **options
     )
-    single = [partial(taste.topN_warm, BEST, x, ones, exclude=x) for x in items]
-    explicit = [
-        partial(rated.topN_warm, BEST, X_col=x, X_val=r, exclude=x)
+    single = [partial(implicit.topN_warm, N_BEST, x, ones, exclude=x) for x in items]
+    single_ratings = [
+        partial(explicit.topN_warm, N_BEST, X_col=x, X_val=r, exclude=x)
         for x, r in zip(items, ratings, strict=True)
     ]
-    everyone = _matrix(items, len(factors), 1.0)
+    matrix = _sparse_matrix(items, len(factors), 1.0)
 
-    def many() -> list[Any]:
-        vectors = taste.factors_multiple(everyone)
-        parts = []
-        for start in range(0, NEWCOMERS, _BLOCK):
+    def batch() -> list[Any]:
+        vectors = implicit.factors_multiple(matrix)
+        lists: list[Any] = []
+        for start in range(0, N_NEW_USERS, _BLOCK):
             scores = vectors[start : start + _BLOCK] @ factors.T
             np.put_along_axis(scores, items[start : start + _BLOCK], -np.inf, 1)
-            best = np.argpartition(scores, -BEST, 1)[:, -BEST:]
+            best = np.argpartition(scores, -N_BEST, 1)[:, -N_BEST:]
             order = np.take_along_axis(scores, best, 1).argsort(1)[:, ::-1]
-            parts += np.take_along_axis(best, order, 1).tolist()
-        return parts
+            lists += np.take_along_axis(best, order, 1).tolist()
+        return lists
 
-    lists = [x().tolist() for x in single]
-    rows = timed("cmfrec", single, {"rows in and out, lists by NumPy": many})
+    lists = [call().tolist() for call in single]
+    rows = time_calls("cmfrec", single, {"rows in and out, lists by NumPy": batch})
     return {
-        "rows": [*rows, *timed("cmfrec on ratings", explicit, {})],
+        "rows": [*rows, *time_calls("cmfrec on ratings", single_ratings, {})],
         "lists": {"cmfrec": lists},
     }
 
 
-def _matrix(items: Any, n_items: int, value: float) -> Any:
+def _sparse_matrix(items: Any, n_items: int, value: float) -> Any:
     from scipy.sparse import csr_matrix
 
     owner = np.repeat(np.arange(len(items)), items.shape[1])
@@ -205,39 +218,39 @@ def _matrix(items: Any, n_items: int, value: float) -> Any:
     return csr_matrix((values, (owner, items.reshape(-1))), (len(items), n_items))
 
 
-def _agreement(lists: Mapping[str, Lists]) -> list[Measurement]:
-    """How much of a list is in that of idcf too."""
-    ours = lists.get("idcf")
+def _agreement(lists: Mapping[str, ItemLists]) -> list[Measurement]:
+    """Return the share of each library's recommended items that idcf recommends too."""
+    reference = lists.get("idcf")
     return [
         {
             "name": f"{name}: share of its lists that idcf gives too",
-            "value": round(float((theirs[:, :, None] == ours[:, None]).any(2).mean()), 4),
+            "value": round(float((items[:, :, None] == reference[:, None]).any(2).mean()), 4),
             "unit": "",
             "higher_is_better": True,
         }
-        for name, theirs in lists.items()
-        if name != "idcf" and ours is not None
+        for name, items in lists.items()
+        if name != "idcf" and reference is not None
     ]
 
 
-def _worker(python: str, what: str, data: Path) -> Found:
-    """Threads of the numeric libraries are chosen before they are loaded: a process of its own."""
-    command = [python, str(Path(__file__).resolve()), what, str(data)]
-    done = subprocess.run(command, env={**os.environ, **ONE_THREAD}, stdout=subprocess.PIPE)
-    if done.returncode:
-        say(f"{what} could not be timed: exit status {done.returncode}")
+def _run_worker(python: str, name: str, path: Path) -> WorkerResult:
+    """Measure in a new process, since numeric libraries read their threads at import."""
+    command = [python, str(Path(__file__).resolve()), name, str(path)]
+    process = subprocess.run(command, env={**os.environ, **ONE_THREAD}, stdout=subprocess.PIPE)
+    if process.returncode:
+        log(f"{name} could not be timed: exit status {process.returncode}")
         return {}
-    found: Found = json.loads(done.stdout)
-    return found
+    result: WorkerResult = json.loads(process.stdout)
+    return result
 
 
-WORKERS: Mapping[str, Callable[[Path], Found]] = {
-    "idcf": of_idcf,
-    "implicit": of_implicit,
-    "cmfrec": of_cmfrec,
+WORKERS: Mapping[str, Callable[[Path], WorkerResult]] = {
+    "idcf": measure_idcf,
+    "implicit": measure_implicit,
+    "cmfrec": measure_cmfrec,
 }
 
 if __name__ == "__main__":
-    worker = sys.argv[1:]
-    result: Any = WORKERS[worker[0]](Path(worker[1])) if worker else measure()
-    print(json.dumps(result, indent=None if worker else 2))
+    arguments = sys.argv[1:]  # of a worker: its system, and the file with the data
+    output: Any = WORKERS[arguments[0]](Path(arguments[1])) if arguments else measure()
+    print(json.dumps(output, indent=None if arguments else 2))

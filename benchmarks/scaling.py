@@ -1,4 +1,4 @@
-"""Does training cost grow linearly with the ratings? Seconds of an epoch on 0.1 … 1.0 of ML-1M.
+"""Time of a training epoch against the number of ratings: 0.1 … 1.0 of ML-1M, on one thread.
 
     python benchmarks/scaling.py [--quick] [--plot FILE]
 prints {"measurements": [...], "notes": [...]}
@@ -11,110 +11,119 @@ import json
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 from adaption import Measurement, measurement
 
 from idcf.data import batches
-from idcf.data.datasets.catalog import find, load
+from idcf.data.datasets.catalog import find_dataset_folder, load_dataset
 from idcf.data.interactions import Interactions, Ints
 from idcf.models.base import Model
 from idcf.models.registry import configure, model_entry
-from idcf.rng import stream
-from idcf.testing.synthetic import at_scale
-from idcf.training.loop import fit
-from idcf.training.objectives import Ridge, adapt, factorise
-from idcf.training.presets import setting
+from idcf.rng import random_stream
+from idcf.testing.synthetic import long_tailed
+from idcf.training.loop import fit_by_gradient
+from idcf.training.objectives import RidgePenalty, adaption_objective, prediction_objective
+from idcf.training.presets import stage_config
 from idcf.types import Batch, Users
 
 SHARES = tuple(n / 10 for n in range(1, 11))
-THRESHOLD, DATASET = 30, "ml-1m"
+KEY_THRESHOLD, DATASET = 30, "ml-1m"
 
 
-def measure(quick: bool = False, plot: Path | None = None) -> tuple[list[Measurement], list[str]]:
-    """All measurements, and remarks for the report; and the picture, where it is wanted."""
+def measure(
+    quick: bool = False, plot_path: Path | None = None
+) -> tuple[list[Measurement], list[str]]:
+    """Return all measurements and notes for the report; draw a figure if a path is given."""
     torch.set_num_threads(1)
-    name, table = _table(quick)
-    shares, passes = (SHARES[1::4], 1) if quick else (SHARES, 2)
-    jobs = {"pmf pretraining": pretraining, "idcf-dot adaption": adaption}
-    order = np.argsort(stream(0, "scaling").random(len(table)))
-    parts = [table.where(np.sort(order[: round(x * len(table))])) for x in shares]
-    seconds = {job: [float("inf")] * len(shares) for job in jobs}
-    for _ in range(passes):  # a busy spell of the machine falls on all sizes, and the best counts
-        for at, part in enumerate(parts):
-            for job, call in jobs.items():
-                seconds[job][at] = min(seconds[job][at], call(part))
+    name, table = _key_user_ratings(quick)
+    shares, n_passes = (SHARES[1::4], 1) if quick else (SHARES, 2)
+    stages = {"pmf pretraining": pretraining_seconds, "idcf-dot adaption": adaption_seconds}
+    order = np.argsort(random_stream(0, "scaling").random(len(table)))
+    tables = [table.where(np.sort(order[: round(x * len(table))])) for x in shares]
+    seconds = {stage: [float("inf")] * len(shares) for stage in stages}
+    for _ in range(n_passes):  # the best pass counts: other load would distort single times
+        for at, part in enumerate(tables):
+            for stage, time_epoch in stages.items():
+                seconds[stage][at] = min(seconds[stage][at], time_epoch(part))
             print([round(x[at], 3) for x in seconds.values()], file=sys.stderr)
-    rows = [len(x) for x in parts]
-    out, notes = [], [f"scaling on {name}: {table!r}", "rows: " + ", ".join(map(str, rows))]
-    for job, values in seconds.items():
-        squared, exponent = fits(rows, values)
-        out += [
-            measurement(f"{job}, epoch on all rows", values[-1], "s", False),
-            measurement(f"{job}, rows per second", rows[-1] / values[-1], "rows/s", True),
-            measurement(f"{job}, R² of a straight line", squared, "R²", True),
-            measurement(f"{job}, exponent of seconds ~ rows^x", exponent, "x", False),
+    n_rows = [len(x) for x in tables]
+    measurements: list[Measurement] = []
+    notes = [f"scaling on {name}: {table!r}", "rows: " + ", ".join(map(str, n_rows))]
+    for stage, values in seconds.items():
+        r_squared, exponent = fit_line(n_rows, values)
+        measurements += [
+            measurement(f"{stage}, epoch on all rows", values[-1], "s", False),
+            measurement(f"{stage}, rows per second", n_rows[-1] / values[-1], "rows/s", True),
+            measurement(f"{stage}, R² of a straight line", r_squared, "R²", True),
+            measurement(f"{stage}, exponent of seconds ~ rows^x", exponent, "x", False),
         ]
-        notes.append(f"seconds of an epoch, {job}: " + ", ".join(f"{x:.4g}" for x in values))
-    if plot:
-        draw(plot, name, rows, seconds)
-    return out, notes
+        notes.append(f"seconds of an epoch, {stage}: " + ", ".join(f"{x:.4g}" for x in values))
+    if plot_path:
+        draw(plot_path, name, n_rows, seconds)
+    return measurements, notes
 
 
-def fits(rows: Sequence[int], seconds: Sequence[float]) -> tuple[float, float]:
-    """R² of a straight line, and the slope between logarithms."""
-    x, y = np.array(rows, float), np.array(seconds)
-    left = y - np.polyval(np.polyfit(x, y, 1), x)
+def fit_line(n_rows: Sequence[int], seconds: Sequence[float]) -> tuple[float, float]:
+    """Return R² of a straight line, and the exponent x of seconds ~ rows^x."""
+    x, y = np.array(n_rows, float), np.array(seconds)
+    residuals = y - np.polyval(np.polyfit(x, y, 1), x)
     exponent = np.polyfit(np.log(x), np.log(y), 1)[0]
-    return float(1 - (left**2).sum() / ((y - y.mean()) ** 2).sum()), float(exponent)
+    return float(1 - (residuals**2).sum() / ((y - y.mean()) ** 2).sum()), float(exponent)
 
 
-def pretraining(table: Interactions) -> float:
-    """Seconds of one epoch of PMF."""
-    chosen = setting("pmf", dataset=DATASET)
-    train = chosen.train
-    counts = [torch.from_numpy(n).float() for n in (table.counts(), table.item_counts())]
-    penalty = Ridge(*counts, train.reg, train.row_reg, train.bias_reg)
+def pretraining_seconds(table: Interactions) -> float:
+    """Return the seconds of one epoch of PMF."""
+    train = stage_config("pmf", dataset=DATASET).train
+    user_counts = torch.from_numpy(table.user_counts()).float()
+    item_counts = torch.from_numpy(table.item_counts()).float()
+    penalty = RidgePenalty(user_counts, item_counts, train.reg, train.row_reg, train.bias_reg)
 
-    def epoch(number: int) -> Iterator[Batch]:
-        return batches.rows(table, None, size=train.batch_size, rng=stream(0, "pmf", number))
+    def epoch_batches(epoch: int) -> Iterator[Batch]:
+        rng = random_stream(0, "pmf", epoch)
+        return batches.row_batches(table, None, batch_size=train.batch_size, rng=rng)
 
-    return fit(_backbone(table), epoch, factorise(penalty), train, epochs=1).records[0]["seconds"]
-
-
-def adaption(table: Interactions) -> float:
-    """Seconds of one epoch of IDCF-dot; the weights before it are random, which costs the same."""
-    chosen = setting("idcf-dot", dataset=DATASET)
-    keys: Ints = np.flatnonzero(table.counts())
-    people = Users(torch.from_numpy(keys), table.history(keys))
-    config = configure("idcf-dot", chosen.options)
-    model = model_entry("idcf-dot").model_class(config, _backbone(table), people)
-    asked: dict[str, Any] = {"lengths": chosen.lengths, "targets": chosen.targets}
-
-    def epoch(number: int) -> Iterator[Batch]:
-        rng = stream(0, "idcf-dot", number)
-        return batches.episodes(table, size=chosen.train.batch_size, rng=rng, **asked)
-
-    objective = adapt(chosen.train.contrast)
-    return fit(model, epoch, objective, chosen.train, epochs=1).records[0]["seconds"]
+    objective = prediction_objective(penalty=penalty)
+    log = fit_by_gradient(_untrained_pmf(table), epoch_batches, objective, train, n_epochs=1)
+    return log.records[0]["seconds"]
 
 
-def draw(path: Path, name: str, rows: Sequence[int], seconds: dict[str, list[float]]) -> None:
-    """Points and straight lines."""
+def adaption_seconds(table: Interactions) -> float:
+    """Return the seconds of one epoch of IDCF-dot, on an untrained backbone."""
+    config = stage_config("idcf-dot", dataset=DATASET)
+    keys: Ints = np.flatnonzero(table.user_counts())
+    key_users = Users(torch.from_numpy(keys), table.history(keys))
+    options = configure("idcf-dot", config.options)
+    model = model_entry("idcf-dot").build_around(options, _untrained_pmf(table), key_users)
+
+    def epoch_batches(epoch: int) -> Iterator[Batch]:
+        return batches.episode_batches(
+            table,
+            batch_size=config.train.batch_size,
+            history_lengths=config.history_lengths,
+            targets_per_episode=config.targets_per_episode,
+            rng=random_stream(0, "idcf-dot", epoch),
+        )
+
+    objective = adaption_objective(config.train.contrast)
+    log = fit_by_gradient(model, epoch_batches, objective, config.train, n_epochs=1)
+    return log.records[0]["seconds"]
+
+
+def draw(path: Path, name: str, n_rows: Sequence[int], seconds: dict[str, list[float]]) -> None:
+    """Draw the times of each stage as points, with a straight line, and save the figure."""
     import matplotlib
 
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
     figure, axes = plt.subplots(figsize=(6.4, 4.0), layout="constrained")
-    x = np.array(rows, float)
-    for job, values in seconds.items():
-        squared, exponent = fits(rows, values)
-        (points,) = axes.plot(
-            x, values, "o", label=f"{job}: R² {squared:.3f}, ~ rows^{exponent:.2f}"
-        )
+    x = np.array(n_rows, float)
+    for stage, values in seconds.items():
+        r_squared, exponent = fit_line(n_rows, values)
+        label = f"{stage}: R² {r_squared:.3f}, ~ rows^{exponent:.2f}"
+        (points,) = axes.plot(x, values, "o", label=label)
         line = np.polyval(np.polyfit(x, values, 1), x)
         axes.plot(x, line, "-", linewidth=1, color=points.get_color())
     axes.set(xlabel=f"ratings ({name})", ylabel="seconds an epoch, one thread", ylim=(0, None))
@@ -123,28 +132,30 @@ def draw(path: Path, name: str, rows: Sequence[int], seconds: dict[str, list[flo
     plt.close(figure)
 
 
-def _backbone(table: Interactions) -> Model:
+def _untrained_pmf(table: Interactions) -> Model:
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        options = setting("pmf", dataset=DATASET).options
-        return model_entry("pmf").model_class(configure("pmf", options), table.domain())
+        options = stage_config("pmf", dataset=DATASET).options
+        return model_entry("pmf").build(configure("pmf", options), table.domain())
 
 
-def _table(quick: bool) -> tuple[str, Interactions]:
-    """Key users' rows of ML-1M where it is at hand, else of a world of its size."""
-    rng = stream(0, "world")
+def _key_user_ratings(quick: bool) -> tuple[str, Interactions]:
+    """Return key users' rows of ML-1M, or of synthetic data if it is not installed; and a name."""
+    rng = random_stream(0, "world")
     if quick:
-        name, table = "a small synthetic world", at_scale(5000, rng, users=200, items=200)
-    elif find(DATASET) is None:
-        name, table = "a synthetic world", at_scale(1_000_000, rng, users=6040, items=3706)
+        name, table = "small synthetic data", long_tailed(5000, rng, n_users=200, n_items=200)
+    elif find_dataset_folder(DATASET) is None:
+        name, table = "synthetic data", long_tailed(1_000_000, rng, n_users=6040, n_items=3706)
     else:
-        name, table = DATASET, load(DATASET, progress=False).interactions
-    return name, table.of(np.flatnonzero(table.counts() >= (5 if quick else THRESHOLD)))
+        name, table = DATASET, load_dataset(DATASET, progress=False).interactions
+    threshold = 5 if quick else KEY_THRESHOLD
+    return name, table.for_users(np.flatnonzero(table.user_counts() >= threshold))
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--plot", type=Path)
-    measurements, remarks = measure(**vars(parser.parse_args()))
-    print(json.dumps({"measurements": measurements, "notes": remarks}))
+    options = parser.parse_args()
+    measurements, notes = measure(options.quick, options.plot)
+    print(json.dumps({"measurements": measurements, "notes": notes}))

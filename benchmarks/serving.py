@@ -1,7 +1,7 @@
-"""How long a newcomer waits: history → vector → ten best of ML-1M's items, on one thread.
+"""Time of a recommendation to a new user: history in, ten best of ML-1M's items out, one thread.
 
-The models of this package in the sizes that are shipped; `peers.py` puts them beside others.
-Weights are random: speed does not depend on them.
+The models have the sizes of the presets and random weights, since the time does not depend on their
+values. `peers.py` compares other libraries.
 
     python benchmarks/serving.py            prints one JSON list of measurements
 """
@@ -16,142 +16,189 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+if TYPE_CHECKING:
+    from idcf.data.interactions import Interactions, Ints
+    from idcf.models.base import Model
+    from idcf.recommender import Recommender
+
 MODELS = ("idcf-dot", "idcf-nn", "idcf-bayes")
-LENGTH, BEST, NEWCOMERS, THRESHOLD = 20, 10, 931, 30
-LONGEST = 3.0  # seconds for a figure, once it has been seen a few times
+HISTORY_LENGTH, N_BEST, N_NEW_USERS, KEY_THRESHOLD = 20, 10, 931, 30
+MAX_SECONDS = 3.0  # per measurement, once it has enough repetitions
 LIBRARIES = ("OMP", "OPENBLAS", "MKL", "NUMBA")
 ONE_THREAD = dict.fromkeys((f"{name}_NUM_THREADS" for name in LIBRARIES), "1")
-Measurement = dict[str, Any]
+Measurement = dict[str, Any]  # name, value, unit, higher_is_better
+Histories = list[dict[Any, float]]  # item id -> rating, one per new user
 
 
-def measure(passes: int = 2) -> list[Measurement]:
-    """All measurements, the best of some passes: a busy spell of the machine is no figure."""
+def measure(n_passes: int = 2) -> list[Measurement]:
+    """Return all measurements: the best of some passes, since other load distorts single ones."""
     best: dict[str, Measurement] = {}
-    for _ in range(passes):
-        for row in _worker():
-            old = best.setdefault(row["name"], row)
-            if (row["value"] > old["value"]) == row["higher_is_better"]:
-                best[row["name"]] = row
+    for _ in range(n_passes):
+        keep_best(best, _run_worker())
     return list(best.values())
 
 
-def of_idcf() -> list[Measurement]:
-    """Time the models of this package."""
+def keep_best(best: dict[str, Measurement], measurements: Sequence[Measurement]) -> None:
+    """Put each measurement into `best` unless a better one of its name is there."""
+    for row in measurements:
+        previous = best.setdefault(row["name"], row)
+        if (row["value"] > previous["value"]) == row["higher_is_better"]:
+            best[row["name"]] = row
+
+
+def measure_models() -> list[Measurement]:
+    """Time the models of this package in this process."""
     import torch
 
     torch.set_num_threads(1)
-    people, note = table()
-    counts = people.counts()
-    key = counts >= THRESHOLD
-    some = [x for x in np.flatnonzero(~key if note else counts) if counts[x] >= LENGTH]
-    newcomers = np.resize(np.array(some, np.int64), NEWCOMERS)
-    order, start = people.by_user
-    rows = np.stack([order[start[x] : start[x] + LENGTH] for x in newcomers])
-    say(f"{note or 'synthetic'}: {people!r}, {key.sum():,} key users")
-    ids = np.array(people.items.ids)[people.item[rows]].tolist()
-    told = [
-        dict(zip(x, r, strict=True)) for x, r in zip(ids, people.rating[rows].tolist(), strict=True)
-    ]
-    out: list[Measurement] = []
-    for name in MODELS:
-        out += time_model(name, untrained(name, people, np.flatnonzero(key)), told)
-    return out
+    table, name = load_table()
+    counts = table.user_counts()
+    is_key = counts >= KEY_THRESHOLD
+    users = np.flatnonzero(~is_key if name else counts)
+    users = np.resize(users[counts[users] >= HISTORY_LENGTH], N_NEW_USERS)
+    order, start = table.rows_by_user
+    rows = np.stack([order[start[x] : start[x] + HISTORY_LENGTH] for x in users])
+    log(f"{name or 'synthetic data'}: {table!r}, {is_key.sum():,} key users")
+    ids = np.array(table.items.ids)[table.item[rows]].tolist()
+    ratings = table.rating[rows].tolist()
+    histories = [dict(zip(x, r, strict=True)) for x, r in zip(ids, ratings, strict=True)]
+    measurements: list[Measurement] = []
+    for model in MODELS:
+        recommender = untrained_recommender(model, table, np.flatnonzero(is_key))
+        measurements += time_recommender(model, recommender, histories)
+    return measurements
 
 
-def table(items: int = 0) -> tuple[Any, str]:
-    """ML-1M where it is at hand, else a world of its size, or one of so many items; and the name
-    of the real one."""
-    from idcf.data.datasets.catalog import find, load
-    from idcf.testing.synthetic import at_scale
+def load_table(n_items: int = 0) -> tuple[Interactions, str]:
+    """Return interactions to measure on, and their name.
 
-    if not items and find("ml-1m") is not None:
-        return load("ml-1m", progress=False).interactions, "ml-1m"
-    return at_scale(1_000_000, np.random.default_rng(0), users=6040, items=items or 3706), ""
+    Parameters
+    ----------
+    n_items
+        Size of a synthetic catalogue. 0 stands for ML-1M, or synthetic data of its size if it is
+        not installed.
+
+    Returns
+    -------
+    tuple
+        The interactions; "ml-1m", or "" for synthetic data.
+    """
+    from idcf.data.datasets.catalog import find_dataset_folder, load_dataset
+    from idcf.testing.synthetic import long_tailed
+
+    if not n_items and find_dataset_folder("ml-1m") is not None:
+        return load_dataset("ml-1m", progress=False).interactions, "ml-1m"
+    rng = np.random.default_rng(0)
+    return long_tailed(1_000_000, rng, n_users=6040, n_items=n_items or 3706), ""
 
 
-def untrained(name: str, table: Any, keys: np.ndarray[Any, Any], size: int | None = None) -> Any:
-    """A recommender with random weights, of the shipped sizes or with another for vectors."""
+def untrained_recommender(
+    name: str, table: Interactions, keys: Ints, embedding_size: int | None = None
+) -> Recommender:
+    """Return a recommender with random weights for the catalogue of a table.
+
+    The model wraps a backbone, or is "idcf-bayes". `embedding_size` is that of the backbone; by
+    default, that of the preset.
+    """
     import torch
 
-    from idcf.config import plain
+    from idcf.config import dataclass_to_dict
     from idcf.data.split import Split
     from idcf.inference.artifact import Artifact
-    from idcf.inference.manifest import Manifest, Origin, World
+    from idcf.inference.manifest import DomainInfo, Manifest, TrainingData
     from idcf.models.registry import configure, model_entry
     from idcf.recommender import Recommender
-    from idcf.training.presets import setting
+    from idcf.training.presets import stage_config
     from idcf.types import Users
 
-    found, base = model_entry(name), None
-    config = configure(name, setting(name).options)
-    if found.backbone:
-        wide = {} if size is None else {"embedding_size": size}
-        base = configure(found.backbone, {**setting(found.backbone).options, **wide})
-        backbone = model_entry(found.backbone).model_class(base, table.of(keys).domain())
-        who = Users(torch.from_numpy(keys), table.history(keys))
-        model = found.model_class(config, backbone, who)
-    else:  # the posterior, of ML-1M's size
-        config = configure(name, setting(name, dataset="ml-1m").options)
-        model = drawn(found.model_class(config, table.of(keys).domain()))
-    split = Split(table, table.where(slice(0)), keys, keys[:0])
-    world, data = World.of(table, model), Origin.of(split, THRESHOLD)
-    out = Recommender(name)
+    entry, backbone_config = model_entry(name), None
+    domain = table.for_users(keys).domain()
+    if entry.backbone:
+        options = dict(stage_config(entry.backbone).options)
+        if embedding_size is not None:
+            options["embedding_size"] = embedding_size
+        backbone_config = configure(entry.backbone, options)
+        backbone = model_entry(entry.backbone).build(backbone_config, domain)
+        config = configure(name, stage_config(name).options)
+        key_users = Users(torch.from_numpy(keys), table.history(keys))
+        model = entry.build_around(config, backbone, key_users)
+    else:
+        config = configure(name, stage_config(name, dataset="ml-1m").options)
+        model = entry.build(config, domain)
+        randomize_posterior(model)
+    split = Split(table, table.where(np.arange(0)), keys, keys[:0])
     manifest = Manifest(
         model=name,
-        options=plain(config),
-        backbone=found.backbone,
-        backbone_options=plain(base) if base else {},
-        domain=world,
-        data=data,
+        options=dataclass_to_dict(config),
+        backbone=entry.backbone,
+        backbone_options=dataclass_to_dict(backbone_config) if backbone_config else {},
+        domain=DomainInfo.from_model(table, model),
+        training_data=TrainingData.from_split(split, KEY_THRESHOLD),
     )
-    out._use(Artifact(manifest, model, table.items, (None,) * len(table.items)))
-    return out
+    titles = (None,) * len(table.items)
+    return Recommender.from_artifact(Artifact(manifest, model, table.items, titles))
 
 
-def drawn(model: Any) -> Any:
-    """A posterior of random items, each known up to the same variance."""
+def randomize_posterior(model: Model) -> None:
+    """Fill `idcf-bayes` with random item means of equal posterior variance."""
     import torch
 
-    draw = torch.Generator().manual_seed(0)
-    for tensor in (model.means, model.link, model.basis):
-        tensor.copy_(torch.randn(tensor.shape, generator=draw) * 0.3)
+    from idcf.models.bayes import BayesModel
+
+    if not isinstance(model, BayesModel):
+        raise TypeError(f"the model is a {type(model).__name__}, not a BayesModel")
+    generator = torch.Generator().manual_seed(0)
+    for tensor in (model.means, model.prior_information, model.basis):
+        tensor.copy_(torch.randn(tensor.shape, generator=generator) * 0.3)
     size = model.means.shape[2]
     second = model.means[..., :, None] * model.means[..., None, :] + 0.05 * torch.eye(size)
-    low = torch.tril_indices(size, size)
-    model.seconds.copy_(second[..., low[0], low[1]])
-    model.raters += 1
-    return model
+    rows, columns = torch.tril_indices(size, size)
+    model.second_moments.copy_(second[..., rows, columns])
+    model.n_raters += 1
 
 
-def time_model(name: str, recommender: Any, told: list[dict[Any, float]]) -> list[Measurement]:
+def time_recommender(
+    name: str, recommender: Recommender, histories: Histories
+) -> list[Measurement]:
+    """Time a recommender on new users, one by one and all at once."""
     from idcf.data.history_reader import as_users
 
-    desk = recommender.desk
-    single = [partial(recommender.recommend, x, n=BEST) for x in told]
-    users = as_users([desk.reader.one(x) for x in told])
-    many: dict[str, Callable[[], Any]] = {
-        "dicts in and lists out": lambda: recommender.recommend(told, n=BEST),
-        "rows in and out": lambda: desk.index.top(users, BEST, users.history),
+    predictor = recommender.predictor
+    single = [partial(recommender.recommend, history, n=N_BEST) for history in histories]
+    users = as_users([predictor.read_new_user(history) for history in histories])
+    batch: dict[str, Callable[[], Any]] = {
+        "dicts in and lists out": lambda: recommender.recommend(histories, n=N_BEST),
+        "rows in and out": lambda: predictor.ranker.top_k(users, N_BEST, users.history),
     }
-    return timed(name, single, many)
+    return time_calls(name, single, batch)
 
 
-def timed(
-    name: str, single: Sequence[Callable[[], Any]], many: Mapping[str, Callable[[], Any]]
+def time_calls(
+    name: str, single: Sequence[Callable[[], Any]], batch: Mapping[str, Callable[[], Any]]
 ) -> list[Measurement]:
-    """Newcomers one by one, and all of them at once in some ways."""
+    """Time calls for one new user each, and calls for all of them.
+
+    Parameters
+    ----------
+    name
+        The system, for the names of the measurements.
+    single
+        One call per new user.
+    batch
+        Form of input and output -> a call for all new users.
+    """
     return [
-        *_waits(f"{name} one newcomer", single),
-        *(_pace(f"{name} batch, {how}", call) for how, call in many.items()),
+        *_latencies(f"{name} one new user", single),
+        *(_throughput(f"{name} batch, {form}", call) for form, call in batch.items()),
     ]
 
 
-def _waits(name: str, calls: Sequence[Callable[[], Any]], rounds: int = 3) -> list[Measurement]:
-    """p50 and p99 of single calls, after a warm-up."""
+def _latencies(name: str, calls: Sequence[Callable[[], Any]], rounds: int = 3) -> list[Measurement]:
+    """Return p50 and p99 of single calls, after a warm-up."""
     for call in calls[:50]:
         call()
     seconds: list[float] = []
@@ -159,42 +206,47 @@ def _waits(name: str, calls: Sequence[Callable[[], Any]], rounds: int = 3) -> li
         start = time.perf_counter()
         call()
         seconds.append(time.perf_counter() - start)
-        if len(seconds) >= len(calls) and sum(seconds) > LONGEST:
+        if len(seconds) >= len(calls) and sum(seconds) > MAX_SECONDS:
             break
     p50, p99 = np.percentile(np.array(seconds) * 1000, [50, 99]).tolist()
-    return [_row(f"{name} p50", p50, "ms", False), _row(f"{name} p99", p99, "ms", False)]
+    return [
+        _measurement(f"{name} p50", p50, "ms", False),
+        _measurement(f"{name} p99", p99, "ms", False),
+    ]
 
 
-def _pace(name: str, call: Callable[[], Any], rounds: int = 15) -> Measurement:
-    """Newcomers per second in the fastest of some rounds: others may be using the machine."""
+def _throughput(name: str, call: Callable[[], Any], rounds: int = 15) -> Measurement:
+    """Return the new users per second of the fastest call, after a warm-up."""
     call()
     seconds: list[float] = []
-    while len(seconds) < rounds and (len(seconds) < 3 or sum(seconds) < LONGEST):
+    while len(seconds) < rounds and (len(seconds) < 3 or sum(seconds) < MAX_SECONDS):
         start = time.perf_counter()
         call()
         seconds.append(time.perf_counter() - start)
-    return _row(name, NEWCOMERS / min(seconds), "users/s", True)
+    return _measurement(name, N_NEW_USERS / min(seconds), "users/s", True)
 
 
-def _row(name: str, value: float, unit: str, higher_is_better: bool) -> Measurement:
+def _measurement(name: str, value: float, unit: str, higher_is_better: bool) -> Measurement:
     rounded = float(f"{value:.4g}")
     return {"name": name, "value": rounded, "unit": unit, "higher_is_better": higher_is_better}
 
 
-def _worker() -> list[Measurement]:
-    """Threads of the numeric libraries are chosen before they are loaded: a process of its own."""
+def _run_worker() -> list[Measurement]:
+    """Measure in a new process, since numeric libraries read their threads at import."""
     command = [sys.executable, str(Path(__file__).resolve()), "worker"]
-    done = subprocess.run(
+    process = subprocess.run(
         command, env={**os.environ, **ONE_THREAD}, stdout=subprocess.PIPE, check=True
     )
-    found: list[Measurement] = json.loads(done.stdout)
-    return found
+    measurements: list[Measurement] = json.loads(process.stdout)
+    return measurements
 
 
-def say(text: str) -> None:
+def log(text: str) -> None:
+    """Print a line of progress to stderr."""
     print(text, file=sys.stderr)
 
 
 if __name__ == "__main__":
-    worker = sys.argv[1:] == ["worker"]
-    print(json.dumps(of_idcf() if worker else measure(), indent=None if worker else 2))
+    is_worker = sys.argv[1:] == ["worker"]
+    output = measure_models() if is_worker else measure()
+    print(json.dumps(output, indent=None if is_worker else 2))

@@ -1,15 +1,15 @@
-"""Figures of every model in two fixed worlds: how they are made, written, read and compared.
+"""Golden values of every model on two fixed datasets: computed, written, read and compared.
 
-Everything goes through the public face of the package, imported below in one place. The small
-world is drawn here from NumPy; MovieLens-100K is read from its own files.
+Everything goes through the public API, imported below. The small dataset is drawn from NumPy here;
+MovieLens-100K is read from its files.
 
 A record holds, for one model and one kind of data:
 
-- `scores` of 12 items, `std` of the same where the model has a posterior, `embeddings` where the
-  model has vectors, and `lists` of the best items, each for new users with short histories;
-- `known_scores` and `known_lists`, the same for three users of the training table: all that a
-  model has which cannot serve new users;
-- or `refused`, the name of the error, where the model does not take this kind of data.
+- for new users with short histories: `scores` of 12 items, their `std` if the model has a
+  posterior, `embeddings` if the model has vectors, and `lists` of the best items;
+- for three users of the training table: `known_scores` and `known_lists`, the only entries of a
+  model that cannot serve new users;
+- or `refused`, the name of the error, if the model does not take this kind of data.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ MODELS = all_models()
 
 FOLDER = Path(__file__).with_name("golden")
 TOLERANCE = 1e-6
-LENGTH = 5  # of the lists that are compared
+LENGTH = 5  # of the compared lists
 DIGITS = 9
 
 SMALL, MOVIELENS = "small", "ml-100k"
-WORLDS = (SMALL, MOVIELENS)
+DATASETS = (SMALL, MOVIELENS)
 KINDS = RATINGS, IMPLICIT, FEATURES = "ratings", "implicit", "features"
 
-# solved in one go: there are no epochs to set
+# trained by a solver: there is no number of epochs to set
 SOLVED = {"popularity", "item-mean", "bias", "item-knn", "ease", "als"}
 SOLVED |= {"idcf-bayes", "idcf-odds", "bomic"}
 READS_FEATURES = {"idcf-bayes", "nimc"}
@@ -50,21 +50,21 @@ Record = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class World:
-    """A table of ratings, and the questions that are put to every model."""
+class GoldenData:
+    """A table of ratings, and the requests that are made to every model."""
 
     ratings: pd.DataFrame
     implicit: pd.DataFrame
-    users: pd.DataFrame  # what else is known of the users
-    features: Mapping[str, Any]  # the same of the new users
-    items: Sequence[Any]  # whose scores are recorded
+    users: pd.DataFrame  # user features
+    features: Mapping[str, Any]  # features of the new users
+    items: Sequence[Any]  # the items that are scored
     histories: Sequence[Mapping[Any, float]]  # of new users
-    known_users: Sequence[Any]  # of the table
+    known_users: Sequence[Any]  # users of the table
     key_threshold: int
 
 
 @cache
-def small() -> World:
+def small() -> GoldenData:
     """90 users and 40 items: rounded ratings of a product of three factors and two biases."""
     rng = np.random.default_rng(20240607)
     n_users, n_items, rank = 90, 40, 3
@@ -86,7 +86,7 @@ def small() -> World:
             "work": np.where(user_factors[:n_users, 0] > 0, "teacher", "farmer"),
         }
     )
-    return World(
+    return GoldenData(
         ratings,
         ratings[ratings.rating >= 3][["user_id", "item_id"]],
         users,
@@ -103,15 +103,15 @@ def small() -> World:
 
 
 @cache
-def movielens() -> World:
-    """All of MovieLens-100K."""
+def movielens() -> GoldenData:
+    """All of MovieLens-100K, read from IDCF_DATA."""
     folder = movielens_folder()
     assert folder is not None, "IDCF_DATA names no folder with ml-100k/u.data"
     columns = ["user_id", "item_id", "rating", "timestamp"]
     ratings = pd.read_csv(folder / "u.data", sep="\t", names=columns)[columns[:3]]
     columns = ["user_id", "age", "sex", "occupation", "zip"]
     users = pd.read_csv(folder / "u.user", sep="|", names=columns)[columns[:4]]
-    return World(
+    return GoldenData(
         ratings,
         ratings[["user_id", "item_id"]],
         users,
@@ -128,8 +128,8 @@ def movielens() -> World:
 
 
 @cache
-def part_of_movielens() -> World:
-    """Its first 200 users and their 200 most rated items, for models that take longer."""
+def part_of_movielens() -> GoldenData:
+    """The first 200 users of MovieLens-100K and their 200 most rated items, for slower models."""
     whole = movielens()
     rows = whole.ratings[whole.ratings.user_id <= 200]
     counts = rows.item_id.value_counts().sort_index()
@@ -138,18 +138,19 @@ def part_of_movielens() -> World:
     fields = dict(vars(whole))
     fields |= {"ratings": rows, "implicit": rows[["user_id", "item_id"]]}
     fields["users"] = whole.users[whole.users.user_id <= 200]
-    return World(**fields)
+    return GoldenData(**fields)
 
 
 def movielens_folder() -> Path | None:
+    """The folder with MovieLens-100K in IDCF_DATA, if there is one."""
     folder = Path(os.environ.get("IDCF_DATA", os.devnull)) / "ml-100k"
     return folder if (folder / "u.data").is_file() else None
 
 
-# what is not named is as the presets have it, but for the number of epochs
+# other options are those of the presets, except the number of epochs
 _SMALL_OPTIONS: Mapping[str, Mapping[str, Any]] = {"idcf-gc": {"embedding_size": 16}}
 _MOVIELENS_OPTIONS: Mapping[str, Mapping[str, Any]] = {
-    "item-knn": {"neighbours": 50, "reg": 30.0},
+    "item-knn": {"neighbors": 50, "reg": 30.0},
     "ease": {"reg": 300.0},
     "als": {"embedding_size": 16, "reg": 10.0},
     "bomic": {"reg": 0.8, "user_reg": 0.3, "rank": 20},
@@ -163,102 +164,107 @@ _MOVIELENS_IMPLICIT = {"idcf-odds", "ease", "als", "item-knn", "popularity"}
 _MOVIELENS_IMPLICIT |= {"ngcf", "pinsage", "fism", "mult-vae"}
 
 
-def kinds(name: str, place: str) -> Iterator[str]:
-    """The kinds of data that this model is tried on in this world."""
+def kinds(name: str, dataset: str) -> Iterator[str]:
+    """Yield the kinds of data that a model is recorded on."""
     yield RATINGS
-    if place == SMALL or name in _MOVIELENS_IMPLICIT:
+    if dataset == SMALL or name in _MOVIELENS_IMPLICIT:
         yield IMPLICIT
     if name in READS_FEATURES:
         yield FEATURES
 
 
-def records(name: str, place: str) -> dict[str, Record]:
-    """All that is recorded of a model in a world, by the kind of data."""
-    if place == SMALL:
-        world, epochs, options = small(), 2, _SMALL_OPTIONS
+def records(name: str, dataset: str) -> dict[str, Record]:
+    """Train a model on a dataset and return its records, by the kind of data."""
+    if dataset == SMALL:
+        data, epochs, options_by_model = small(), 2, _SMALL_OPTIONS
     else:
-        world = part_of_movielens() if name in _PART else movielens()
-        epochs, options = 1, _MOVIELENS_OPTIONS
-    chosen = {**({} if name in SOLVED else {"epochs": epochs}), **options.get(name, {})}
-    torch.set_num_threads(1)
-    return {kind: record(name, world, kind, chosen) for kind in kinds(name, place)}
+        data = part_of_movielens() if name in _PART else movielens()
+        epochs, options_by_model = 1, _MOVIELENS_OPTIONS
+    options = {} if name in SOLVED else {"epochs": epochs}
+    options |= options_by_model.get(name, {})
+    torch.set_num_threads(1)  # also when this file is run without pytest
+    return {kind: record(name, data, kind, options) for kind in kinds(name, dataset)}
 
 
-def record(name: str, world: World, kind: str, options: Mapping[str, Any]) -> Record:
-    """Train, and put every question."""
+def record(name: str, data: GoldenData, kind: str, options: Mapping[str, Any]) -> Record:
+    """Train a model on one kind of data and make every request."""
     implicit = kind == IMPLICIT
-    table = world.implicit if implicit else world.ratings
-    users = {"users": world.users} if kind == FEATURES else {}
-    features = {"features": world.features} if kind == FEATURES else {}
+    table = data.implicit if implicit else data.ratings
+    users = {"users": data.users} if kind == FEATURES else {}
+    features = {"features": data.features} if kind == FEATURES else {}
     recommender = Recommender(
-        name, key_threshold=world.key_threshold, seed=1, device="cpu", **options
+        name, key_threshold=data.key_threshold, seed=1, device="cpu", **options
     )
     try:
         recommender.fit(table, implicit=implicit, **users)
     except ConfigError as error:
         return {"refused": type(error).__name__}
 
-    def known(n: int, **filters: Any) -> Any:
-        return recommender.recommend(users=list(world.known_users), n=n, std=True, **filters)
+    def recommend_known(n: int, **filters: Any) -> Any:
+        return recommender.recommend(users=list(data.known_users), n=n, return_std=True, **filters)
 
     by_item = [
-        {row.item_id: row.score for row in answer}
-        for answer in known(len(world.items), candidates=world.items, filter_seen=False)
+        {row.item_id: row.score for row in recommendations}
+        for recommendations in recommend_known(
+            len(data.items), candidates=data.items, filter_seen=False
+        )
     ]
     result: Record = {
-        "known_scores": [[rounded(scores[item]) for item in world.items] for scores in by_item],
-        "known_lists": [listed(answer) for answer in known(LENGTH + 1)],
+        "known_scores": [[rounded(scores[item]) for item in data.items] for scores in by_item],
+        "known_lists": [listed(x) for x in recommend_known(LENGTH + 1)],
     }
-    histories = [list(x) if implicit else dict(x) for x in world.histories]
+    histories = [list(x) if implicit else dict(x) for x in data.histories]
 
-    def answers(question: Callable[[Any], Any]) -> list[Any] | None:
+    def respond(request: Callable[[Any], Any]) -> list[Any] | None:
         try:
-            return [question(history) for history in histories]
+            return [request(history) for history in histories]
         except (ConfigError, ColdUserError):
             return None
 
-    items = list(world.items)
-    questions: dict[str, Callable[[Any], Any]] = {
+    items = list(data.items)
+    requests: dict[str, Callable[[Any], Any]] = {
         "scores": lambda x: numbers(recommender.predict(x, items, **features)),
         "std": lambda x: numbers(recommender.predict_interval(x, items, **features).std),
         "embeddings": lambda x: numbers(recommender.embed(x, **features)),
         "lists": lambda x: listed(
-            recommender.recommend(x, n=LENGTH + 1, std=True, **features),
+            recommender.recommend(x, n=LENGTH + 1, return_std=True, **features),
         ),
     }
-    for part, question in questions.items():
-        if (values := answers(question)) is not None:
-            result[part] = values
+    for key, request in requests.items():
+        if (values := respond(request)) is not None:
+            result[key] = values
     return result
 
 
 def numbers(values: Any) -> list[float]:
+    """Flatten an array to rounded numbers."""
     return [rounded(x) for x in np.asarray(values).ravel().tolist()]
 
 
 def rounded(value: float) -> float:
+    """Round to the significant digits of a float32."""
     return float(f"{value:.{DIGITS}g}")
 
 
-def listed(answer: Any) -> list[list[Any]]:
-    """Item, score, and the standard deviation where there is one."""
+def listed(recommendations: Any) -> list[list[Any]]:
+    """Return item, score, and the standard deviation if there is one."""
     return [
         [row.item_id, rounded(row.score), *([] if row.std is None else [rounded(row.std)])]
-        for row in answer
+        for row in recommendations
     ]
 
 
 def differences(expected: Any, actual: Any, where: str = "") -> Iterator[str]:
-    """In words, every place where two records differ by more than the tolerance."""
+    """Describe every value in which two records differ by more than the tolerance."""
     if isinstance(expected, dict) and isinstance(actual, dict):
         for key in sorted(expected.keys() | actual.keys()):
-            place = f"{where}/{key}"
+            path = f"{where}/{key}"
             if key not in actual or key not in expected:
-                yield f"{place}: only {'expected' if key in expected else 'computed'}"
+                yield f"{path}: only {'expected' if key in expected else 'computed'}"
             elif key in ("lists", "known_lists"):
-                yield from _differences_of_lists(expected[key], actual[key], place)
+                yield from _differences_of_lists(expected[key], actual[key], path)
             else:
-                yield from differences(expected[key], actual[key], place)
+                yield from differences(expected[key], actual[key], path)
     elif isinstance(expected, list) and isinstance(actual, list):
         if len(expected) != len(actual):
             yield f"{where}: {len(expected)} values expected, {len(actual)} computed"
@@ -273,10 +279,10 @@ def differences(expected: Any, actual: Any, where: str = "") -> Iterator[str]:
 
 
 def _differences_of_lists(expected: Any, actual: Any, where: str) -> Iterator[str]:
-    """Items in their order, but for items of equal score; then scores and the rest.
+    """Compare scores, standard deviations and items; items of equal score may change positions.
 
-    Lists are one longer than what is compared: where the score of the surplus item is that of
-    the last one, too, any item of that score may stand there.
+    Lists are one item longer than what is compared. If the last compared item has the score of the
+    surplus item, any item of that score may take its position.
     """
     if len(expected) != len(actual):
         yield f"{where}: {len(expected)} lists expected, {len(actual)} computed"
@@ -286,33 +292,36 @@ def _differences_of_lists(expected: Any, actual: Any, where: str) -> Iterator[st
             yield f"{where}/{n}: {len(old)} items expected, {len(new)} computed"
             continue
         for rank, (row, other) in enumerate(zip(old, new, strict=True)):
-            place = f"{where}/{n}/{rank}"
-            yield from differences(row[1:2], other[1:2], f"{place}/score")
+            path = f"{where}/{n}/{rank}"
+            yield from differences(row[1:2], other[1:2], f"{path}/score")
             if rank == LENGTH or row[0] == other[0]:
-                yield from differences(row[2:], other[2:], f"{place}/std")
+                yield from differences(row[2:], other[2:], f"{path}/std")
                 continue
             equal = [item for item, score, *_ in old if close(score, row[1])]
-            open_end = len(old) > LENGTH and close(old[-1][1], row[1])
-            if other[0] not in equal and not (open_end and len(equal) > 1):
-                yield f"{place}: item {row[0]!r} expected, {other[0]!r} computed"
+            ties_with_surplus = len(old) > LENGTH and close(old[-1][1], row[1])
+            if other[0] not in equal and not (ties_with_surplus and len(equal) > 1):
+                yield f"{path}: item {row[0]!r} expected, {other[0]!r} computed"
 
 
 def close(a: float, b: float) -> bool:
+    """Whether two numbers are equal within the tolerance."""
     return math.isclose(a, b, rel_tol=TOLERANCE, abs_tol=TOLERANCE)
 
 
-def path(place: str) -> Path:
-    return FOLDER / f"{place}.json"
+def golden_file(dataset: str) -> Path:
+    """The file of the golden values on a dataset."""
+    return FOLDER / f"{dataset}.json"
 
 
 @cache
-def golden(place: str) -> dict[str, Any]:
-    """What was written: `models`, by name and kind of data, and `made_with`."""
-    file: dict[str, Any] = json.loads(path(place).read_text(encoding="utf-8"))
-    return file
+def golden(dataset: str) -> dict[str, Any]:
+    """Read the golden values: `models`, by name and kind of data, and `made_with`."""
+    content: dict[str, Any] = json.loads(golden_file(dataset).read_text(encoding="utf-8"))
+    return content
 
 
 def versions() -> dict[str, str]:
+    """The versions and the processor features that single-precision results depend on."""
     return {
         "python": platform.python_version(),
         "numpy": np.__version__,
@@ -321,23 +330,25 @@ def versions() -> dict[str, str]:
     }
 
 
-def write(place: str, names: Sequence[str] = ()) -> Path:
-    """Compute the records of these models, or of all, and write them; the others stay."""
-    old = golden(place)["models"] if names and path(place).exists() else {}
+def write(dataset: str, names: Sequence[str] = ()) -> Path:
+    """Compute and write the records of some models, or of all; the others are not changed."""
+    file = golden_file(dataset)
+    old = golden(dataset)["models"] if names and file.exists() else {}
     lines = []
     for name in MODELS:
-        entry = records(name, place) if not names or name in names else old.get(name)
+        entry = records(name, dataset) if not names or name in names else old.get(name)
         if entry is not None:
             parts = [f"  {json.dumps(kind)}: {_text(entry[kind])}" for kind in entry]
             lines.append(f" {json.dumps(name)}: {{\n" + ",\n".join(parts) + "\n }")
-    head = json.dumps(versions())
-    text = f'{{"made_with": {head},\n"models": {{\n' + ",\n".join(lines) + "\n}}\n"
-    path(place).parent.mkdir(exist_ok=True)
-    path(place).write_text(text, encoding="utf-8")
+    header = json.dumps(versions())
+    text = f'{{"made_with": {header},\n"models": {{\n' + ",\n".join(lines) + "\n}}\n"
+    file.parent.mkdir(exist_ok=True)
+    file.write_text(text, encoding="utf-8")
     golden.cache_clear()
-    return path(place)
+    return file
 
 
 def _text(values: Record) -> str:
+    """Format a record with one line for each entry."""
     parts = [f"   {json.dumps(k)}: {json.dumps(v)}" for k, v in values.items()]
     return "{\n" + ",\n".join(parts) + "\n  }"

@@ -1,18 +1,19 @@
-"""What crosses the border of the process: wrong keys and wrong types are named."""
+"""Configuration values: wrong keys and wrong types are named."""
 
+import json
 from dataclasses import dataclass, field
 from typing import Literal
 
 import pytest
 
-from idcf.config import load_toml, parse_overrides, plain, read
+from idcf.config import dataclass_from_dict, dataclass_to_dict, load_toml, parse_overrides
 from idcf.errors import (
     ArtifactError,
     ColdUserError,
     ConfigError,
     DataError,
     IdcfError,
-    unknown,
+    unknown_name_message,
 )
 
 
@@ -30,27 +31,27 @@ class Options:
 
 
 def test_defaults_and_values():
-    assert read(Options, {}) == Options()
-    found = read(Options, {"heads": 2, "hidden": [3, 4], "inner": {"rate": 1}})
-    assert found == Options(heads=2, hidden=(3, 4), inner=Inner(rate=1.0))
+    assert dataclass_from_dict(Options, {}) == Options()
+    options = dataclass_from_dict(Options, {"heads": 2, "hidden": [3, 4], "inner": {"rate": 1}})
+    assert options == Options(heads=2, hidden=(3, 4), inner=Inner(rate=1.0))
 
 
 def test_an_unknown_key_names_the_nearest():
     with pytest.raises(ConfigError) as caught:
-        read(Options, {"haeds": 2}, "model 'x'")
+        dataclass_from_dict(Options, {"haeds": 2}, "model 'x'")
     text = str(caught.value)
     assert text.startswith("model 'x': no option named 'haeds'; did you mean 'heads'?")
     assert "attention, heads, hidden, inner" in text
 
 
-def test_a_key_like_nothing_lists_what_there_is():
+def test_a_key_like_no_other_lists_the_known_ones():
     with pytest.raises(ConfigError, match="known: attention, heads") as caught:
-        read(Options, {"zzz": 2})
+        dataclass_from_dict(Options, {"zzz": 2})
     assert "did you mean" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("values", "named"),
+    ("values", "message"),
     [
         ({"heads": "many"}, "option 'heads' is 'many'"),
         ({"heads": 2.5}, "option 'heads' is 2.5"),
@@ -59,21 +60,20 @@ def test_a_key_like_nothing_lists_what_there_is():
         ({"inner": {"rate": "fast"}}, r"option 'inner\.rate' is 'fast'"),
     ],
 )
-def test_a_wrong_type_names_option_and_value(values, named):
-    with pytest.raises(ConfigError, match=named):
-        read(Options, values)
+def test_a_wrong_type_names_option_and_value(values, message):
+    with pytest.raises(ConfigError, match=message):
+        dataclass_from_dict(Options, values)
 
 
-def test_an_unknown_key_further_in_is_an_error_too():
+def test_an_unknown_nested_key_is_an_error():
     with pytest.raises(ConfigError, match="rate"):
-        read(Options, {"inner": {"rat": 1.0}})
+        dataclass_from_dict(Options, {"inner": {"rat": 1.0}})
 
 
-def test_there_and_back():
-    import json
-
-    made = Options(heads=1, inner=Inner(rate=2.0))
-    assert read(Options, json.loads(json.dumps(plain(made)))) == made
+def test_options_survive_json():
+    options = Options(heads=1, inner=Inner(rate=2.0))
+    text = json.dumps(dataclass_to_dict(options))
+    assert dataclass_from_dict(Options, json.loads(text)) == options
 
 
 def test_overrides():
@@ -107,7 +107,7 @@ def test_toml(tmp_path):
 
 
 def test_the_tree_of_errors():
-    """Whoever catches the builtin kind, or all of ours at once, catches these."""
+    """Each error is an IdcfError and a builtin exception."""
     builtin = {
         DataError: ValueError,
         ConfigError: ValueError,
@@ -119,6 +119,6 @@ def test_the_tree_of_errors():
         assert issubclass(kind, parent)
 
 
-def test_unknown():
-    assert unknown("model", "x", []) == "no model named 'x'; known: "
-    assert "did you mean 'pmf'" in unknown("model", "pfm", ["pmf", "ease"])
+def test_unknown_name_message():
+    assert unknown_name_message("model", "x", []) == "no model named 'x'; known: "
+    assert "did you mean 'pmf'" in unknown_name_message("model", "pfm", ["pmf", "ease"])

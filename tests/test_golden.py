@@ -1,14 +1,14 @@
-"""Every model gives the figures that are written in `tests/golden/`.
+"""Every model gives the values that are written in `tests/golden/`.
 
-They hold a change that should change nothing: names moved, code rearranged. Where figures are
-meant to change, write them anew and look at the difference:
+The values protect refactorings, which should change no number. If values are meant to change, write
+them again and look at the difference:
 
     python tests/test_golden.py --write                      # all
     python tests/test_golden.py --write idcf-bayes ease      # these models
-    IDCF_DATA=...: the folder that holds ml-100k/; without it only the small world is written
+    IDCF_DATA=...: the folder that holds ml-100k/; without it only the small dataset is written
 
-Training in single precision depends on the processor and on the release of PyTorch and NumPy. Where
-these differ from `made_with` in the files, write the figures anew from the commit before.
+Training in single precision depends on the processor and on the releases of PyTorch and NumPy. If
+these differ from `made_with` in the files, write the values again from the commit before.
 """
 
 from __future__ import annotations
@@ -23,38 +23,39 @@ needs_movielens = pytest.mark.skipif(
 )
 
 
-def check(name: str, place: str) -> None:
-    written = values.golden(place)
-    if name not in written["models"]:
-        pytest.fail(f"{values.path(place)} has no figures of {name!r}: see the docstring")
-    expected, computed = written["models"][name], values.records(name, place)
+def check(name: str, dataset: str) -> None:
+    """Train a model and compare its records with the golden values."""
+    golden = values.golden(dataset)
+    if name not in golden["models"]:
+        pytest.fail(f"{values.golden_file(dataset)} has no values of {name!r}: see the docstring")
+    expected, computed = golden["models"][name], values.records(name, dataset)
     lines = list(values.differences(expected, computed, name))
     if lines:
         pytest.fail(
-            f"{len(lines)} figures differ, the first of them:\n"
+            f"{len(lines)} values differ, the first of them:\n"
             + "\n".join(lines[:10])
-            + f"\nwritten with {written['made_with']}, now {values.versions()}"
+            + f"\nwritten with {golden['made_with']}, now {values.versions()}"
         )
 
 
 @pytest.mark.parametrize("name", values.MODELS)
-def test_figures_in_a_small_world(name: str) -> None:
+def test_values_on_the_small_dataset(name: str) -> None:
     check(name, values.SMALL)
 
 
 @needs_movielens
 @pytest.mark.accuracy
 @pytest.mark.parametrize("name", values.MODELS)
-def test_figures_on_movielens(name: str) -> None:
+def test_values_on_movielens(name: str) -> None:
     check(name, values.MOVIELENS)
 
 
-@pytest.mark.parametrize("place", values.WORLDS)
-def test_figures_are_those_of_the_models_there_are(place: str) -> None:
-    assert set(values.golden(place)["models"]) == set(values.MODELS)
+@pytest.mark.parametrize("dataset", values.DATASETS)
+def test_every_model_has_golden_values(dataset: str) -> None:
+    assert set(values.golden(dataset)["models"]) == set(values.MODELS)
 
 
-def test_a_difference_is_seen_and_a_tie_is_none() -> None:
+def test_differences_are_reported_and_ties_are_not() -> None:
     rows = [["a", 3.0], ["b", 2.0], ["c", 2.0], ["d", 1.5], ["e", 1.0], ["f", 1.0]]
     expected = {"ratings": {"scores": [[1.0, 2.0]], "lists": [rows]}}
 
@@ -73,11 +74,12 @@ def test_a_difference_is_seen_and_a_tie_is_none() -> None:
 
 
 def main(arguments: list[str]) -> None:
+    """Write the golden values of the named models, or of all."""
     if arguments[:1] != ["--write"] or set(arguments[1:]) - set(values.MODELS):
         raise SystemExit(f"usage: {sys.argv[0]} --write [MODEL ...]")
-    for place in values.WORLDS:
-        if place == values.SMALL or values.movielens_folder() is not None:
-            print(values.write(place, arguments[1:]))
+    for dataset in values.DATASETS:
+        if dataset == values.SMALL or values.movielens_folder() is not None:
+            print(values.write(dataset, arguments[1:]))
 
 
 if __name__ == "__main__":

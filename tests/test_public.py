@@ -1,4 +1,4 @@
-"""The public names, how quickly they come, and what comes with them."""
+"""The public names, how long their import takes, and what it imports."""
 
 import fnmatch
 import importlib
@@ -13,7 +13,7 @@ import pytest
 
 import idcf
 
-HOME = Path(idcf.__file__).parent
+PACKAGE = Path(idcf.__file__).parent
 NAMES = [
     "Recommender",
     "Interactions",
@@ -24,10 +24,20 @@ NAMES = [
     "ConfigError",
     "ColdUserError",
     "ArtifactError",
+    "Recommendation",
+    "Recommendations",
+    "RecommendationBatch",
+    "Explanation",
+    "Reason",
+    "Cohort",
+    "Question",
+    "PredictionInterval",
     "__version__",
 ]
 MODULES = sorted(
-    m.name for m in pkgutil.walk_packages([str(HOME)], "idcf.") if not m.name.endswith("__main__")
+    m.name
+    for m in pkgutil.walk_packages([str(PACKAGE)], "idcf.")
+    if not m.name.endswith("__main__")
 )
 
 
@@ -37,20 +47,20 @@ def test_the_public_names():
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_name_is_there(name):
+def test_every_name_can_be_imported(name):
     assert getattr(idcf, name) is not None
     scope = {}
-    exec(f"from idcf import {name}", scope)  # as people write it
+    exec(f"from idcf import {name}", scope)  # the form that users write
     assert scope[name] is getattr(idcf, name)
 
 
-def test_a_name_that_is_not_there():
+def test_an_unknown_name():
     with pytest.raises(AttributeError, match="no attribute 'Recomender'"):
         _ = idcf.Recomender
 
 
 @pytest.mark.parametrize("name", MODULES)
-def test_every_module_can_be_imported_and_says_what_it_is(name):
+def test_every_module_can_be_imported_and_has_a_docstring(name):
     assert importlib.import_module(name).__doc__
 
 
@@ -67,12 +77,12 @@ def test_import_is_light():
 
 
 def test_import_is_quick():
-    """The best of three: the machine may be busy with something else."""
+    """Take the best of three: the machine may be busy."""
     seconds = []
     for _ in range(3):
-        began = time.perf_counter()
+        start = time.perf_counter()
         python("import idcf")
-        seconds.append(time.perf_counter() - began)
+        seconds.append(time.perf_counter() - start)
         if seconds[-1] < 1.5:
             return
     pytest.fail(f"import idcf took {min(seconds):.2f} s")
@@ -89,12 +99,12 @@ def test_the_recommender_needs_no_plots_no_server_and_no_training():
 
 
 def test_files_that_are_not_code_are_shipped():
-    """A wheel holds what package-data names, and nothing else."""
-    project = HOME.parents[1] / "pyproject.toml"
+    """A wheel holds the files that package-data names, and no others."""
+    project = PACKAGE.parents[1] / "pyproject.toml"
     if not project.exists():
         pytest.skip("installed, not a checkout")
     patterns = tomllib.loads(project.read_text())["tool"]["setuptools"]["package-data"]["idcf"]
-    for file in HOME.rglob("*"):
-        own = file.relative_to(HOME).as_posix()
+    for file in PACKAGE.rglob("*"):
+        name = file.relative_to(PACKAGE).as_posix()
         if file.is_file() and file.suffix not in (".py", ".pyc"):
-            assert any(fnmatch.fnmatch(own, p) for p in patterns), own
+            assert any(fnmatch.fnmatch(name, p) for p in patterns), name

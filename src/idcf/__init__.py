@@ -1,6 +1,6 @@
-"""Inductive collaborative filtering: train once, then recommend to people never met before.
+"""Inductive collaborative filtering: train once, then recommend to new users.
 
-The public names are imported when they are first used, so `import idcf` is quick.
+Public names are imported when they are first used, so that `import idcf` is fast.
 """
 
 from __future__ import annotations
@@ -20,6 +20,14 @@ _PUBLIC = {
     "ColdUserError": "idcf.errors",
     "ArtifactError": "idcf.errors",
     "all_models": "idcf.models.registry",
+    "Recommendation": "idcf.results",
+    "Recommendations": "idcf.results",
+    "RecommendationBatch": "idcf.results",
+    "Explanation": "idcf.results",
+    "Reason": "idcf.results",
+    "Cohort": "idcf.results",
+    "Question": "idcf.results",
+    "PredictionInterval": "idcf.results",
 }
 __all__ = [  # noqa: RUF022 - grouped by use
     "Recommender",
@@ -31,6 +39,14 @@ __all__ = [  # noqa: RUF022 - grouped by use
     "ConfigError",
     "ColdUserError",
     "ArtifactError",
+    "Recommendation",
+    "Recommendations",
+    "RecommendationBatch",
+    "Explanation",
+    "Reason",
+    "Cohort",
+    "Question",
+    "PredictionInterval",
     "__version__",
 ]
 

@@ -1,4 +1,7 @@
-"""Dataclasses to and from plain values: an unknown key is an error that names the nearest one."""
+"""Configuration: dataclasses from and to plain values, TOML files and `name=value` overrides.
+
+An unknown key raises an error that names the nearest known one.
+"""
 
 from __future__ import annotations
 
@@ -11,53 +14,69 @@ from typing import Any, TypeVar, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
 
-from idcf.errors import ConfigError, unknown
+from idcf.errors import ConfigError, unknown_name_message
 
 T = TypeVar("T")
 
 
-def read(kind: type[T], values: Mapping[str, Any], what: str = "") -> T:
-    """Build the dataclass `kind` from plain values. Wrong keys and wrong types are errors."""
-    what = what or kind.__name__
-    _check_keys(kind, values, what)
+def dataclass_from_dict(kind: type[T], values: Mapping[str, Any], label: str = "") -> T:
+    """Build a dataclass from plain values and validate them.
+
+    Parameters
+    ----------
+    kind
+        The dataclass; its fields may be dataclasses too.
+    values
+        Field values by name, as JSON or TOML gives them.
+    label
+        Name of the thing that is configured, for error messages; the class name by default.
+
+    Raises
+    ------
+    ConfigError
+        If a key does not exist or a value has the wrong type.
+    """
+    label = label or kind.__name__
+    _check_keys(kind, values, label)
     try:
-        found: T = _adapter(kind).validate_python(dict(values))  # type: ignore[arg-type]
-        return found
+        config: T = _type_adapter(kind).validate_python(dict(values))  # type: ignore[arg-type]
     except ValidationError as error:
         first = error.errors()[0]
-        where = ".".join(str(x) for x in first["loc"]) or what
+        option = ".".join(str(x) for x in first["loc"]) or label
         raise ConfigError(
-            f"{what}: option {where!r} is {first['input']!r}: {first['msg'].lower()}"
+            f"{label}: option {option!r} is {first['input']!r}: {first['msg'].lower()}"
         ) from None
+    return config
 
 
 @cache
-def _adapter(kind: Any) -> TypeAdapter[Any]:
-    """Slow to build and quick to use: files have thousands of lines."""
+def _type_adapter(kind: Any) -> TypeAdapter[Any]:
+    """The validator of a dataclass, cached because it is slow to build."""
     return TypeAdapter(kind)
 
 
-def _check_keys(kind: Any, values: Mapping[str, Any], what: str) -> None:
-    hints = _hints(kind)
+def _check_keys(kind: Any, values: Mapping[str, Any], label: str) -> None:
+    hints = _field_types(kind)
     for key, value in values.items():
         if key not in hints:
-            raise ConfigError(f"{what}: {unknown('option', key, hints)}")
+            raise ConfigError(f"{label}: {unknown_name_message('option', key, hints)}")
         if dataclasses.is_dataclass(hints[key]) and isinstance(value, Mapping):
-            _check_keys(hints[key], value, f"{what}, {key!r}")
+            _check_keys(hints[key], value, f"{label}, {key!r}")
 
 
 @cache
-def _hints(kind: Any) -> dict[str, Any]:
-    found = get_type_hints(kind)
-    return {f.name: found[f.name] for f in dataclasses.fields(kind)}
+def _field_types(kind: Any) -> dict[str, Any]:
+    hints = get_type_hints(kind)
+    return {f.name: hints[f.name] for f in dataclasses.fields(kind)}
 
 
-def plain(config: Any) -> dict[str, Any]:
-    """The values of a dataclass as JSON can hold them."""
+def dataclass_to_dict(config: Any) -> dict[str, Any]:
+    """Field values of a dataclass, nested dataclasses as dicts, ready for JSON."""
     return dataclasses.asdict(config)
 
 
 def load_toml(path: Path) -> dict[str, Any]:
+    """Read a TOML file; raise ConfigError if it is missing or invalid."""
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -66,22 +85,38 @@ def load_toml(path: Path) -> dict[str, Any]:
         raise ConfigError(f"{path}: not valid TOML: {error}") from None
 
 
-def addressed(key: str, names: Container[str]) -> tuple[str, str]:
-    """`idcf-nn.heads` is for one of the names, `heads` and `train.epochs` are for all: ""."""
-    head, dot, rest = key.partition(".")
-    # a name without a dot is an option: there is a model `bias`, and `bias` is one of idcf-nn's
-    return (head, rest) if dot and head in names else ("", key)
+def split_option_key(key: str, names: Container[str]) -> tuple[str, str]:
+    """Split an option key into the model it is for and the option.
+
+    With "idcf-nn" among `names`, `"idcf-nn.heads"` gives `("idcf-nn", "heads")`. A key for all
+    models has an empty first part: `"train.epochs"` gives `("", "train.epochs")`.
+    """
+    model, dot, option = key.partition(".")
+    # a key without a dot is an option even if a model has that name: `bias` is an option of idcf-nn
+    return (model, option) if dot and model in names else ("", key)
 
 
 def parse_overrides(pairs: list[str]) -> dict[str, Any]:
-    """`["heads=2", "attention=additive"]` as values: each right side is TOML, or else a string."""
-    out: dict[str, Any] = {}
+    """Parse `name=value` arguments of the command line.
+
+    Parameters
+    ----------
+    pairs
+        Such as `["heads=2", "attention=additive"]`. A value is read as TOML, or as a string where
+        it is not valid TOML.
+
+    Raises
+    ------
+    ConfigError
+        If a pair has no name or no `=`.
+    """
+    options: dict[str, Any] = {}
     for pair in pairs:
         key, sign, text = pair.partition("=")
         if not sign or not key:
             raise ConfigError(f"an override is written name=value, got {pair!r}")
         try:
-            out[key.strip()] = tomllib.loads(f"x = {text}")["x"]
+            options[key.strip()] = tomllib.loads(f"x = {text}")["x"]
         except tomllib.TOMLDecodeError:
-            out[key.strip()] = text.strip()
-    return out
+            options[key.strip()] = text.strip()
+    return options

@@ -1,11 +1,11 @@
-"""Everything this package raises on purpose.
+"""Exceptions that this package raises on purpose.
 
 * IdcfError
-  · DataError      the interactions given cannot be used
-  · ConfigError    a name or an option does not exist, or has the wrong type
-  · ColdUserError  the model cannot score a user it was not trained on
-  · ArtifactError  a saved model is missing, damaged, or of another format
-  · Overloaded     more was asked at once than can be answered soon
+  · DataError        the interactions given cannot be used
+  · ConfigError      a name or an option does not exist, or has the wrong type
+  · ColdUserError    the model cannot score a user it was not trained on
+  · ArtifactError    a saved model is missing, damaged, or of another format
+  · OverloadedError  the request queue is full
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from numbers import Integral
 
 
 class IdcfError(Exception):
-    """Base of every deliberate error in the package."""
+    """Base class of all exceptions that this package raises on purpose."""
 
 
 class DataError(IdcfError, ValueError):
@@ -35,18 +35,29 @@ class ArtifactError(IdcfError, ValueError):
     """A saved model is missing, damaged, or of another format."""
 
 
-class Overloaded(IdcfError, RuntimeError):
-    """More was asked at once than can be answered soon; try again in a moment."""
+class OverloadedError(IdcfError, RuntimeError):
+    """The request queue is full; the caller should try again in a moment."""
 
 
-def unknown(kind: str, name: str, known: Iterable[str]) -> str:
-    """The text for a name that does not exist, with the nearest one that does."""
-    names = sorted(known)
-    near = get_close_matches(name, names, n=1)
-    hint = f"did you mean {near[0]!r}? " if near else ""
+def unknown_name_message(kind: str, name: str, known_names: Iterable[str]) -> str:
+    """Error text for a name that does not exist, with the nearest known name.
+
+    Parameters
+    ----------
+    kind
+        Kind of the thing that is named, such as "model" or "column".
+    name
+        The unknown name.
+    known_names
+        The names that exist.
+    """
+    names = sorted(known_names)
+    matches = get_close_matches(name, names, n=1)
+    hint = f"did you mean {matches[0]!r}? " if matches else ""
     return f"no {kind} named {name!r}; {hint}known: {', '.join(names)}"
 
 
-def require_count(n: object) -> None:
+def require_positive_count(n: object) -> None:
+    """Raise ConfigError unless `n` is an integer of at least 1."""
     if not isinstance(n, Integral) or int(n) < 1:
         raise ConfigError(f"n must be a whole number from 1, got {n!r}")

@@ -1,82 +1,195 @@
-"""Write a folder in one step: whoever is killed leaves the old one, the new one, or none."""
+"""Read and write files: atomic writes of a file or a folder, and whole files as bytes or text.
+
+An atomic write leaves the old content or the new one, also after a crash.
+"""
 
 from __future__ import annotations
 
 import ctypes
+import gzip
 import os
 import shutil
 import uuid
-from collections.abc import Callable, Collection
+import zlib
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-from idcf.errors import ArtifactError
+from idcf.errors import ArtifactError, ConfigError, DataError
+
+
+@contextmanager
+def atomic_path(target: Path) -> Iterator[Path]:
+    """Yield a temporary path beside `target`; it replaces `target` once it is on disk.
+
+    The folder of `target` is created if it is missing. If the block raises, `target` keeps its
+    content.
+    """
+    target.parent.mkdir(parents=True, exist_ok=True)
+    temporary = _temporary_path(target)
+    try:
+        yield temporary
+        _fsync(temporary)
+        temporary.replace(target)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write_bytes(path: Path, data: bytes) -> None:
+    """Write a file atomically."""
+    with atomic_path(path) as temporary:
+        temporary.write_bytes(data)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a UTF-8 text file atomically."""
+    write_bytes(path, text.encode("utf-8"))
+
+
+def check_writable(path: Path) -> None:
+    """Raise ConfigError if a file cannot be written; called before long work begins."""
+    if path.is_dir():
+        raise ConfigError(f"{path} is a folder; give the name of a file in it")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be written ({error.strerror}); choose another") from None
+    if not os.access(path.parent, os.W_OK):
+        raise ConfigError(f"{path.parent} is not writable; choose another folder for {path.name}")
 
 
 def write_folder(
-    target: Path, write: Callable[[Path], None], *, instead_of: Collection[str]
+    target: Path, write_files: Callable[[Path], None], *, replaceable_names: Collection[str]
 ) -> None:
-    """Let `write` fill a fresh folder, which takes the place of `target` once it is on disk.
+    """Write a folder atomically: a crash leaves the old folder or the new one.
 
-    A folder that is there may hold nothing but files of the names `instead_of`.
+    Parameters
+    ----------
+    target
+        The folder. It may exist if it holds no files but those of `replaceable_names`.
+    write_files
+        Function that writes the files into the empty folder it is given.
+    replaceable_names
+        Names of files that may be deleted with the old folder.
+
+    Raises
+    ------
+    ArtifactError
+        If `target` is a file, or holds a file that is not replaceable.
     """
-    _require_replaceable(target, instead_of)
+    _require_replaceable(target, replaceable_names)
     target.parent.mkdir(parents=True, exist_ok=True)
-    fresh = target.with_name(f".{target.name}.{uuid.uuid4().hex}.part")
-    fresh.mkdir()
+    temporary = _temporary_path(target)
+    temporary.mkdir()
     try:
-        write(fresh)
-        for path in (*fresh.iterdir(), fresh):
-            _sync(path)
+        write_files(temporary)
+        for path in (*temporary.iterdir(), temporary):
+            _fsync(path)
         if target.exists():
-            _exchange(fresh, target)  # what was there is now `fresh`, and goes
+            _swap_folders(temporary, target)  # `temporary` now holds the old files
         else:
-            fresh.rename(target)
-        _sync(target.parent)
+            temporary.rename(target)
+        _fsync(target.parent)
     finally:
-        shutil.rmtree(fresh, ignore_errors=True)
+        shutil.rmtree(temporary, ignore_errors=True)
 
 
-def _require_replaceable(target: Path, names: Collection[str]) -> None:
-    """Never put a folder in the place of something else."""
+def _temporary_path(target: Path) -> Path:
+    """An unused hidden path in the folder of `target`."""
+    return target.with_name(f".{target.name}.{uuid.uuid4().hex}.part")
+
+
+def _require_replaceable(target: Path, replaceable_names: Collection[str]) -> None:
+    """Raise ArtifactError if replacing `target` would delete anything else."""
     if not target.exists():
         return
     if not target.is_dir():
         raise ArtifactError(f"{target} is a file; choose another folder")
-    strange = sorted({x.name for x in target.iterdir()} - set(names))
-    if strange:
+    other_names = sorted({x.name for x in target.iterdir()} - set(replaceable_names))
+    if other_names:
         raise ArtifactError(
-            f"{target} holds {strange[0]!r}, which would be lost; choose another folder or move "
-            "it away"
+            f"{target} holds {other_names[0]!r}, which would be lost; choose another folder or "
+            "move it away"
         )
 
 
-def _exchange(one: Path, two: Path) -> None:
-    """Swap two folders in one step where the system can, in two where it cannot."""
-    if _swapped(one, two):
+def _swap_folders(temporary: Path, target: Path) -> None:
+    """Swap two folders in one step where the system supports it, else in two renames."""
+    if _try_atomic_swap(temporary, target):
         return
-    aside = one.with_suffix(".old")
-    two.rename(aside)
+    backup = temporary.with_suffix(".old")
+    target.rename(backup)
     try:
-        one.rename(two)
+        temporary.rename(target)
     except OSError:
-        aside.rename(two)
+        backup.rename(target)
         raise
-    shutil.rmtree(aside, ignore_errors=True)
+    shutil.rmtree(backup, ignore_errors=True)
 
 
-def _swapped(one: Path, two: Path) -> bool:
-    """Linux's renameat2 with RENAME_EXCHANGE; False where it is not to be had."""
+def _try_atomic_swap(temporary: Path, target: Path) -> bool:
+    """Swap two folders by Linux's renameat2; return False where it is not available."""
     try:
-        swap = ctypes.CDLL(None, use_errno=True).renameat2
+        renameat2 = ctypes.CDLL(None, use_errno=True).renameat2
     except (AttributeError, OSError, TypeError):
         return False
-    here, exchange = -100, 2
-    return bool(swap(here, os.fsencode(one), here, os.fsencode(two), exchange) == 0)
+    cwd, exchange = -100, 2  # AT_FDCWD, RENAME_EXCHANGE
+    status = renameat2(cwd, os.fsencode(temporary), cwd, os.fsencode(target), exchange)
+    return bool(status == 0)
 
 
-def _sync(path: Path) -> None:
+def _fsync(path: Path) -> None:
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def check_file(path: Path) -> None:
+    """Raise DataError unless `path` is a file that is not empty."""
+    if not path.exists():
+        raise DataError(f"no file at {path}; check the path")
+    if not path.is_file():
+        raise DataError(f"{path} is a folder; give the path of a file in it")
+    if not path.stat().st_size:
+        raise DataError(f"{path}: the file is empty; give one with at least one interaction")
+
+
+def read_bytes(path: Path) -> bytes:
+    """Read a whole file and decompress it if it is gzipped.
+
+    Raises
+    ------
+    DataError
+        If the file is missing, empty, only white space, or truncated gzip.
+    """
+    check_file(path)
+    data = path.read_bytes()
+    if data.startswith(b"\x1f\x8b"):
+        try:
+            data = gzip.decompress(data)
+        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+            reason = str(error).lower()
+            raise DataError(f"{path}: damaged gzip ({reason}); download or copy it again") from None
+    if not data or data.isspace():
+        raise DataError(f"{path}: the file is empty; give one with at least one interaction")
+    return data
+
+
+def read_text(path: Path, encoding: str = "utf-8") -> str:
+    """Read a whole text file, gzipped or not, with `\\n` as line end and without a byte order mark.
+
+    Raises
+    ------
+    DataError
+        If the file cannot be read (see `read_bytes`) or is not text of this encoding.
+    """
+    data = read_bytes(path)
+    try:
+        text = data.decode(encoding).removeprefix("\ufeff")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        byte = f"byte 0x{data[error.start]:02x} is not {encoding}"
+        raise DataError(f"{path}, line {line}: {byte}; save the file as {encoding}") from None
+    return text.replace("\r\n", "\n")

@@ -1,5 +1,6 @@
-"""The public face: fit on a table, recommend to people who are not in it, save, load.
-Training code is imported by `fit` alone.
+"""The public class: fit on a table, recommend to users who are not in it, save, load.
+
+Training code is imported by `fit` alone, so that serving does not need it.
 """
 
 from __future__ import annotations
@@ -8,49 +9,73 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from threading import Lock
-from typing import Any, NamedTuple, Self, overload
+from typing import Any, Self, Unpack, overload
 
-import numpy as np
-import torch
-from numpy.typing import NDArray
-
-from idcf.data.history_reader import is_many, named, report
-from idcf.data.interactions import Interactions
+from idcf.data.history_reader import has_many_users, titles_by_row, warn_unknown_items
+from idcf.data.interactions import Floats, Interactions
 from idcf.data.readers import read_interactions
-from idcf.data.side_tables import beside
-from idcf.errors import ConfigError, require_count
-from idcf.inference import artifact
-from idcf.inference.artifact import Artifact
-from idcf.inference.from_factors import Biases, How, bring
-from idcf.inference.known import known
-from idcf.inference.manifest import Manifest, Wish
-from idcf.inference.new_items import grow
-from idcf.inference.onnx import export
-from idcf.inference.predictor import Asked, Desk
-from idcf.inference.why import explain, questions
-from idcf.metrics.calibration import half_width
+from idcf.data.side_tables import add_side_tables
+from idcf.errors import ConfigError, require_positive_count
+from idcf.inference.artifact import Artifact, load_artifact, save_artifact
+from idcf.inference.device import resolve_device
+from idcf.inference.explain import explain, next_questions
+from idcf.inference.from_factors import Biases, FoldInSpec, from_factors
+from idcf.inference.manifest import Manifest, RecommenderConfig
+from idcf.inference.new_items import add_items
+from idcf.inference.onnx import export_onnx
+from idcf.inference.predictor import ListOptions, Predictor, RankingQuery, TableLike
+from idcf.metrics.calibration import interval_half_width
 from idcf.models.registry import model_entry, require_option
-from idcf.results import Explanation, Predicted, Question, Recommendations
+from idcf.results import (
+    Explanation,
+    PredictionInterval,
+    Question,
+    RecommendationBatch,
+    Recommendations,
+)
 
-Array = NDArray[np.float32]
-_GROWING = Lock()  # two who add items at once would lose one another's
-
-
-class _AtWork(NamedTuple):
-    """All that answers are made of, replaced in one step: whoever has begun keeps theirs."""
-
-    found: Artifact
-    desk: Desk
-    table: Interactions | None  # trained on; nothing of it is saved
+_UPDATE_LOCK = Lock()  # serializes partial_fit_items, so that no update is lost
 
 
 class Recommender:
-    """Recommends to newcomers from their first few interactions.
+    """Recommend items to new users from their first few interactions.
 
-    Users with at least `key_threshold` interactions are the key users the model is trained on;
-    without one it is 30 (the paper's δ), or the median of the users' counts where that is less.
-    `key_users` takes fewer of them: "random" (half), "informative", or a number.
-    Options are those of the model or of its training, such as `heads=2` or `epochs=5`.
+    All methods raise DataError for input that they cannot read, such as a history or an item id,
+    and ConfigError for options out of range, before `fit`, and where the model has no such
+    ability, such as a posterior.
+
+    Parameters
+    ----------
+    model
+        Name of the model, see `idcf.all_models`. An unknown name raises ConfigError.
+    key_threshold
+        Smallest number of interactions of a key user; only key users are trained on. None: 30
+        (the paper's δ), or the median over users where that is smaller.
+    key_users
+        Which users above the threshold become key users: "threshold" (all of them), "random"
+        (half), "informative", or a number of informative users.
+    preset
+        Set of default options: "clean", or "published" for those of the paper's code.
+    seed
+        Seed of the random numbers of training.
+    device
+        Where to train: "auto" (a GPU if one is visible), "cpu" or "cuda".
+    **options
+        Options of the model or of its training, such as `heads=2` or `epochs=5`.
+
+    Examples
+    --------
+    >>> import pyarrow as pa
+    >>> from idcf import Recommender
+    >>> users, items = zip(*[(u, i) for u in range(12) for i in range(10) if (u * i) % 7 != 3])
+    >>> likes = [u % 2 == i % 2 for u, i in zip(users, items)]  # even users like even items
+    >>> ratings = [5.0 if liked else 1.0 for liked in likes]
+    >>> table = pa.table({"user_id": users, "item_id": items, "rating": ratings})
+    >>> recommender = Recommender("als", device="cpu").fit(table)
+    >>> recommender
+    <Recommender als, 10 items>
+    >>> [x.item_id % 2 for x in recommender.recommend({2: 5, 4: 5, 3: 1}, n=3)]
+    [0, 0, 0]
     """
 
     def __init__(
@@ -65,12 +90,34 @@ class Recommender:
         **options: Any,
     ) -> None:
         model_entry(model)
-        self.wish = Wish(model, options, key_threshold, key_users, preset, seed, device)
-        self._at_work: _AtWork | None = None
+        self.config = RecommenderConfig(
+            model, options, key_threshold, key_users, preset, seed, device
+        )
+        self._predictor: Predictor | None = None  # swapped as a whole; calls in flight keep theirs
 
     def __repr__(self) -> str:
-        what = f"{len(self._desk().ids):,} items" if self._at_work else "not fitted"
-        return f"<Recommender {self.wish.model}, {what}>"
+        state = f"{len(self.predictor.item_ids):,} items" if self._predictor else "not fitted"
+        return f"<Recommender {self.config.model}, {state}>"
+
+    @property
+    def predictor(self) -> Predictor:
+        """The fitted model with its item ids; raises ConfigError before `fit`."""
+        if self._predictor is None:
+            raise ConfigError("this recommender is not fitted; call fit, or use Recommender.load")
+        return self._predictor
+
+    @property
+    def artifact(self) -> Artifact:
+        """The fitted model with its manifest, item ids and titles: what `save` writes."""
+        return self.predictor.artifact
+
+    @property
+    def manifest(self) -> Manifest:
+        """Description of the model and of the data it was trained on."""
+        return self.artifact.manifest
+
+    def _set_state(self, artifact: Artifact, training_table: Interactions | None = None) -> None:
+        self._predictor = Predictor(artifact, training_table)
 
     def fit(
         self,
@@ -81,26 +128,54 @@ class Recommender:
         columns: Mapping[str, str] | None = None,
         implicit: bool | None = None,
         titles: Mapping[Any, str] | None = None,
-        measure: bool = False,
+        card_metrics: bool = False,
         progress: bool = False,
-        watcher: Callable[[str, Mapping[str, float]], None] | None = None,
+        callback: Callable[[str, Mapping[str, float]], None] | None = None,
     ) -> Self:
-        """Train on a dataframe, a file or `Interactions`. `titles` names items by their ids.
-        `users` and `items` are tables (or files) of what else is known of them: `user_id` or
-        `item_id`, and a column for each feature; a column `title` of `items` names them.
-        `measure` trains a second time, for the card's curve. A `watcher` hears of every epoch.
-        Lists go by the rating to expect; with `implicit=True`, which leaves ratings aside, by how
-        likely somebody is to take an item up, and hold far more of what they then do.
+        """Train the model on a table of interactions, and return this recommender.
+
+        Lists are ordered by expected rating or, for implicit feedback, by how likely the user
+        takes an item up, which finds far more of the items that users go on to choose.
+
+        Parameters
+        ----------
+        interactions
+            A dataframe, the path of a file, or `Interactions`, with columns user_id, item_id and,
+            unless the feedback is implicit, rating.
+        users, items
+            Tables (or paths of files) of features: user_id or item_id, and one column per feature.
+            A column title of `items` gives titles.
+        columns
+            Names of the columns in `interactions`, such as {"user_id": "customer"}.
+        implicit
+            Whether to ignore ratings. None: if there are none.
+        titles
+            {item_id: title}, instead of those of `items`.
+        card_metrics
+            Whether to train a second model, to measure the quality for new users in the model card.
+        progress
+            Whether to show a progress bar.
+        callback
+            Called as callback(stage, metrics) after each epoch, for models trained by epochs.
+
+        Raises
+        ------
+        DataError
+            If the table cannot be used, for example because it has too few key users.
+        ConfigError
+            If an option or the device does not exist, or the model reads no features.
         """
-        from idcf.training.fit import deploy
+        from idcf.training.fit import fit_artifact
 
         table = read_interactions(interactions, columns=columns, implicit=implicit)
-        more = beside(table, users, items)
-        for option in more.features:
-            require_option(self.wish.model, option)
-        wish = replace(self.wish.plus(dict.fromkeys(more.features, True)), measure=measure)
-        titled = named(table.items, more.titles if titles is None else titles)
-        self._use(deploy(wish, more, titled, progress=progress, watcher=watcher), more.table)
+        data = add_side_tables(table, users, items)
+        for option in data.feature_fields:
+            require_option(self.config.model, option)
+        defaults = dict.fromkeys(data.feature_fields, True)
+        config = replace(self.config.with_default_options(defaults), card_metrics=card_metrics)
+        item_titles = titles_by_row(table.items, data.titles if titles is None else titles)
+        artifact = fit_artifact(config, data, item_titles, progress=progress, callback=callback)
+        self._set_state(artifact, data.interactions)
         return self
 
     def partial_fit_items(
@@ -111,40 +186,117 @@ class Recommender:
         columns: Mapping[str, str] | None = None,
         titles: Mapping[Any, str] | None = None,
     ) -> Self:
-        """Learn items that came after training from a few ratings (user_id, item_id, rating), or
-        more of those that are known. Raters are known from `fit`, or by `histories`: a dict
-        {user_id: history} or a table. Whoever is being answered meanwhile gets the old model."""
-        with _GROWING:
-            work = self._work()
-            more = {"histories": histories, "columns": columns, "titles": titles}
-            self._use(*grow(work.found, work.desk.reader, work.table, interactions, **more))
+        """Add new items, or more ratings of known ones, and return this recommender.
+
+        Calls in other threads use the old model until this one returns.
+
+        Parameters
+        ----------
+        interactions, columns, titles
+            The new ratings, as for `fit`.
+        histories
+            The other ratings of users who are not in the table of `fit`: {user_id: history}, or a
+            table with a column user_id. A loaded model needs them for all users.
+
+        Raises
+        ------
+        ConfigError
+            If the model cannot add items.
+        ColdUserError
+            If the history of a user who rated an item is not known.
+
+        Examples
+        --------
+        >>> import numpy as np, pyarrow as pa
+        >>> from idcf.testing.synthetic import checkerboard
+        >>> table = checkerboard(30, 12, np.random.default_rng(0))  # users u0 ..., items i0 ...
+        >>> recommender = Recommender(device="cpu", sweeps=8, burn_in=2).fit(table)
+        >>> ratings = pa.table({"user_id": ["u0"], "item_id": ["new"], "rating": [5.0]})
+        >>> recommender.partial_fit_items(ratings)
+        <Recommender idcf-bayes, 13 items>
+        """
+        with _UPDATE_LOCK:
+            self._predictor = add_items(
+                self.predictor, interactions, histories=histories, columns=columns, titles=titles
+            )
         return self
 
     def save(self, folder: str | Path) -> Path:
-        """Write the model, its item ids and titles; see `idcf.inference.artifact`."""
-        return artifact.save(self._fitted(), folder)
+        """Save the model, its item ids and titles into a folder, and return the folder.
+
+        No user ids and no histories are saved. A model in the folder is replaced; see
+        `idcf.inference.artifact`.
+
+        Raises
+        ------
+        ArtifactError
+            If the folder holds anything but a saved model.
+
+        Examples
+        --------
+        >>> import tempfile
+        >>> model = Recommender.from_factors([[2], [1], [-1]], item_ids="abc", implicit=True)
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     Recommender.load(model.save(f"{folder}/model"))
+        <Recommender als, 3 items>
+        """
+        return save_artifact(self.artifact, folder)
 
     def export_onnx(self, path: str | Path) -> Path:
-        """Write history → vector → scores as one ONNX file; see `idcf.inference.onnx`."""
-        return export(self._fitted(), path)
+        """Write the model as an ONNX file, and return its path; see `idcf.inference.onnx`.
+
+        Raises
+        ------
+        ConfigError
+            If the model has no ONNX form, or a package for ONNX is missing.
+        """
+        return export_onnx(self.artifact, path)
 
     @classmethod
     def load(cls, folder: str | Path, *, device: str = "cpu") -> Self:
-        """Read what `save` wrote; refused with a reason where it is not whole."""
-        if device not in ("auto", "cpu", "cuda"):
-            raise ConfigError(f"device must be auto, cpu or cuda, got {device!r}")
-        return cls._of(artifact.load(folder), device)
+        """Load a model that `save` wrote; its scores are the same to the last bit.
+
+        There are no training histories in it, so that `recommend(users=...)` is not possible.
+
+        Parameters
+        ----------
+        folder
+            Folder of the saved model.
+        device
+            Where to compute: "auto" (a GPU if one is visible), "cpu" or "cuda".
+
+        Raises
+        ------
+        ArtifactError
+            If the folder is missing, damaged or of another format.
+        ConfigError
+            If the device does not exist.
+        """
+        resolve_device(device)  # before the files are read, which takes longer
+        return cls.from_artifact(load_artifact(folder), device=device)
 
     @classmethod
-    def _of(cls, found: Artifact, device: str) -> Self:
-        m = found.manifest
-        known = {"preset": m.preset, "seed": m.seed, "device": device, **m.options}
-        delta, chosen = m.data.key_threshold, m.data.chosen
-        out = cls(m.model, key_threshold=delta, key_users=chosen, **known)
-        cuda = device == "cuda" or (device == "auto" and torch.cuda.is_available())
-        found.model.to("cuda" if cuda else "cpu")
-        out._use(found)
-        return out
+    def from_artifact(cls, artifact: Artifact, *, device: str = "cpu") -> Self:
+        """Make a recommender of a model in memory, without training histories.
+
+        Parameters
+        ----------
+        artifact
+            The model with its manifest, item ids and titles.
+        device
+            Where to move the model, as for `load`.
+
+        Examples
+        --------
+        >>> model = Recommender.from_factors([[2], [1], [-1]], item_ids="abc", implicit=True)
+        >>> Recommender.from_artifact(model.artifact)
+        <Recommender als, 3 items>
+        """
+        artifact.model.to(resolve_device(device))
+        recommender = cls(artifact.manifest.model)
+        recommender.config = artifact.manifest.config(device)
+        recommender._set_state(artifact)
+        return recommender
 
     @classmethod
     def from_factors(
@@ -157,53 +309,92 @@ class Recommender:
         item_bias: Any = None,
         user_bias: Any = None,
         mean: float = 0.0,
-        scale: tuple[float, float] = (1.0, 5.0),
+        rating_range: tuple[float, float] = (1.0, 5.0),
         titles: Mapping[Any, str] | None = None,
         reg: float = 0.5,
         alpha: float = 10.0,
     ) -> Self:
-        """Put the new-user step on factors trained elsewhere: items [I, D], and where at hand
-        users [U, D], to whom the prior of newcomers is fitted. `reg` is how much the prior weighs;
-        `alpha` the confidence of an interaction, where no users are given. See
-        `idcf.inference.from_factors`."""
-        biases = Biases(item_bias, user_bias, mean)
-        how = How(implicit, reg, alpha, scale)
-        return cls._of(bring(items, users, item_ids, biases, how, titles), "cpu")
+        """Make a recommender for new users of factors that were trained elsewhere.
 
-    def embed(self, history: Any = None, *, features: Any = None) -> Array:
-        """The vector of a newcomer [D], or of each of a list or table of them [B, D]."""
-        desk, many = self._desk(), is_many(history)
-        reads = desk.reads(history, features)[1] if many else [desk.read(history, features)]
-        report(reads)
-        vectors = desk.embed(reads)
-        return vectors if many else vectors[0]
+        The vector of a new user is solved for; see `idcf.inference.from_factors`.
+
+        Parameters
+        ----------
+        items
+            Item factors [I, D].
+        users
+            User factors [U, D], to which the prior of new users is fitted. None: a ridge penalty.
+        item_ids, titles
+            Item ids, one per row of `items`, and {item_id: title}.
+        implicit
+            Whether the factors were trained on implicit feedback.
+        item_bias, user_bias, mean
+            Biases [I] and [U], and the mean of the ratings.
+        rating_range
+            Lowest and highest rating.
+        reg
+            Weight of the prior; for ratings, the variance of their noise.
+        alpha
+            Confidence of an interaction of implicit feedback, if no users are given.
+
+        Examples
+        --------
+        >>> model = Recommender.from_factors([[2], [1], [-1]], item_ids="abc", implicit=True)
+        >>> model.recommend(["a"], n=1)[0].item_id
+        'b'
+        """
+        biases = Biases(item_bias, user_bias, mean)
+        spec = FoldInSpec(implicit, reg, alpha, rating_range)
+        return cls.from_artifact(from_factors(items, users, item_ids, biases, spec, titles))
+
+    def embed(self, history: Any = None, *, features: Any = None) -> Floats:
+        """Return the embedding [D] of one new user, or [B, D] of several.
+
+        Parameters
+        ----------
+        history, features
+            One user or several, as for `recommend`.
+
+        Examples
+        --------
+        >>> model = Recommender.from_factors([[2], [1], [-1]], item_ids="abc", implicit=True)
+        >>> model.embed([["a"], ["a", "b"]]).shape
+        (2, 2)
+        """
+        predictor, has_many = self.predictor, has_many_users(history)
+        if has_many:
+            _, new_users = predictor.read_new_users(history, features)
+        else:
+            new_users = [predictor.read_new_user(history, features)]
+        warn_unknown_items(new_users)
+        vectors = predictor.embed(new_users)
+        return vectors if has_many else vectors[0]
 
     @overload
     def recommend(
         self,
-        history: Mapping[Any, float] | None = None,
+        history: Mapping[Any, float] | list[tuple[Any, Any]] | list[str] | list[int] | None = None,
         *,
-        n: int = 10,
-        filter_seen: bool = True,
-        candidates: Iterable[Any] | None = None,
-        exclude: Iterable[Any] | None = None,
         features: Mapping[str, Any] | None = None,
-        std: bool = False,
+        **options: Unpack[ListOptions],
     ) -> Recommendations: ...
 
     @overload
     def recommend(
         self,
-        history: Any = None,
+        history: Sequence[Mapping[Any, float]] | Sequence[list[Any]] | TableLike,
         *,
-        users: Any = None,
-        n: int = 10,
-        filter_seen: bool = True,
-        candidates: Iterable[Any] | None = None,
-        exclude: Iterable[Any] | None = None,
-        features: Any = None,
-        std: bool = False,
-    ) -> Any: ...
+        features: Sequence[Mapping[str, Any] | None] | None = None,
+        **options: Unpack[ListOptions],
+    ) -> RecommendationBatch: ...
+
+    @overload
+    def recommend(self, *, users: str | int, **options: Unpack[ListOptions]) -> Recommendations: ...
+
+    @overload
+    def recommend(
+        self, *, users: list[Any] | tuple[Any, ...], **options: Unpack[ListOptions]
+    ) -> RecommendationBatch: ...
 
     def recommend(
         self,
@@ -215,86 +406,193 @@ class Recommender:
         candidates: Iterable[Any] | None = None,
         exclude: Iterable[Any] | None = None,
         features: Any = None,
-        std: bool = False,
-    ) -> Any:
-        """The n best items for a newcomer; an empty history gets what is popular, or what people
-        of these `features` like: a dict, where the model was fitted with `users`.
+        return_std: bool = False,
+    ) -> Recommendations | RecommendationBatch:
+        """Return the n best items for one user, or a batch of such lists for several users.
 
-        A list of histories, a table with a column `user_id`, or a list of known `users` gets
-        `Answers`: a list of such lists, and `to_table()`. Items of the history are left out
-        unless `filter_seen` is off. `std` asks a posterior model how sure it is of each: the
-        standard deviation of the rating.
+        Parameters
+        ----------
+        history
+            For one user {item_id: rating}, a list of (item_id, rating) or, for implicit feedback, a
+            list of item ids. For several users a list of dicts or lists, or a table with a column
+            user_id. An empty history gets popular items, or those liked by users of its features.
+        users
+            Instead of a history: the id, or a list of ids, of users in the table of `fit`.
+        n
+            Number of items.
+        filter_seen
+            Whether to leave out the items of the history.
+        candidates, exclude
+            Ids of the only items that may be recommended, and of items that may not.
+        features
+            {name: value} if the model was fitted with `users`; a list of them for several users.
+        return_std
+            Whether to add the standard deviation of each rating, if the model has a posterior.
+
+        Raises
+        ------
+        ColdUserError
+            If the model cannot score new users, or was not trained on one of the `users`.
+
+        Examples
+        --------
+        >>> model = Recommender.from_factors([[2], [1], [-1]], item_ids="abc", implicit=True)
+        >>> [x.item_id for x in model.recommend(["a"])]
+        ['b', 'c']
+        >>> model.recommend([["a"], ["c"]], n=1).to_table()["item_id"].to_pylist()
+        ['b', 'b']
         """
-        desk = self._desk()
-        require_count(n)
+        predictor = self.predictor
+        require_positive_count(n)
         if users is not None and (history is not None or features is not None):
             raise ConfigError("give either a history (and features) or users, not both")
-        filters = desk.filters(candidates, exclude, filter_seen)
+        filters = predictor.make_filters(candidates, exclude, filter_seen)
         if users is not None:
-            return known(*self._work(), users, n, filters, std)
-        if not is_many(history):
-            return desk.one(Asked(desk.read(history, features), n, filters, std))
-        who, reads = desk.reads(history, features)
-        return desk.many(reads, n, filters, who, std)
+            if isinstance(users, str) or not isinstance(users, Iterable):
+                return predictor.recommend_known([users], n, filters, return_std)[0]
+            return predictor.recommend_known(list(users), n, filters, return_std)
+        if not has_many_users(history):
+            new_user = predictor.read_new_user(history, features)
+            return predictor.recommend([RankingQuery(new_user, n, filters, return_std)])[0]
+        user_ids, new_users = predictor.read_new_users(history, features)
+        queries = [
+            RankingQuery(new_user, n, filters, return_std, user_id)
+            for new_user, user_id in zip(new_users, user_ids, strict=True)
+        ]
+        return predictor.recommend(queries, min_batch=1)
 
-    def predict(self, history: Any, items: Iterable[Any], *, features: Any = None) -> Array:
-        """The score of each of the items for one newcomer."""
-        return self._predict(history, items, features, sure=False)[0]
+    def predict(self, history: Any, items: Iterable[Any], *, features: Any = None) -> Floats:
+        """Return the score of each of some items for one new user.
+
+        Parameters
+        ----------
+        history, features
+            One user, as for `recommend`.
+        items
+            Item ids.
+
+        Examples
+        --------
+        >>> model = Recommender.from_factors([[2], [1], [-1]], item_ids="abc", implicit=False)
+        >>> score_b, score_c = model.predict({"a": 5.0}, ["b", "c"]).tolist()
+        >>> score_b > score_c
+        True
+        """
+        return self._predict(history, items, features, return_std=False)[0]
 
     def predict_interval(
-        self, history: Any, items: Iterable[Any], level: float = 0.9, *, features: Any = None
-    ) -> Predicted:
-        """As `predict`, with the interval that the rating lies in with this probability."""
-        scores, std = self._predict(history, items, features, sure=True)
-        half = half_width(level) * std
-        return Predicted(scores, std, scores - half, scores + half)
+        self,
+        history: Any,
+        items: Iterable[Any],
+        confidence_level: float = 0.9,
+        *,
+        features: Any = None,
+    ) -> PredictionInterval:
+        """Predict ratings of some items for one new user, with intervals.
+
+        Parameters
+        ----------
+        history, features
+            One user, as for `recommend`.
+        items
+            Item ids.
+        confidence_level
+            Probability that a rating lies in its interval.
+
+        Raises
+        ------
+        ConfigError
+            If the model has no posterior.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from idcf.testing.synthetic import checkerboard
+        >>> table = checkerboard(30, 12, np.random.default_rng(0))
+        >>> recommender = Recommender(device="cpu", sweeps=8, burn_in=2).fit(table)
+        >>> interval = recommender.predict_interval({"i2": 5, "i3": 1}, ["i4"])
+        >>> interval.low.item() < interval.score.item() < interval.high.item()
+        True
+        """
+        scores, std = self._predict(history, items, features, return_std=True)
+        half = interval_half_width(confidence_level) * std
+        return PredictionInterval(scores, std, scores - half, scores + half)
 
     def _predict(
-        self, history: Any, items: Iterable[Any], features: Any, sure: bool
-    ) -> tuple[Array, Array]:
-        desk = self._desk()
-        read = desk.read(history, features)
-        report([read])
-        return desk.predict(read, items, sure)
+        self, history: Any, items: Iterable[Any], features: Any, return_std: bool
+    ) -> tuple[Floats, Floats]:
+        """Return scores and, if requested, standard deviations of some items."""
+        predictor = self.predictor
+        new_user = predictor.read_new_user(history, features)
+        warn_unknown_items([new_user])
+        return predictor.predict(new_user, items, return_std)
 
     def similar_items(self, item: Any, n: int = 10) -> Recommendations:
-        """The items most like this one; the score is their likeness."""
-        require_count(n)
-        return self._desk().similar(item, n)
+        """Return the n items most similar to one item; the score is the similarity.
+
+        Examples
+        --------
+        >>> model = Recommender.from_factors([[2], [1], [-1]], item_ids="abc", implicit=True)
+        >>> [x.item_id for x in model.similar_items("a")]
+        ['b', 'c']
+        """
+        require_positive_count(n)
+        return self.predictor.similar_items(item, n)
 
     def explain(self, history: Any, item: Any, *, features: Any = None) -> Explanation:
-        """Why this item is recommended: which of their own items, which cohorts of key users."""
-        desk = self._desk()
-        return explain(desk, desk.read(history, features), desk.reader.row(item))
+        """Explain the score of one item for one new user by the history and by similar key users.
+
+        Parameters
+        ----------
+        history, features
+            One user, as for `recommend`.
+        item
+            Item id.
+
+        Examples
+        --------
+        >>> model = Recommender.from_factors([[2], [1], [-1]], item_ids="abc", implicit=False)
+        >>> reasons = model.explain({"a": 5.0, "c": 3.0}, "b").reasons
+        >>> [x.item_id for x in reasons]  # the largest effect first
+        ['a', 'c']
+        """
+        predictor = self.predictor
+        new_user = predictor.read_new_user(history, features)
+        return explain(predictor, new_user, predictor.history_reader.item_row(item))
 
     def next_question(
-        self, history: Any = None, n: int = 5, *, candidates: Any = None, features: Any = None
+        self,
+        history: Any = None,
+        n: int = 5,
+        *,
+        candidates: Iterable[Any] | None = None,
+        features: Any = None,
     ) -> list[Question]:
-        """The items whose answer would tell most about a newcomer, the best first. Whether they
-        know an item is guessed, unless `candidates` are given: items that they do know."""
-        require_count(n)
-        return questions(self._desk(), self._desk().read(history, features), n, candidates)
+        """Return the n items whose ratings would say most about a new user, best first.
 
-    @property
-    def desk(self) -> Desk:
-        """The fitted model with its ids and titles: what a server reads and answers with."""
-        return self._desk()
+        Parameters
+        ----------
+        history, features
+            One user, as for `recommend`; items of the history are not asked about.
+        candidates
+            Ids of items that the user knows, the only ones to ask about. None: all items, weighted
+            by how likely a user knows them.
 
-    @property
-    def about(self) -> Manifest:
-        """What the model is, and what it was trained on."""
-        return self._fitted().manifest
+        Raises
+        ------
+        ConfigError
+            If the model has no posterior.
 
-    def _use(self, found: Artifact, table: Interactions | None = None) -> None:
-        self._at_work = _AtWork(found, Desk(found), table)
-
-    def _work(self) -> _AtWork:
-        if self._at_work is None:
-            raise ConfigError("this recommender is not fitted; call fit, or use Recommender.load")
-        return self._at_work
-
-    def _fitted(self) -> Artifact:
-        return self._work().found
-
-    def _desk(self) -> Desk:
-        return self._work().desk
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from idcf.testing.synthetic import checkerboard
+        >>> table = checkerboard(30, 12, np.random.default_rng(0))
+        >>> recommender = Recommender(device="cpu", sweeps=8, burn_in=2).fit(table)
+        >>> [x.item_id for x in recommender.next_question({"i2": 5}, candidates=["i2", "i3"])]
+        ['i3']
+        """
+        require_positive_count(n)
+        predictor = self.predictor
+        new_user = predictor.read_new_user(history, features)
+        return next_questions(predictor, new_user, n, candidates)

@@ -1,4 +1,7 @@
-"""What people are told: recommendations, predictions, reasons and questions, in outside ids."""
+"""Result types of the public API: recommendations, predictions, explanations and questions.
+
+All ids are the caller's own item and user ids. Nothing here depends on a model.
+"""
 
 from __future__ import annotations
 
@@ -12,40 +15,62 @@ Floats = NDArray[np.float32]
 
 
 class Recommendation(NamedTuple):
+    """One item of a recommendation list."""
+
     item_id: Any
-    score: float  # the expected rating, or the larger the better where there are no ratings
+    score: float  # expected rating; for implicit feedback any scale, larger is better
     rank: int  # 1 is the best
     title: str | None = None
-    std: float | None = None  # of the score, from a model that has a posterior
-    source: str = "relation"  # how it came about: posterior, relation, features, popular
+    std: float | None = None  # standard deviation of the rating, if requested and available
+    source: str = "relation"  # origin of the score: posterior, relation, features or popular
 
 
 class Recommendations(list[Recommendation]):
-    """A plain list, best first. `unknown_items`: what in the history the model has never seen."""
+    """Recommendations for one user, best first.
+
+    Parameters
+    ----------
+    recommendations
+        The items of the list.
+    unknown_items
+        Item ids of the history that the model does not know; they were ignored.
+    user_id
+        Id of the user, or None if the caller gave none.
+    """
 
     def __init__(
         self,
-        rows: Iterable[Recommendation] = (),
+        recommendations: Iterable[Recommendation] = (),
         unknown_items: Sequence[Hashable] = (),
         user_id: Hashable = None,
     ) -> None:
-        super().__init__(rows)
+        super().__init__(recommendations)
         self.unknown_items, self.user_id = tuple(unknown_items), user_id
 
 
-class Answers(list[Recommendations]):
-    """A plain list, one answer for each person asked about."""
+class RecommendationBatch(list[Recommendations]):
+    """Recommendations for several users, in the order in which the users were given."""
 
     def to_table(self) -> Any:
-        """An Arrow table of user_id, item_id, score, rank, std, source; best first for each
-        person. People without a name are numbered from 0."""
+        """Return all lists as one Arrow table.
+
+        Returns
+        -------
+        pyarrow.Table
+            Columns user_id, item_id, score, rank, std and source. Rows are ordered by user, then
+            by rank. Users without an id are numbered from 0.
+        """
         import pyarrow as pa
 
-        who = [n if x.user_id is None else x.user_id for n, x in enumerate(self) for _ in x]
-        rows = [x for answer in self for x in answer]
+        user_ids = [
+            position if x.user_id is None else x.user_id
+            for position, x in enumerate(self)
+            for _ in x
+        ]
+        rows = [row for recommendations in self for row in recommendations]
         return pa.table(
             {
-                "user_id": pa.array(who),
+                "user_id": pa.array(user_ids),
                 "item_id": pa.array([x.item_id for x in rows]),
                 "score": pa.array([x.score for x in rows], pa.float32()),
                 "rank": pa.array([x.rank for x in rows], pa.int32()),
@@ -56,41 +81,44 @@ class Answers(list[Recommendations]):
 
 
 class Reason(NamedTuple):
-    """An item of the newcomer's own, and what their score of the item in question owes to it."""
+    """An item of the user's history and its effect on the explained score."""
 
     item_id: Any
     title: str | None
     rating: float
-    effect: float  # the score with this item in the history, less the score without it
+    effect: float  # score with this item in the history minus the score without it
 
 
 class Cohort(NamedTuple):
-    """Key users who were listened to: never fewer than five, never a single person."""
+    """A group of at least five key users that resemble the user."""
 
     size: int
-    weight: float  # their share of the attention
-    likes: tuple[str, ...]  # titles (or ids) of what they have in common
+    weight: float  # share of the user's resemblance; over all cohorts the sum is 1
+    liked_titles: tuple[str, ...]  # titles, or else ids, of items the cohort has in common
 
 
 class Explanation(NamedTuple):
+    """The score of one item for one user, and where it comes from."""
+
     item_id: Any
     title: str | None
     score: float
-    std: float | None = None
-    reasons: tuple[Reason, ...] = ()  # the largest effect first
-    cohorts: tuple[Cohort, ...] = ()
+    std: float | None = None  # standard deviation of the rating, if the model has a posterior
+    reasons: tuple[Reason, ...] = ()  # largest absolute effect first
+    cohorts: tuple[Cohort, ...] = ()  # largest weight first
+    unknown_items: tuple[Hashable, ...] = ()  # items of the history that the model does not know
 
 
 class Question(NamedTuple):
-    """An item to ask a newcomer about."""
+    """An item to ask a new user about."""
 
     item_id: Any
     title: str | None
-    gain: float  # the larger, the more the answer is expected to tell
+    expected_gain: float  # expected reduction of the variance of the user's ratings
 
 
-class Predicted(NamedTuple):
-    """What is expected of each item, and the interval that the rating should lie in."""
+class PredictionInterval(NamedTuple):
+    """Predicted ratings of several items with intervals; each field has one value per item."""
 
     score: Floats
     std: Floats

@@ -1,7 +1,7 @@
-"""One seed becomes any number of named, independent streams.
+"""Named, independent random streams from one seed.
 
-A stream depends on the seed and on its names alone, never on what was drawn before: a run that
-resumes at epoch 7 draws what an uninterrupted run drew there, on any machine.
+A stream depends on the seed and its labels only, not on earlier draws: a training run that resumes
+at epoch 7 draws the numbers that an uninterrupted run draws there, on any machine.
 """
 
 from __future__ import annotations
@@ -11,16 +11,17 @@ import hashlib
 import numpy as np
 
 
-def stream(seed: int, *names: str | int) -> np.random.Generator:
-    """The generator of this seed and these names."""
-    return np.random.Generator(np.random.PCG64(_digest(seed, names)))
+def random_stream(seed: int, *labels: str | int) -> np.random.Generator:
+    """Generator of a seed and labels, such as `random_stream(seed, "epoch", 7)`."""
+    return np.random.Generator(np.random.PCG64(_digest(seed, labels)))
 
 
-def derive(seed: int, *names: str | int) -> int:
-    """A seed for a library that wants a number of its own (63 bits)."""
-    return _digest(seed, names) >> 65
+def derive_seed(seed: int, *labels: str | int) -> int:
+    """Integer seed (63 bits) of a seed and labels, for a library with its own generator."""
+    return _digest(seed, labels) >> 65
 
 
-def _digest(seed: int, names: tuple[str | int, ...]) -> int:
-    text = "\x1f".join([str(int(seed)), *map(str, names)])
+def _digest(seed: int, labels: tuple[str | int, ...]) -> int:
+    """First 128 bits of the SHA-256 digest of seed and labels."""
+    text = "\x1f".join([str(int(seed)), *map(str, labels)])
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:16], "little")

@@ -1,28 +1,94 @@
-"""The few shapes that travel between rooms.
+"""Data structures that several packages exchange: histories, users, batches, embeddings, domain.
+
+A `History` is what users rated. A `Ragged` holds any other rows of different lengths, such as the
+raters of each item. Functions that need neither ratings nor items accept both: `RaggedRows`.
 
 Shape letters used in the whole package:
 B users in a batch, M rows to score, K candidate items per row, D embedding size,
-N stored entries of all histories together, U users, I items, L rating levels.
+N stored entries of all histories together, U users, I items, L rating levels,
+R rows of a ragged array.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple, Self
+from typing import Generic, NamedTuple, Protocol, Self, TypeVar
 
 import torch
 from torch import Tensor
 
+LossTerms = dict[str, Tensor]  # named scalars, whose sum a gradient step minimizes
+Values = TypeVar("Values", Tensor, None)
+
+
+class RaggedRows(Protocol):
+    """R rows of different lengths that point at something: a `Ragged`, or a `History`."""
+
+    @property
+    def indices(self) -> Tensor:
+        """The index that each stored entry points at, integers [N]."""
+
+    @property
+    def offsets(self) -> Tensor:
+        """The position of the first entry of each row and, last, N: int64 [R + 1]."""
+
+    def lengths(self) -> Tensor:
+        """Number of entries of each row, int64 [R]."""
+
+    def owner(self) -> Tensor:
+        """Row that each stored entry belongs to, int64 [N]."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ragged(Generic[Values]):
+    """R rows of different lengths as a CSR array, without padding.
+
+    The entries of row r are `indices[offsets[r]:offsets[r + 1]]` and the values at these positions.
+    A `Ragged[Tensor]` has a value for each entry, a `Ragged[None]` has none. Where one is stored or
+    returned it is written what the rows and the indices are.
+    """
+
+    indices: Tensor  # int64 or int32 [N]
+    values: Values  # float [N], or None
+    offsets: Tensor  # int64 [R + 1]
+
+    @staticmethod
+    def empty(n_rows: int) -> Ragged[Tensor]:
+        """Rows without entries."""
+        return Ragged(
+            torch.empty(0, dtype=torch.int64),
+            torch.empty(0),
+            torch.zeros(n_rows + 1, dtype=torch.int64),
+        )
+
+    def lengths(self) -> Tensor:
+        """Number of entries of each row, int64 [R]."""
+        return self.offsets.diff()
+
+    def owner(self) -> Tensor:
+        """Row that each stored entry belongs to, int64 [N]."""
+        return _owner(self.offsets, len(self.indices))
+
+    def to(self, device: torch.device) -> Ragged[Values]:
+        """A copy on `device`."""
+        indices, offsets = (x.to(device, non_blocking=True) for x in (self.indices, self.offsets))
+        values = None if self.values is None else self.values.to(device, non_blocking=True)
+        return Ragged(indices, values, offsets)
+
 
 class History(NamedTuple):
-    """Ragged rated items of B users, CSR style: no padding, so no padding to mask."""
+    """Rated items of B users as a ragged (CSR) array, without padding.
+
+    The entries of user b are `items[offsets[b]:offsets[b + 1]]` and the values at these positions.
+    """
 
     items: Tensor  # int64 [N]
-    values: Tensor  # float32 [N]: the rating, or 1 where there are no ratings
+    values: Tensor  # float32 [N]: the rating, or 1 for implicit feedback
     offsets: Tensor  # int64 [B + 1]
 
     @classmethod
     def empty(cls, users: int, device: torch.device | None = None) -> Self:
+        """Histories without entries for `users` users."""
         return cls(
             torch.empty(0, dtype=torch.int64, device=device),
             torch.empty(0, device=device),
@@ -30,31 +96,47 @@ class History(NamedTuple):
         )
 
     def lengths(self) -> Tensor:
+        """Number of entries of each user, int64 [B]."""
         return self.offsets.diff()
 
     def owner(self) -> Tensor:
-        """Row of each stored entry, int64 [N]."""
-        rows = torch.arange(len(self.offsets) - 1, device=self.offsets.device)
-        return rows.repeat_interleave(self.lengths(), output_size=len(self.items))
+        """Index b of the user that each stored entry belongs to, int64 [N]."""
+        return _owner(self.offsets, len(self.items))
 
     def to(self, device: torch.device) -> History:
+        """A copy on `device`."""
         return History(*(x.to(device, non_blocking=True) for x in self))
 
+    @property
+    def indices(self) -> Tensor:
+        """The items: what the entries point at, as in every `RaggedRows`."""
+        return self.items
 
-class Read(NamedTuple):
-    """What a model takes from B histories that no weight in training can change."""
+    def as_ragged(self) -> Ragged[Tensor]:
+        """The histories as B rows that point at items."""
+        return Ragged(self.items, self.values, self.offsets)
 
-    query: Tensor  # [B, Q]
+
+def _owner(offsets: Tensor, n_entries: int) -> Tensor:
+    """Return the row that each of the entries [N] of a CSR array belongs to."""
+    rows = torch.arange(len(offsets) - 1, device=offsets.device)
+    return rows.repeat_interleave(offsets.diff(), output_size=n_entries)
+
+
+class EncodedHistory(NamedTuple):
+    """Inputs that IDCF derives from B histories; none of them depends on a trained weight."""
+
+    query: Tensor  # [B, Q]: d_u'
     owner: Tensor  # int64 [N]: History.owner
-    share: Tensor  # [B]: what a sum of residuals is multiplied by to be a bias
-    silent: Tensor | None  # bool [B, 1], where anybody has no history
+    bias_scale: Tensor  # [B]: factor that turns a sum of residuals into a shrunken bias
+    empty_history: Tensor | None  # bool [B, 1]; None if no user has an empty history
 
 
 @dataclass(frozen=True, slots=True)
 class Users:
-    """What is known of B users when they are scored."""
+    """B users to score: their rows in the training table, histories and features."""
 
-    ids: Tensor  # int64 [B]; -1 for a user never seen in training
+    ids: Tensor  # int64 [B]; -1 for a user who was not in the training table
     history: History
     features: Tensor | None = None  # float32 [B, F]
 
@@ -62,10 +144,11 @@ class Users:
         return len(self.ids)
 
     def anonymous(self) -> Self:
-        """The same people, known only by what they did: how an inductive model must see them."""
+        """A copy with all ids set to -1, which is the input of an inductive model."""
         return type(self)(torch.full_like(self.ids, -1), self.history, self.features)
 
     def to(self, device: torch.device) -> Users:
+        """A copy on `device`."""
         features = None if self.features is None else self.features.to(device)
         ids = self.ids.to(device, non_blocking=True)
         return Users(ids, self.history.to(device), features)
@@ -73,66 +156,99 @@ class Users:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Rows to score. A user stands here once, however many of the rows are theirs."""
+    """M rows to score. Each user is stored once, whatever the number of their rows."""
 
     users: Users  # B of them
-    owner: Tensor  # int64 [M]: which of the users each row belongs to
+    owner: Tensor  # int64 [M]: index into `users` of the user each row belongs to
     items: Tensor  # int64 [M, K]
     labels: Tensor  # float32 [M, K]
-    of_rows: int = 0  # rows of the whole batch, where this is one process's share of it
-    of_users: int = 0
+    # size of the whole batch where this is the share of one of several processes, else 0
+    n_global_rows: int = 0
+    n_global_users: int = 0
 
     def to(self, device: torch.device) -> Batch:
+        """A copy on `device`, or the batch itself if it is there already."""
         if self.items.device == device:
             return self
         owner, items, labels = (
             x.to(device, non_blocking=True) for x in (self.owner, self.items, self.labels)
         )
-        return Batch(self.users.to(device), owner, items, labels, self.of_rows, self.of_users)
+        return Batch(
+            self.users.to(device), owner, items, labels, self.n_global_rows, self.n_global_users
+        )
 
     @property
     def n_rows(self) -> int:
-        return self.of_rows or len(self.items)
+        """Number of rows in the batch of all processes: the denominator of a mean loss."""
+        return self.n_global_rows or len(self.items)
 
     @property
     def n_users(self) -> int:
-        return self.of_users or len(self.users)
+        """Number of users in the batch of all processes."""
+        return self.n_global_users or len(self.users)
 
 
-class Embedded(NamedTuple):
+class Embeddings(NamedTuple):
+    """Vectors and biases of users or of items."""
+
     vector: Tensor  # [..., D]
     bias: Tensor  # [...]
 
-    def view(self, shape: torch.Size) -> Embedded:
-        return Embedded(self.vector.view(*shape, -1), self.bias.view(shape))
+    def view(self, shape: torch.Size) -> Embeddings:
+        """The embeddings with leading dimensions `shape`."""
+        return Embeddings(self.vector.view(*shape, -1), self.bias.view(shape))
 
-    def take(self, rows: Tensor) -> Embedded:
-        return Embedded(self.vector.index_select(0, rows), self.bias.index_select(0, rows))
+    def take(self, rows: Tensor) -> Embeddings:
+        """The embeddings of these rows."""
+        return Embeddings(self.vector.index_select(0, rows), self.bias.index_select(0, rows))
 
 
 @dataclass(frozen=True, slots=True)
 class Domain:
-    """All a model may know of the training data when it is built."""
+    """Facts about the training data that a model may use when it is built."""
 
     n_users: int
     n_items: int
     mean: float  # of the ratings; 0 for implicit feedback
     levels: tuple[float, ...]  # the rating values that occur; (1,) for implicit feedback
     implicit: bool
-    raters: History  # for each item, the users who rated it: I rows
+    raters: Ragged[Tensor]  # I rows: for each item the users who rated it, with their ratings
     n_user_features: int = 0
     item_features: Tensor | None = None  # [I, F]
 
 
-def pick(history: History, rows: Tensor, total: int | None = None) -> History:
-    """The histories of some of the users, in the order asked for. Who knows how many entries they
-    have together says so: then nobody waits for a GPU to count them."""
-    lengths = history.lengths()[rows]
-    offsets = torch.zeros(len(rows) + 1, dtype=torch.int64, device=rows.device)
-    torch.cumsum(lengths, 0, out=offsets[1:])
-    shift = history.offsets[rows] - offsets[:-1]
-    total = int(offsets[-1]) if total is None else total
-    index = torch.arange(total, device=rows.device) + shift.repeat_interleave(
-        lengths, output_size=total
+def select_rows(ragged: Ragged[Values], rows: Tensor) -> Ragged[Values]:
+    """Select some rows of a ragged array, in the order of `rows` int64 [R']."""
+    entries, offsets = _entries_of_rows(ragged.offsets, rows, None)
+    values = None if ragged.values is None else ragged.values[entries]
+    return Ragged(ragged.indices[entries], values, offsets)
+
+
+def select_histories(history: History, rows: Tensor, n_entries: int | None = None) -> History:
+    """Select the histories of some users, in the order of `rows`.
+
+    Parameters
+    ----------
+    history
+        Histories of all users.
+    rows
+        int64 [B'], users to select.
+    n_entries
+        Total number of entries of the selected users. If it is known, pass it: otherwise it is
+        read back from the device, which waits for a GPU.
+    """
+    entries, offsets = _entries_of_rows(history.offsets, rows, n_entries)
+    return History(history.items[entries], history.values[entries], offsets)
+
+
+def _entries_of_rows(offsets: Tensor, rows: Tensor, n_entries: int | None) -> tuple[Tensor, Tensor]:
+    """Return the positions of the entries of some rows of a CSR array, and their new offsets."""
+    lengths = offsets.diff()[rows]
+    new_offsets = torch.zeros(len(rows) + 1, dtype=torch.int64, device=rows.device)
+    torch.cumsum(lengths, 0, out=new_offsets[1:])
+    shift = offsets[rows] - new_offsets[:-1]
+    n_entries = int(new_offsets[-1]) if n_entries is None else n_entries
+    entries = torch.arange(n_entries, device=rows.device) + shift.repeat_interleave(
+        lengths, output_size=n_entries
     )
-    return History(history.items[index], history.values[index], offsets)
+    return entries, new_offsets

@@ -1,4 +1,4 @@
-"""The benchmarks run, on small worlds, and write what they promise."""
+"""The benchmarks run on small data and write their reports."""
 
 from __future__ import annotations
 
@@ -16,22 +16,24 @@ FOLDER = Path(__file__).resolve().parents[2] / "benchmarks"
 
 @pytest.fixture
 def scaling(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """The module `benchmarks/scaling.py`."""
     monkeypatch.syspath_prepend(str(FOLDER))
     return importlib.import_module("scaling")
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run `benchmarks/run.py` in its own process."""
     command = [sys.executable, str(FOLDER / "run.py"), *arguments]
     return subprocess.run(command, capture_output=True, text=True)
 
 
-def test_quick_run_writes_figures_report_and_picture(tmp_path: Path) -> None:
-    done = run("--quick", "--only", "adaption,scaling", "--out", str(tmp_path))
-    assert done.returncode == 0, done.stderr
-    found = json.loads((tmp_path / "latest.json").read_text(encoding="utf-8"))
-    assert all({*x} == {"name", "value", "unit", "higher_is_better"} for x in found)
-    values = {x["name"]: x["value"] for x in found}
-    assert len(values) == len(found)
+def test_a_quick_run_writes_figures_report_and_picture(tmp_path: Path) -> None:
+    process = run("--quick", "--only", "adaption,scaling", "--out", str(tmp_path))
+    assert process.returncode == 0, process.stderr
+    measurements = json.loads((tmp_path / "latest.json").read_text(encoding="utf-8"))
+    assert all({*x} == {"name", "value", "unit", "higher_is_better"} for x in measurements)
+    values = {x["name"]: x["value"] for x in measurements}
+    assert len(values) == len(measurements)
     assert values["adaption epoch, 256 users a step, speed-up"] > 0
     assert values["adaption epoch, 256 rows a step, speed-up"] > 0
     assert values["time to best validation RMSE, ours"] > 0
@@ -43,21 +45,21 @@ def test_quick_run_writes_figures_report_and_picture(tmp_path: Path) -> None:
     assert "torch" in text
     (picture,) = tmp_path.glob("*.png")
     assert picture.name in text
-    assert not [*tmp_path.glob("*.part")]
+    assert not [*tmp_path.glob("*.part"), *tmp_path.glob(".*")]
 
 
-def test_an_unknown_part_is_named(tmp_path: Path) -> None:
-    done = run("--only", "speed", "--out", str(tmp_path / "never"))
-    assert done.returncode == 2
-    assert "no part called speed; there are adaption, serving, peers, scaling" in done.stderr
-    assert not (tmp_path / "never").exists()
+def test_an_unknown_part_is_an_error(tmp_path: Path) -> None:
+    process = run("--only", "speed", "--out", str(tmp_path / "reports"))
+    assert process.returncode == 2
+    assert "no part named speed; known: adaption, serving, peers, scaling" in process.stderr
+    assert not (tmp_path / "reports").exists()
 
 
-def test_fits_of_known_curves(scaling: ModuleType) -> None:
+def test_the_fit_of_a_line_and_of_a_parabola(scaling: ModuleType) -> None:
     rows = [100, 200, 300, 400]
-    squared, exponent = scaling.fits(rows, [0.2, 0.4, 0.6, 0.8])
-    assert squared == pytest.approx(1)
+    r_squared, exponent = scaling.fit_line(rows, [0.2, 0.4, 0.6, 0.8])
+    assert r_squared == pytest.approx(1)
     assert exponent == pytest.approx(1)
-    squared, exponent = scaling.fits(rows, [x**2 for x in rows])
-    assert squared < 1
+    r_squared, exponent = scaling.fit_line(rows, [x**2 for x in rows])
+    assert r_squared < 1
     assert exponent == pytest.approx(2)

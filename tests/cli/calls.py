@@ -1,8 +1,9 @@
-"""The command line, called from within."""
+"""Call the command line inside the test process."""
 
 from __future__ import annotations
 
 import sys
+import warnings
 from typing import Any
 
 import pytest
@@ -13,17 +14,22 @@ from idcf.cli import app, main
 OPTIONS = ("--model", "als", "--key-threshold", "15", "--device", "cpu")
 
 
-def call(*words: str, code: int = 0) -> str:
-    done = CliRunner().invoke(app, list(words), catch_exceptions=False)
-    assert done.exit_code == code, done.output
-    return done.stdout
+def call(*arguments: str, code: int = 0) -> str:
+    """Run a command, check its exit code and return its standard output."""
+    result = CliRunner().invoke(app, list(arguments), catch_exceptions=False)
+    assert result.exit_code == code, result.output
+    return result.stdout
 
 
-def refused(monkeypatch: pytest.MonkeyPatch, capsys: Any, *words: str) -> tuple[int, str]:
-    monkeypatch.setattr(sys, "argv", ["idcf", *words])
+def call_with_error(
+    monkeypatch: pytest.MonkeyPatch, capsys: Any, *arguments: str
+) -> tuple[int, str]:
+    """Run a command that fails; return its exit code and its standard error."""
+    monkeypatch.setattr(sys, "argv", ["idcf", *arguments])
+    monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)
     with pytest.raises(SystemExit) as stop:
         main()
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert "Traceback" not in said.err
-    return int(str(stop.value.code)), said.err
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert "Traceback" not in output.err
+    return int(str(stop.value.code)), output.err

@@ -1,4 +1,4 @@
-"""Dataframes of every kind, and one clear error for each way to get a column wrong."""
+"""Dataframes of every library, and one clear error for each kind of bad column."""
 
 from __future__ import annotations
 
@@ -38,6 +38,7 @@ TABLES = [
 
 
 def rows(table: Interactions) -> list[tuple[Any, ...]]:
+    """(user id, item id, rating, time) of each row of a table."""
     time = [None] * len(table) if table.time is None else table.time.tolist()
     users = [table.users.ids[u] for u in table.user]
     items = [table.items.ids[i] for i in table.item]
@@ -56,14 +57,23 @@ def test_interactions_pass_through() -> None:
     assert read_interactions(table) is table
 
 
+def test_interactions_become_implicit_on_request() -> None:
+    table = read_interactions(pd.DataFrame(COLUMNS))
+    implicit = read_interactions(table, implicit=True)
+    assert implicit.implicit
+    assert implicit.rating.tolist() == [1.0, 1.0, 1.0]
+    assert not table.implicit, "the table given is not changed"
+    assert read_interactions(implicit, implicit=True) is implicit
+
+
 @pytest.mark.parametrize("make", [pd.DataFrame, pl.DataFrame, pa.table])
 def test_columns_may_have_other_names(make: Any) -> None:
-    names = {"user_id": "who", "item_id": "what", "rating": "stars", "timestamp": "when"}
+    names = {"user_id": "reader", "item_id": "book", "rating": "stars", "timestamp": "date"}
     table = make({names[k]: v for k, v in COLUMNS.items()})
     assert rows(read_interactions(table, columns=names)) == EXPECTED
 
 
-def test_ratings_of_one_stay_explicit_unless_told() -> None:
+def test_ratings_of_one_stay_explicit_by_default() -> None:
     frame = pd.DataFrame({"user_id": [1, 2], "item_id": [1, 1], "rating": [1.0, 1.0]})
     assert not read_interactions(frame).implicit
     assert read_interactions(frame, implicit=True).implicit
@@ -111,7 +121,7 @@ def test_days_without_hours_are_times_too() -> None:
     assert table.time.tolist() == [86400, 172800]
 
 
-def test_users_and_items_that_occur_once_are_welcome() -> None:
+def test_users_and_items_that_occur_once_are_accepted() -> None:
     table = read_interactions(pd.DataFrame({"user_id": ["a"], "item_id": ["x"], "rating": [3]}))
     assert len(table) == 1
 
@@ -143,17 +153,19 @@ def test_bad_tables_get_one_clear_error(make: Any, change: Any, message: str) ->
         read_interactions(make(COLUMNS | change))
 
 
-def test_negative_counts_are_refused_for_implicit_feedback_only() -> None:
+def test_negative_counts_are_rejected_for_implicit_feedback_only() -> None:
     frame = pd.DataFrame(COLUMNS | {"rating": [1, -2, 3]})
     with pytest.raises(DataError, match=r"row 1, column 'rating': -2.0 is negative; .*implicit"):
         read_interactions(frame, implicit=True)
     assert read_interactions(frame).rating.tolist() == [1, -2, 3]
 
 
-def test_a_missing_column_names_the_nearest_and_the_way_out() -> None:
+def test_a_missing_column_names_the_nearest_and_the_remedy() -> None:
     frame = pd.DataFrame(COLUMNS).rename(columns={"item_id": "itemId"})
-    way = r"pandas table: no column named 'item_id'; did you mean 'itemId'\?.*columns=\{'item_id'"
-    with pytest.raises(DataError, match=way):
+    message = (
+        r"pandas table: no column named 'item_id'; did you mean 'itemId'\?.*columns=\{'item_id'"
+    )
+    with pytest.raises(DataError, match=message):
         read_interactions(frame)
     with pytest.raises(DataError, match="no column named 'stars'"):
         read_interactions(pd.DataFrame(COLUMNS), columns={"rating": "stars"})
@@ -170,6 +182,6 @@ def test_a_rating_column_that_was_probably_meant_is_mentioned() -> None:
 
 
 @pytest.mark.parametrize("source", [3, {"user_id": [1]}, pl.LazyFrame(COLUMNS)])
-def test_what_is_no_table_is_refused(source: Any) -> None:
+def test_a_source_that_is_not_a_table_is_rejected(source: Any) -> None:
     with pytest.raises(DataError, match=f"cannot read interactions from {type(source).__name__}"):
         read_interactions(source)

@@ -1,4 +1,4 @@
-"""The table itself against slow, obvious references."""
+"""The table of interactions against slow, obvious references."""
 
 from __future__ import annotations
 
@@ -7,7 +7,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from idcf.data.interactions import Interactions, Vocab, encode, group, ragged
+from idcf.data.interactions import (
+    Interactions,
+    Vocab,
+    align_vocabularies,
+    encode_ids,
+    group_rows_by_key,
+    offsets_from_lengths,
+    recode_ids,
+    slice_index,
+)
 from idcf.errors import DataError
 
 settings.register_profile("idcf", deadline=None)  # a busy machine is not a failure
@@ -27,23 +36,24 @@ def small(seed: int, users: int = 5, items: int = 7) -> Interactions:
 @given(SEEDS)
 def test_history_equals_a_loop_over_rows(seed: int) -> None:
     table = small(seed)
-    asked = np.array([3, 0, -1, 3, 4])
-    history = table.history(asked)
-    at = history.offsets.tolist()
-    for n, user in enumerate(asked.tolist()):
+    users = np.array([3, 0, -1, 3, 4])
+    history = table.history(users)
+    offsets = history.offsets.tolist()
+    for n, user in enumerate(users.tolist()):
         rows = [r for r in range(len(table)) if table.user[r] == user]
-        assert history.items[at[n] : at[n + 1]].tolist() == table.item[rows].tolist()
-        assert history.values[at[n] : at[n + 1]].tolist() == table.rating[rows].tolist()
+        entries = slice(offsets[n], offsets[n + 1])
+        assert history.items[entries].tolist() == table.item[rows].tolist()
+        assert history.values[entries].tolist() == table.rating[rows].tolist()
 
 
 @given(SEEDS)
 def test_domain_lists_the_raters_of_each_item(seed: int) -> None:
     table = small(seed)
     domain = table.domain()
-    at = domain.raters.offsets.tolist()
+    offsets = domain.raters.offsets.tolist()
     for item in range(domain.n_items):
         expected = [u for u, i in zip(table.user, table.item, strict=True) if i == item]
-        assert domain.raters.items[at[item] : at[item + 1]].tolist() == expected
+        assert domain.raters.indices[offsets[item] : offsets[item + 1]].tolist() == expected
     assert domain.mean == pytest.approx(sum(table.rating.tolist()) / len(table))
     assert domain.levels == tuple(sorted(set(table.rating.tolist())))
 
@@ -51,13 +61,13 @@ def test_domain_lists_the_raters_of_each_item(seed: int) -> None:
 @given(SEEDS)
 def test_counts_and_selection(seed: int) -> None:
     table = small(seed)
-    assert table.counts().tolist() == [sum(table.user == u) for u in range(5)]
+    assert table.user_counts().tolist() == [sum(table.user == u) for u in range(5)]
     assert table.item_counts().tolist() == [sum(table.item == i) for i in range(7)]
-    mine = table.of(np.array([1, 2]))
-    assert set(mine.user.tolist()) <= {1, 2}
-    assert len(mine) == sum(np.isin(table.user, [1, 2]))
-    rest = table.where(~np.isin(table.user, [1, 2]))
-    assert sorted(mine.plus(rest).item.tolist()) == sorted(table.item.tolist())
+    selected = table.for_users(np.array([1, 2]))
+    assert set(selected.user.tolist()) <= {1, 2}
+    assert len(selected) == sum(np.isin(table.user, [1, 2]))
+    others = table.where(~np.isin(table.user, [1, 2]))
+    assert sorted(selected.concat(others).item.tolist()) == sorted(table.item.tolist())
 
 
 def test_implicit_domain_has_one_level_and_no_mean() -> None:
@@ -69,7 +79,7 @@ def test_implicit_domain_has_one_level_and_no_mean() -> None:
 
 
 def test_encode_sorts_so_file_order_does_not_matter() -> None:
-    vocab, rows = encode(np.array(["b", "a", "b"]))
+    vocab, rows = encode_ids(np.array(["b", "a", "b"]))
     assert vocab.ids == ("a", "b")
     assert rows.tolist() == [1, 0, 1]
     assert vocab.row("b") == 1
@@ -77,7 +87,7 @@ def test_encode_sorts_so_file_order_does_not_matter() -> None:
     assert vocab.rows(["b", "x"]).tolist() == [1, -1]
 
 
-def test_vocab_refuses_duplicates_and_compares_by_ids() -> None:
+def test_vocab_rejects_duplicates_and_compares_by_ids() -> None:
     with pytest.raises(DataError, match="1 duplicate ids"):
         Vocab(["a", "a"])
     assert Vocab([1, 2]) == Vocab((1, 2))
@@ -87,7 +97,16 @@ def test_vocab_refuses_duplicates_and_compares_by_ids() -> None:
 
 def test_joining_tables_of_two_vocabularies_is_an_error() -> None:
     with pytest.raises(DataError, match="one vocabulary"):
-        small(0).plus(small(0))
+        small(0).concat(small(0))
+
+
+def test_vocabularies_that_do_not_fit_are_rejected() -> None:
+    with_text = Interactions.from_columns(np.array(["a"]), np.array([1]))
+    with_integers = Interactions.from_columns(np.array([1]), np.array([1]))
+    with pytest.raises(DataError, match="user ids are strings in one table and integers"):
+        align_vocabularies(with_text, with_integers)
+    with pytest.raises(DataError, match="user 'a' is not in the vocabulary"):
+        recode_ids(with_text, with_integers.users, with_integers.items)
 
 
 def test_no_rows_is_an_error() -> None:
@@ -101,15 +120,20 @@ def test_repr_says_what_it_is() -> None:
 
 @given(st.lists(st.integers(0, 3), max_size=20))
 def test_group_is_a_stable_sort(keys: list[int]) -> None:
-    order, start = group(np.array(keys, np.int64), 4)
+    order, start = group_rows_by_key(np.array(keys, np.int64), 4)
     assert order.tolist() == sorted(range(len(keys)), key=lambda r: keys[r])
     assert np.diff(start).tolist() == [keys.count(k) for k in range(4)]
 
 
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 4)), max_size=8))
-def test_ragged_lays_slices_end_to_end(slices: list[tuple[int, int]]) -> None:
+def test_slice_index_lays_slices_end_to_end(slices: list[tuple[int, int]]) -> None:
     start = np.array([a for a, _ in slices], np.int64)
     length = np.array([n for _, n in slices], np.int64)
-    index, offsets = ragged(start, length)
+    index, offsets = slice_index(start, length)
     assert index.tolist() == [a + k for a, n in slices for k in range(n)]
     assert offsets.tolist() == [0, *np.cumsum(length).tolist()]
+
+
+def test_offsets_of_no_rows_are_one_zero() -> None:
+    assert offsets_from_lengths([]).tolist() == [0]
+    assert offsets_from_lengths([2, 0, 3]).tolist() == [0, 2, 2, 5]

@@ -1,4 +1,4 @@
-"""Files of every kind read the same, and each way to get one wrong has one clear error."""
+"""Files of every format read the same, and each kind of bad file has one clear error."""
 
 from __future__ import annotations
 
@@ -7,14 +7,13 @@ import re
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
 from idcf.data.columns import DataWarning
 from idcf.data.interactions import Interactions
-from idcf.data.readers import align, read_interactions, read_split, recode
+from idcf.data.readers import read_interactions, read_table, read_train_test
 from idcf.errors import DataError
 
 COLUMNS: dict[str, list[Any]] = {
@@ -27,13 +26,14 @@ COLUMNS: dict[str, list[Any]] = {
 CSV = "user_id,item_id,rating,timestamp\nb,20,4,7\na,10,3,8\nb,10,5,9\n"
 
 
-def written(folder: Path, name: str, text: str, encoding: str = "utf-8") -> Path:
+def write_file(folder: Path, name: str, text: str, encoding: str = "utf-8") -> Path:
     path = folder / name
     path.write_bytes(text.encode(encoding))
     return path
 
 
 def rows(table: Interactions) -> list[tuple[Any, ...]]:
+    """(user id, item id, rating, time) of each row of a table."""
     time = [None] * len(table) if table.time is None else table.time.tolist()
     users = [table.users.ids[u] for u in table.user]
     items = [table.items.ids[i] for i in table.item]
@@ -44,7 +44,7 @@ EXPECTED = [("b", 20, 4.0, 7), ("a", 10, 3.0, 8), ("b", 10, 5.0, 9)]
 
 
 def as_csv(folder: Path) -> Path:
-    return written(folder, "x.csv", CSV)
+    return write_file(folder, "x.csv", CSV)
 
 
 def as_gzip(folder: Path) -> Path:
@@ -53,17 +53,17 @@ def as_gzip(folder: Path) -> Path:
 
 
 def as_tsv(folder: Path) -> Path:
-    return written(folder, "x.tsv", CSV.replace(",", "\t"))
+    return write_file(folder, "x.tsv", CSV.replace(",", "\t"))
 
 
 def as_windows(folder: Path) -> Path:
-    return written(folder, "x.csv", "\ufeff" + CSV.replace("\n", "\r\n"))
+    return write_file(folder, "x.csv", "\ufeff" + CSV.replace("\n", "\r\n"))
 
 
 def as_quoted(folder: Path) -> Path:
     head = '"user_id",text,item_id,rating,timestamp\n'
     body = '"b","two\nlines",20,4,7\n\na,"a, b",10,3,8\nb,,10,5,9\n'
-    return written(folder, "x.csv", head + body)
+    return write_file(folder, "x.csv", head + body)
 
 
 def as_parquet(folder: Path) -> Path:
@@ -73,7 +73,9 @@ def as_parquet(folder: Path) -> Path:
 
 def as_atomic(folder: Path) -> Path:
     text = "user_id:token\titem_id:token\trating:float\ttimestamp:float\tother:token_seq\n"
-    return written(folder, "x.inter", text + "b\t20\t4\t7.0\tp q\na\t10\t3\t8\t\nb\t10\t5\t9\tr\n")
+    return write_file(
+        folder, "x.inter", text + "b\t20\t4\t7.0\tp q\na\t10\t3\t8\t\nb\t10\t5\t9\tr\n"
+    )
 
 
 FILES = [as_csv, as_gzip, as_tsv, as_windows, as_quoted, as_parquet, as_atomic]
@@ -89,7 +91,7 @@ def test_every_kind_of_file_reads_the_same(make: Any, tmp_path: Path) -> None:
 
 
 def test_no_rating_column_is_implicit_feedback(tmp_path: Path) -> None:
-    table = read_interactions(written(tmp_path, "x.csv", "user_id,item_id\na,1\nb,2\n"))
+    table = read_interactions(write_file(tmp_path, "x.csv", "user_id,item_id\na,1\nb,2\n"))
     assert table.implicit
     assert rows(table) == [("a", 1, 1.0, None), ("b", 2, 1.0, None)]
     with pytest.raises(DataError, match="no column named 'rating'"):
@@ -98,13 +100,13 @@ def test_no_rating_column_is_implicit_feedback(tmp_path: Path) -> None:
 
 def test_text_ids_are_integers_only_where_all_are_written_so(tmp_path: Path) -> None:
     text = "user_id,item_id\n007,1\n8,10\n9,-2\n"
-    table = read_interactions(written(tmp_path, "x.csv", text))
+    table = read_interactions(write_file(tmp_path, "x.csv", text))
     assert table.users.ids == ("007", "8", "9")
     assert table.items.ids == (-2, 1, 10)
 
 
 def test_the_last_of_repeated_pairs_is_kept(tmp_path: Path) -> None:
-    path = written(tmp_path, "x.csv", "user_id,item_id,rating\na,1,1\nb,1,2\na,1,3\na,1,4\n")
+    path = write_file(tmp_path, "x.csv", "user_id,item_id,rating\na,1,1\nb,1,2\na,1,3\na,1,4\n")
     with pytest.warns(DataWarning, match=r"x.csv: 2 rows repeat a \(user, item\) pair"):
         table = read_interactions(path)
     assert rows(table) == [("b", 1, 2.0, None), ("a", 1, 4.0, None)]
@@ -130,25 +132,25 @@ BAD_CSV = {
 
 @pytest.mark.parametrize("text", BAD_CSV)
 def test_bad_csv_gets_one_clear_error(text: str, tmp_path: Path) -> None:
-    path = written(tmp_path, "x.csv", text)
+    path = write_file(tmp_path, "x.csv", text)
     with pytest.raises(DataError, match=re.escape(str(path)) + ".*" + BAD_CSV[text]):
         read_interactions(path)
 
 
-def test_a_file_that_is_not_there_or_cannot_be_told(tmp_path: Path) -> None:
+def test_a_missing_file_and_an_unknown_format(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"no file at .*nothing.csv"):
         read_interactions(tmp_path / "nothing.csv")
     with pytest.raises(DataError, match=r"x.doc: the format cannot be told .*\.csv"):
-        read_interactions(written(tmp_path, "x.doc", "a"))
+        read_interactions(write_file(tmp_path, "x.doc", "a"))
     (tmp_path / "folder.csv").mkdir()
     with pytest.raises(DataError, match="is a folder"):
         read_interactions(tmp_path / "folder.csv")
 
 
 def test_truncated_gzip(tmp_path: Path) -> None:
-    whole = gzip.compress(CSV.encode() * 100)
+    packed = gzip.compress(CSV.encode() * 100)
     for name in ("x.csv.gz", "x.data"):
-        (tmp_path / name).write_bytes(whole[: len(whole) // 2])
+        (tmp_path / name).write_bytes(packed[: len(packed) // 2])
         with pytest.raises(DataError, match=rf"{name}: damaged gzip .*again"):
             read_interactions(tmp_path / name)
 
@@ -164,27 +166,47 @@ def test_damaged_parquet(tmp_path: Path) -> None:
 
 
 def test_text_of_another_encoding_names_the_line(tmp_path: Path) -> None:
-    path = written(tmp_path, "x.csv", "user_id,item_id\na,1\né,2\n", "latin-1")
+    path = write_file(tmp_path, "x.csv", "user_id,item_id\na,1\né,2\n", "latin-1")
     with pytest.raises(DataError, match=r"line 3: byte 0xe9 is not utf-8"):
         read_interactions(path)
 
 
-def test_a_split_of_ones_own_shares_a_vocabulary(tmp_path: Path) -> None:
-    train = written(tmp_path, "a.csv", "user_id,item_id,rating\na,1,2\nb,1,3\na,2,4\n")
-    test = written(tmp_path, "b.csv", "user_id,item_id,rating\nc,3,2\na,2,5\n")
+def test_train_and_test_file_share_a_vocabulary(tmp_path: Path) -> None:
+    train = write_file(tmp_path, "a.csv", "user_id,item_id,rating\na,1,2\nb,1,3\na,2,4\n")
+    test = write_file(tmp_path, "b.csv", "user_id,item_id,rating\nc,3,2\na,2,5\n")
     with pytest.warns(DataWarning, match="1 .* pairs are in both train and test"):
-        one, two = read_split(train, test)
-    assert one.users is two.users
-    assert one.users.ids == ("a", "b", "c")
-    assert one.items.ids == (1, 2, 3)
-    assert [r[:3] for r in rows(one)] == [("a", 1, 2.0), ("b", 1, 3.0)]
-    assert [r[:3] for r in rows(two)] == [("c", 3, 2.0), ("a", 2, 5.0)]
+        train_table, test_table = read_train_test(train, test)
+    assert train_table.users is test_table.users
+    assert train_table.users.ids == ("a", "b", "c")
+    assert train_table.items.ids == (1, 2, 3)
+    assert [r[:3] for r in rows(train_table)] == [("a", 1, 2.0), ("b", 1, 3.0)]
+    assert [r[:3] for r in rows(test_table)] == [("c", 3, 2.0), ("a", 2, 5.0)]
 
 
-def test_vocabularies_that_do_not_fit_are_refused() -> None:
-    one = read_interactions(pd.DataFrame({"user_id": ["a"], "item_id": [1]}))
-    two = read_interactions(pd.DataFrame({"user_id": [1], "item_id": [1]}))
-    with pytest.raises(DataError, match="user ids are strings in one table and integers"):
-        align(one, two)
-    with pytest.raises(DataError, match="user 'a' is not in the vocabulary"):
-        recode(one, two.users, two.items)
+@pytest.mark.parametrize("name", ["x.csv", "x.tsv", "x.csv.gz"])
+def test_read_table_keeps_ids_as_text(name: str, tmp_path: Path) -> None:
+    text = 'user_id,item_id,age,zip\n007,1,30,01234\n8,2,,"1\n2"\n'
+    text = text.replace(",", "\t") if "tsv" in name else text
+    data = text.encode()
+    path = tmp_path / name
+    path.write_bytes(gzip.compress(data) if name.endswith("gz") else data)
+    table = read_table(path, text_columns=["zip"])
+    assert table.to_pydict() == {
+        "user_id": ["007", "8"],
+        "item_id": ["1", "2"],
+        "age": [30, None],
+        "zip": ["01234", "1\n2"],
+    }
+
+
+def test_read_table_keeps_the_types_of_parquet(tmp_path: Path) -> None:
+    assert read_table(as_parquet(tmp_path)).to_pydict() == COLUMNS
+
+
+def test_read_table_names_what_is_wrong(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"no file at .*nothing.csv"):
+        read_table(tmp_path / "nothing.csv")
+    with pytest.raises(DataError, match=r"line 3: expected 2 fields .* found 3"):
+        read_table(write_file(tmp_path, "x.csv", "item_id,title\n1,A\n2,B,C\n"))
+    with pytest.raises(DataError, match="not a whole Parquet file"):
+        read_table(write_file(tmp_path, "x.parquet", "text"))

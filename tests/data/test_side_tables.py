@@ -1,4 +1,4 @@
-"""Tables of users and items beside the interactions, in whatever form they come."""
+"""Side tables of users and items in every accepted form."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from idcf.data.interactions import Interactions, Vocab
-from idcf.data.side_tables import beside, read_side
+from idcf.data.side_tables import add_side_tables, read_side_table
 from idcf.errors import DataError
 
 FRAME = pd.DataFrame(
@@ -46,42 +46,46 @@ FORMS: list[Callable[[pd.DataFrame, Path], Any]] = [
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("ids", [[1, 2, 3, 4], ["1", "2", "3", "4"]])
-def test_every_form_says_the_same(form: Callable[..., Any], ids: list[Any], tmp_path: Path) -> None:
-    want, _ = read_side(FRAME, "user").encode(Vocab([1, 2, 3, 4]))
-    found, encoding = read_side(form(FRAME, tmp_path), "user").encode(Vocab(ids))
-    np.testing.assert_allclose(found, want)
-    assert not found[3].any()
-    assert found[:3].any(1).all()
-    assert encoding.names == ["age", "jobs"]
+def test_every_form_reads_the_same(
+    form: Callable[..., Any], ids: list[Any], tmp_path: Path
+) -> None:
+    expected, _ = read_side_table(FRAME, "user").encode(Vocab([1, 2, 3, 4]))
+    features, encoder = read_side_table(form(FRAME, tmp_path), "user").encode(Vocab(ids))
+    np.testing.assert_allclose(features, expected)
+    assert not features[3].any()
+    assert features[:3].any(1).all()
+    assert encoder.feature_names == ["age", "jobs"]
 
 
-def test_zeros_of_an_id_are_kept(tmp_path: Path) -> None:
+def test_an_id_keeps_its_leading_zeros(tmp_path: Path) -> None:
     path = tmp_path / "users.csv"
     path.write_text("user_id,age\n007,30\n7,20\n01,25\n")
-    found, _ = read_side(path, "user").encode(Vocab(["007", "01", "7"]))
-    assert np.argsort(found[:, 0]).tolist() == [2, 1, 0]
+    features, _ = read_side_table(path, "user").encode(Vocab(["007", "01", "7"]))
+    assert np.argsort(features[:, 0]).tolist() == [2, 1, 0]
 
 
 def test_a_column_of_lists_is_words() -> None:
     table = pa.table({"item_id": list("abcd"), "genres": [["x", "y"], ["x"], ["y", "x"], ["y"]]})
-    found, encoding = read_side(table, "item").encode(Vocab(list("abcd")))
-    assert encoding.columns[0].words == ("x", "y")
-    assert (found[:, 0] > 0).tolist() == [True, True, True, False]
+    features, encoder = read_side_table(table, "item").encode(Vocab(list("abcd")))
+    assert encoder.columns[0].words == ("x", "y")
+    assert (features[:, 0] > 0).tolist() == [True, True, True, False]
 
 
-def test_titles_are_names_and_not_features() -> None:
+def test_titles_are_not_features() -> None:
     table = Interactions.from_columns(np.array([0, 1]), np.array([5, 6]), np.ones(2))
     names = pd.DataFrame({"item_id": ["5", "6"], "title": ["Five", None]})
-    found = beside(table, None, names)
-    assert (found.titles, found.features, found.table) == ({"5": "Five"}, (), table)
-    found = beside(table, None, names.assign(year=[1990, 2000]))
-    assert found.features == ("item_features",)
-    assert found.table.item_features is not None
-    assert found.table.item_features.shape[0] == 2
+    enriched = add_side_tables(table, None, names)
+    assert enriched.titles == {"5": "Five"}
+    assert enriched.feature_fields == ()
+    assert enriched.interactions is table
+    enriched = add_side_tables(table, None, names.assign(year=[1990, 2000]))
+    assert enriched.feature_fields == ("item_features",)
+    assert enriched.interactions.item_features is not None
+    assert enriched.interactions.item_features.shape[0] == 2
 
 
 @pytest.mark.parametrize(
-    ("table", "says"),
+    ("table", "message"),
     [
         (FRAME.rename(columns={"user_id": "uid"}), "users: no column named 'user_id'"),
         (FRAME[:0], "the table has no rows"),
@@ -93,6 +97,6 @@ def test_titles_are_names_and_not_features() -> None:
         ("nowhere.csv", "nowhere.csv"),
     ],
 )
-def test_tables_that_cannot_be_used(table: Any, says: str) -> None:
-    with pytest.raises(DataError, match=says):
-        read_side(table, "user").encode(Vocab([1, 2, 3]))
+def test_tables_that_cannot_be_used(table: Any, message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        read_side_table(table, "user").encode(Vocab([1, 2, 3]))

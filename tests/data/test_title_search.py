@@ -1,4 +1,4 @@
-"""Titles as people type them."""
+"""Search by title: case, accents, word order and spelling mistakes."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import time
 
 import pytest
 
-from idcf.data.title_search import Titles, either, fold
+from idcf.data.title_search import TitleIndex, join_alternatives, normalize_text
 
 NAMES = [
     "Toy Story (1995)", "Toy Story 2 (1999)", "Matrix, The (1999)", "Amélie (2001)", None,
     "Godfather, The (1972)", "Godfather: Part II, The (1974)", "Toys (1992)", "Straße (1954)",
 ]  # fmt: skip
-TITLES = Titles([f"i{n}" for n in range(len(NAMES))], NAMES)
+TITLES = TitleIndex([f"i{n}" for n in range(len(NAMES))], NAMES)
 
 
 @pytest.mark.parametrize(
@@ -33,32 +33,31 @@ TITLES = Titles([f"i{n}" for n in range(len(NAMES))], NAMES)
     ],
 )
 def test_search(text: str, rows: list[int]) -> None:
-    found = TITLES.search(text)
-    assert found[: len(rows)] == rows
+    assert TITLES.search(text)[: len(rows)] == rows
 
 
-def test_find_is_exact_but_for_case_and_accents() -> None:
-    assert TITLES.find("toy story (1995)") == 0
-    assert TITLES.find(" AMELIE (2001) ") == 3
-    assert TITLES.find("i2") == 2
-    assert TITLES.find("toy story") is None
+def test_find_exact_ignores_case_and_accents() -> None:
+    assert TITLES.find_exact("toy story (1995)") == 0
+    assert TITLES.find_exact(" AMELIE (2001) ") == 3
+    assert TITLES.find_exact("i2") == 2
+    assert TITLES.find_exact("toy story") is None
 
 
-def test_nothing_typed_and_nothing_like_it() -> None:
+def test_an_empty_text_and_a_text_like_no_title() -> None:
     assert TITLES.search("", 3) == [0, 1, 2]
     assert TITLES.search("  !? ", 2) == [0, 1]
     assert TITLES.search("qqqqzzzz") == []
-    assert Titles([], []).search("toy") == []
+    assert TitleIndex([], []).search("toy") == []
 
 
-def test_words_of_an_error() -> None:
-    assert either(["a"]) == "'a'"
-    assert either(["a", "b", "c"]) == "'a', 'b' or 'c'"
-    assert fold("ÀÉß") == "aess"
+def test_join_alternatives_and_normalize_text() -> None:
+    assert join_alternatives(["a"]) == "'a'"
+    assert join_alternatives(["a", "b", "c"]) == "'a', 'b' or 'c'"
+    assert normalize_text("ÀÉß") == "aess"
 
 
 def test_a_large_catalogue_is_searched_in_milliseconds() -> None:
-    large = Titles(
+    large = TitleIndex(
         range(50_000), [f"Film number {n} of many ({1900 + n % 100})" for n in range(50_000)]
     )
     best = 1.0

@@ -1,4 +1,4 @@
-"""Which rows are held out, how the split is called, and the reference numbers on real data."""
+"""Which rows are held out, the name of the split, and reference values on real datasets."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from idcf.data.interactions import Interactions, Vocab
 from idcf.errors import DataError
 from idcf.evaluation import protocol
 from idcf.evaluation.protocol import open_dataset, standard_split
-from idcf.evaluation.run import Plan, evaluate
+from idcf.evaluation.run import EvaluationPlan, evaluate
 
 REAL = os.environ.get("IDCF_DATA", "")
 real = pytest.mark.skipif(
@@ -22,84 +22,88 @@ real = pytest.mark.skipif(
 )
 
 
-def table(users: int = 20, each: int = 15, implicit: bool = False) -> Interactions:
-    user = np.repeat(np.arange(users), each)
-    item = np.tile(np.arange(each), users)
+def table(users: int = 20, items: int = 15, implicit: bool = False) -> Interactions:
+    """Every user with every item, rated 1."""
+    user = np.repeat(np.arange(users), items)
+    item = np.tile(np.arange(items), users)
     rating = np.ones(len(user), np.float32)
-    return Interactions(Vocab(range(users)), Vocab(range(each)), user, item, rating, None, implicit)
+    return Interactions(
+        Vocab(range(users)), Vocab(range(items)), user, item, rating, None, implicit
+    )
 
 
-def rows(data: Interactions) -> set[tuple[int, int]]:
+def pairs(data: Interactions) -> set[tuple[int, int]]:
+    """The (user, item) pairs of a table."""
     return set(zip(data.user.tolist(), data.item.tolist(), strict=True))
 
 
-@pytest.mark.parametrize(("name", "share"), [("mine.csv", 0.1), ("ml-100k", 0.2)])
-def test_ratings_are_held_out_at_random(name: str, share: float) -> None:
-    data = Dataset(name, table(), None, None, {}, 12)
-    split, how = standard_split(data)
-    assert how == f"random-{share:.0%}-seed0, delta=12"
+@pytest.mark.parametrize(("dataset", "share"), [("ratings.csv", 0.1), ("ml-100k", 0.2)])
+def test_ratings_are_held_out_at_random(dataset: str, share: float) -> None:
+    data = Dataset(dataset, table(), None, None, {}, 12)
+    split, name = standard_split(data)
+    assert name == f"random-{share:.0%}-seed0, delta=12"
     assert len(split.test) == round(share * 300)
-    assert not rows(split.train) & rows(split.test)
-    again, _ = standard_split(data)
-    other, other_how = standard_split(data, seed=1)
-    assert rows(again.test) == rows(split.test) != rows(other.test)
-    assert other_how.startswith(f"random-{share:.0%}-seed1")
+    assert not pairs(split.train) & pairs(split.test)
+    second, _ = standard_split(data)
+    other, other_name = standard_split(data, seed=1)
+    assert pairs(second.test) == pairs(split.test) != pairs(other.test)
+    assert other_name.startswith(f"random-{share:.0%}-seed1")
 
 
 def test_ten_positives_of_each_user_are_held_out() -> None:
-    split, how = standard_split(Dataset("x", table(implicit=True), None, None, {}, 5))
-    assert how == "random-10-per-user-seed0, delta=5"
-    assert split.test.counts().tolist() == [10] * 20
+    split, name = standard_split(Dataset("x", table(implicit=True), None, None, {}, 5))
+    assert name == "random-10-per-user-seed0, delta=5"
+    assert split.test.user_counts().tolist() == [10] * 20
 
 
 def test_the_official_split_stays_and_the_threshold_may_change() -> None:
     whole = table()
     train, test = whole.where(whole.item > 0), whole.where(whole.item == 0)
     data = Dataset("douban", whole, train, test, {}, 14)
-    split, how = standard_split(data, seed=5)
-    assert how == "official, delta=14"
+    split, name = standard_split(data, seed=5)
+    assert name == "official, delta=14"
     assert (split.train, split.test) == (train, test)
     assert len(split.key_users) == 20
     with pytest.raises(DataError, match="no key user"):
         standard_split(data, threshold=15)
 
 
-def test_a_file_of_ones_own(ratings_file: Callable[..., Path]) -> None:
+def test_a_file_has_the_papers_threshold(ratings_file: Callable[..., Path]) -> None:
     data = open_dataset(str(ratings_file()))
-    assert (data.threshold, data.train) == (30, None)
-    assert open_dataset(str(ratings_file("b.csv", implicit=True))).threshold == 20
+    assert (data.key_threshold, data.train) == (30, None)
+    assert open_dataset(str(ratings_file("b.csv", implicit=True))).key_threshold == 20
 
 
-def test_a_test_file_of_ones_own(tmp_path: Path) -> None:
+def test_a_file_of_test_rows_is_the_test_part(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("user_id,item_id,rating\nu,a,1\nu,b,2\nv,a,3\nv,b,4\n")
     (tmp_path / "b.csv").write_text("user_id,item_id,rating\nu,c,5\nv,c,4\n")
     data = open_dataset(str(tmp_path / "a.csv"), test=str(tmp_path / "b.csv"))
-    split, how = standard_split(data, threshold=2)
-    assert how == "given, delta=2"
+    split, name = standard_split(data, threshold=2)
+    assert name == "given, delta=2"
     assert (len(split.train), len(split.test), len(split.train.items)) == (4, 2, 3)
 
 
-def test_names_that_do_not_exist() -> None:
+def test_unknown_datasets_are_errors() -> None:
     with pytest.raises(DataError, match=r"did you mean 'ml-100k'.*path of a file"):
         open_dataset("ml100k")
     with pytest.raises(DataError, match="own split"):
         open_dataset("ml-100k", test="x.csv")
 
 
-def test_of_a_data_set_with_ratings_only_who_had_what_may_be_taken(
+def test_a_rated_dataset_can_be_read_as_implicit_feedback(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     whole = table()
     train, test = whole.where(whole.item > 0), whole.where(whole.item == 0)
     rated = Dataset("ml-100k", whole, train, test, {0: "a"}, 14)
-    monkeypatch.setattr(protocol, "load", lambda name, progress: rated)
+    monkeypatch.setattr(protocol, "load_dataset", lambda name, progress: rated)
     assert open_dataset("ml-100k") is open_dataset("ml-100k", implicit=False) is rated
-    found = open_dataset("ml-100k", implicit=True)
-    split, how = standard_split(found)
-    assert (how, found.name, found.titles) == ("u1, delta=14", "ml-100k-had", {0: "a"})
+    dataset = open_dataset("ml-100k", implicit=True)
+    split, name = standard_split(dataset)
+    assert (name, dataset.name, dataset.titles) == ("u1, delta=14", "ml-100k-had", {0: "a"})
     assert split.train.implicit
     assert split.test.implicit
-    assert (rows(split.train), rows(split.test)) == (rows(train), rows(test))
+    assert (pairs(split.train), pairs(split.test)) == (pairs(train), pairs(test))
     with pytest.raises(DataError, match="amazon-books has no ratings"):
         open_dataset("amazon-books", implicit=False)
 
@@ -108,42 +112,44 @@ def test_of_a_data_set_with_ratings_only_who_had_what_may_be_taken(
 @pytest.mark.accuracy
 def test_the_references_on_ml_100k() -> None:
     data = open_dataset("ml-100k", progress=False)
-    split, how = standard_split(data)
-    assert how == "u1, delta=30"
+    split, name = standard_split(data)
+    assert name == "u1, delta=30"
     assert (len(split.key_users), len(split.query_users)) == (671, 272)
-    found = {(r.model, r.metric): r for r in evaluate(Plan(data, ["bias"]), split=(split, how))}
-    assert 1.050 <= found["item-mean", "rmse"].value <= 1.063
-    assert found["bias", "rmse"].value == pytest.approx(1.001, abs=0.004)
-    assert found["random", "ndcg"].value == pytest.approx(0.82, abs=0.006)
-    assert (found["bias", "rmse"].n_users, found["bias", "rmse"].n_ratings) == (172, 2336)
+    results = evaluate(EvaluationPlan(data, ["bias"]), split=(split, name))
+    cells = {(r.model, r.metric): r for r in results}
+    assert 1.050 <= cells["item-mean", "rmse"].value <= 1.063
+    assert cells["bias", "rmse"].value == pytest.approx(1.001, abs=0.004)
+    assert cells["random", "ndcg"].value == pytest.approx(0.82, abs=0.006)
+    assert (cells["bias", "rmse"].n_users, cells["bias", "rmse"].n_ratings) == (172, 2336)
 
 
 @real
 @pytest.mark.accuracy
-def test_lists_of_who_had_what_on_ml_100k() -> None:
-    """The README's figures: leaving the stars aside finds what people take up."""
+def test_the_references_on_implicit_ml_100k() -> None:
+    """The README's figures: a model of implicit feedback ranks held-out items higher."""
     data = open_dataset("ml-100k", implicit=True, progress=False)
-    found = {(r.model, r.metric): r.value for r in evaluate(Plan(data, ["idcf-bayes", "ease"]))}
-    assert found["popularity", "recall@20"] == pytest.approx(0.167, abs=0.002)
-    assert found["idcf-bayes", "recall@20"] == pytest.approx(0.392, abs=0.012)
-    assert found["ease", "recall@20"] == pytest.approx(0.400, abs=0.012)
-    assert found["idcf-bayes", "auc"] > found["ease", "auc"] + 0.01
+    results = evaluate(EvaluationPlan(data, ["idcf-bayes", "ease"]))
+    values = {(r.model, r.metric): r.value for r in results}
+    assert values["popularity", "recall@20"] == pytest.approx(0.167, abs=0.002)
+    assert values["idcf-bayes", "recall@20"] == pytest.approx(0.392, abs=0.012)
+    assert values["ease", "recall@20"] == pytest.approx(0.400, abs=0.012)
+    assert values["idcf-bayes", "auc"] > values["ease", "auc"] + 0.01
 
 
 @real
 @pytest.mark.accuracy
 def test_the_references_on_ml_1m() -> None:
     data = open_dataset("ml-1m", progress=False)
-    found = {(r.model, r.metric): r.value for r in evaluate(Plan(data, ["bias"]))}
-    assert found["item-mean", "rmse"] == pytest.approx(0.994, abs=0.004)
-    assert found["bias", "rmse"] == pytest.approx(0.962, abs=0.003)
+    values = {(r.model, r.metric): r.value for r in evaluate(EvaluationPlan(data, ["bias"]))}
+    assert values["item-mean", "rmse"] == pytest.approx(0.994, abs=0.004)
+    assert values["bias", "rmse"] == pytest.approx(0.962, abs=0.003)
 
 
-def test_fewer_key_users_are_said_in_the_name() -> None:
-    data = Dataset("mine.csv", table(), None, None, {}, 12)
-    every, _ = standard_split(data)
-    split, how = standard_split(data, key_users=4)
-    assert how == "random-10%-seed0, delta=12, key_users=4"
-    assert set(split.key_users) < set(every.key_users)
+def test_fewer_key_users_are_in_the_name() -> None:
+    data = Dataset("ratings.csv", table(), None, None, {}, 12)
+    whole, _ = standard_split(data)
+    split, name = standard_split(data, key_users=4)
+    assert name == "random-10%-seed0, delta=12, key_users=4"
+    assert set(split.key_users) < set(whole.key_users)
     assert len(split.key_users) == 4
-    assert rows(split.test) == rows(every.test)
+    assert pairs(split.test) == pairs(whole.test)

@@ -1,4 +1,4 @@
-"""Reasons and questions against slow, obvious ways to the same numbers."""
+"""Explanations and questions against slow and obvious computations."""
 
 from __future__ import annotations
 
@@ -11,47 +11,50 @@ import torch
 from idcf.data.history_reader import as_users
 from idcf.data.interactions import Interactions
 from idcf.errors import ConfigError
-from idcf.inference.explain import cohorts, gains, leave_one_out
-from idcf.models.bayes import Bayes
+from idcf.inference.explain import cohort_weights, leave_one_out, question_gains
+from idcf.models.bayes import BayesModel
 from idcf.recommender import Recommender
 from idcf.testing.synthetic import checkerboard
 
-torch.set_num_threads(1)
 EVEN = {"i2": 5.0, "i4": 5.0, "i3": 1.0, "i9": 2.0}
-SMALL = {"sweeps": 24, "burn_in": 12, "embedding_size": 4, "rank": 6, "strength": 5.0}
+SMALL = {"sweeps": 24, "burn_in": 12, "embedding_size": 4, "rank": 6, "shrinkage": 5.0}
 
 
 @cache
-def world() -> Interactions:
-    return checkerboard(120, 40, np.random.default_rng(0), few=6, many=20)
+def interactions() -> Interactions:
+    return checkerboard(
+        120, 40, np.random.default_rng(0), rows_per_light_user=6, rows_per_heavy_user=20
+    )
 
 
 @cache
 def fitted() -> Recommender:
-    return Recommender("idcf-bayes", key_threshold=12, device="cpu", **SMALL).fit(world())
+    return Recommender("idcf-bayes", key_threshold=12, device="cpu", **SMALL).fit(interactions())
 
 
-def model() -> Bayes:
-    found = fitted()._fitted().model
-    assert isinstance(found, Bayes)
-    return found
+def model() -> BayesModel:
+    bayes = fitted().artifact.model
+    assert isinstance(bayes, BayesModel)
+    return bayes
 
 
 @pytest.mark.parametrize("name", ["idcf-bayes", "als", "bias", "ease"])
-def test_an_effect_is_the_score_with_less_the_score_without(name: str) -> None:
-    made = fitted() if name == "idcf-bayes" else Recommender(name, key_threshold=12).fit(world())
-    found = made.explain(EVEN, "i8")
-    assert found.score == pytest.approx(float(made.predict(EVEN, ["i8"])[0]), abs=1e-4)
-    for reason in found.reasons:
-        rest = {k: v for k, v in EVEN.items() if k != reason.item_id}
-        without = float(made.predict(rest, ["i8"])[0])
-        assert reason.effect == pytest.approx(found.score - without, abs=2e-4)
+def test_an_effect_is_the_score_with_the_item_minus_the_score_without(name: str) -> None:
+    recommender = fitted()
+    if name != "idcf-bayes":
+        recommender = Recommender(name, key_threshold=12).fit(interactions())
+    explanation = recommender.explain(EVEN, "i8")
+    assert explanation.score == pytest.approx(float(recommender.predict(EVEN, ["i8"])[0]), abs=1e-4)
+    for reason in explanation.reasons:
+        others = {k: v for k, v in EVEN.items() if k != reason.item_id}
+        without = float(recommender.predict(others, ["i8"])[0])
+        assert reason.effect == pytest.approx(explanation.score - without, abs=2e-4)
         assert reason.rating == EVEN[reason.item_id]
-    effects = [abs(x.effect) for x in found.reasons]
+    effects = [abs(x.effect) for x in explanation.reasons]
     assert effects == sorted(effects, reverse=True)
 
 
-def test_one_item_and_none_can_be_explained() -> None:
+def test_histories_of_one_item_and_of_none_can_be_explained() -> None:
     assert len(fitted().explain({"i2": 5.0}, "i8").reasons) == 1
     empty = fitted().explain({}, "i8")
     assert empty.reasons == ()
@@ -60,83 +63,91 @@ def test_one_item_and_none_can_be_explained() -> None:
     assert leave_one_out(model(), rows, np.empty(0, np.float32), 3)[1] == []
 
 
-def test_a_gain_is_what_the_answer_takes_from_the_uncertainty() -> None:
-    """Item by item: add it to the history and look at the covariance, which no rating changes."""
-    found, reader = model(), fitted().desk.reader
-    told = as_users([reader.one(EVEN)])
-    means = found.means.transpose(0, 1)
+def test_a_gain_is_the_expected_reduction_of_the_variance() -> None:
+    """Add each item to the history and compare covariances, which do not depend on the rating."""
+    bayes, predictor = model(), fitted().predictor
+    users = as_users([predictor.read_new_user(EVEN)])
+    means = bayes.means.transpose(0, 1)
     f = torch.cat([means[..., :-1], torch.ones_like(means[..., :1])], -1).double()
-    share = (found.raters / found.raters.sum()).double()
-    asked = torch.einsum("i,tid,tie->tde", share, f, f)
-    covariance = torch.cholesky_inverse(found.posterior(told).factor)[0].double()
-    before = torch.einsum("tde,tde->t", covariance, asked)
-    got, sure = gains(found, told)[0], gains(found, told, known=True)[0]
+    share = (bayes.n_raters / bayes.n_raters.sum()).double()
+    mean_outer = torch.einsum("i,tid,tie->tde", share, f, f)
+    covariance = torch.cholesky_inverse(bayes.posterior(users).precision_cholesky)[0].double()
+    before = torch.einsum("tde,tde->t", covariance, mean_outer)
+    gains = question_gains(bayes, users)[0]
+    gains_if_known = question_gains(bayes, users, items_are_known=True)[0]
     for item in (0, 7, 22):
-        extra = found.noise.double()[:, None, None] * f[:, item, :, None] * f[:, item, None]
+        extra = (
+            bayes.noise_precision.double()[:, None, None] * f[:, item, :, None] * f[:, item, None]
+        )
         after = torch.linalg.inv(torch.linalg.inv(covariance) + extra)
-        lower = (before - torch.einsum("tde,tde->t", after, asked)).mean()
-        knows = float(found.raters[item] / found.raters.max()) ** 0.5
-        assert float(sure[item]) == pytest.approx(float(lower), rel=1e-3)
-        assert float(got[item]) == pytest.approx(float(lower) * knows, rel=1e-3)
+        reduction = (before - torch.einsum("tde,tde->t", after, mean_outer)).mean()
+        root_share = float(bayes.n_raters[item] / bayes.n_raters.max()) ** 0.5
+        assert float(gains_if_known[item]) == pytest.approx(float(reduction), rel=1e-3)
+        assert float(gains[item]) == pytest.approx(float(reduction) * root_share, rel=1e-3)
 
 
-def test_questions_are_about_what_was_not_told() -> None:
+def test_questions_are_not_about_items_of_the_history() -> None:
     questions = fitted().next_question(EVEN, n=40)
     assert not {x.item_id for x in questions} & EVEN.keys()
     assert len(questions) == 36
-    gain = [x.gain for x in questions]
+    gain = [x.expected_gain for x in questions]
     assert gain == sorted(gain, reverse=True)
     assert gain[-1] >= 0
-    some = fitted().next_question(EVEN, candidates=["i1", "i8", *EVEN])
-    assert {x.item_id for x in some} == {"i1", "i8"}
+    among = fitted().next_question(EVEN, candidates=["i1", "i8", *EVEN])
+    assert {x.item_id for x in among} == {"i1", "i8"}
     with pytest.raises(ConfigError, match="posterior model"):
-        Recommender("als", key_threshold=12).fit(world()).next_question(EVEN)
+        Recommender("als", key_threshold=12).fit(interactions()).next_question(EVEN)
 
 
-def test_cohorts_are_people_alike_and_never_a_few() -> None:
-    found = model()
-    sizes = found.sizes[found.sizes > 0]
+def test_cohorts_resemble_the_user_and_have_at_least_five_members() -> None:
+    bayes, predictor = model(), fitted().predictor
+    sizes = bayes.cohort_sizes[bayes.cohort_sizes > 0]
     assert len(sizes) >= 2
     assert (sizes >= 5).all()
-    reader = fitted().desk.reader
-    people = as_users([reader.one(EVEN), reader.one({"i3": 5.0, "i7": 5.0, "i2": 1.0})])
-    weight = cohorts(found, people)
+    histories = EVEN, {"i3": 5.0, "i7": 5.0, "i2": 1.0}
+    users = as_users([predictor.read_new_user(x) for x in histories])
+    weight = cohort_weights(bayes, users)
     torch.testing.assert_close(weight.sum(1), torch.ones(2))
-    for row, odd in zip(weight, (0, 1), strict=True):  # what the nearest cohort is said to like
-        best = found.likes[int(row.argmax())]
+    for row, odd in zip(weight, (0, 1), strict=True):
+        best = bayes.cohort_items[int(row.argmax())]
         assert ((best % 2) == odd).float().mean() >= 0.8
-    told = fitted().explain(EVEN, "i8").cohorts
-    assert told
-    assert sum(x.weight for x in told) <= 1 + 1e-6
-    assert all(x.size >= 5 and len(x.likes) == 5 for x in told)
+    cohorts = fitted().explain(EVEN, "i8").cohorts
+    assert cohorts
+    assert sum(x.weight for x in cohorts) <= 1 + 1e-6
+    assert all(x.size >= 5 and len(x.liked_titles) == 5 for x in cohorts)
 
 
-def test_intervals_lie_round_the_score() -> None:
+def test_an_explanation_names_unknown_items() -> None:
+    explanation = fitted().explain({**EVEN, "nowhere": 3.0}, "i8")
+    assert explanation.unknown_items == ("nowhere",)
+    assert {x.item_id for x in explanation.reasons} == set(EVEN)
+    assert fitted().explain(EVEN, "i8").unknown_items == ()
+
+
+def test_intervals_contain_the_score() -> None:
     wide, narrow = (fitted().predict_interval(EVEN, ["i8", "i7"], level) for level in (0.9, 0.5))
     np.testing.assert_allclose(wide.score, fitted().predict(EVEN, ["i8", "i7"]))
     np.testing.assert_allclose(wide.high - wide.score, 1.6449 * wide.std, rtol=1e-3)
     assert (narrow.low > wide.low).all()
     assert (narrow.high < wide.high).all()
-    some = fitted().next_question(EVEN, candidates=["i1", "i8", *EVEN])
-    assert {x.item_id for x in some} == {"i1", "i8"}
     with pytest.raises(ConfigError, match="posterior model"):
-        Recommender("als", key_threshold=12).fit(world()).predict_interval(EVEN, ["i8"])
+        Recommender("als", key_threshold=12).fit(interactions()).predict_interval(EVEN, ["i8"])
 
 
-def test_lists_say_how_sure_they_are_if_asked() -> None:
-    plain, sure = fitted().recommend(EVEN), fitted().recommend(EVEN, std=True)
-    assert [x.item_id for x in plain] == [x.item_id for x in sure]
+def test_lists_have_standard_deviations_if_requested() -> None:
+    plain, with_std = fitted().recommend(EVEN), fitted().recommend(EVEN, return_std=True)
+    assert [x.item_id for x in plain] == [x.item_id for x in with_std]
     assert all(x.std is None and x.source == "posterior" for x in plain)
-    std = fitted().predict_interval(EVEN, [x.item_id for x in sure]).std
-    np.testing.assert_allclose([x.std for x in sure], std, rtol=1e-4)
-    many = fitted().recommend([EVEN, {}, EVEN], std=True)
-    np.testing.assert_allclose([x.std for x in many[2]], std, rtol=1e-4)
-    assert many[1] == fitted().recommend({}, std=True)
+    std = fitted().predict_interval(EVEN, [x.item_id for x in with_std]).std
+    np.testing.assert_allclose([x.std for x in with_std], std, rtol=1e-4)
+    batch = fitted().recommend([EVEN, {}, EVEN], return_std=True)
+    np.testing.assert_allclose([x.std for x in batch[2]], std, rtol=1e-4)
+    assert batch[1] == fitted().recommend({}, return_std=True)
 
 
-def test_nothing_known_gets_what_most_people_had() -> None:
-    found = fitted().recommend({}, n=40)
-    assert {x.source for x in found} == {"popular"}
-    raters = dict(zip(fitted().desk.ids, model().raters.tolist(), strict=True))
-    order = [raters[x.item_id] for x in found]
+def test_an_empty_history_gets_the_items_with_most_raters() -> None:
+    popular = fitted().recommend({}, n=40)
+    assert {x.source for x in popular} == {"popular"}
+    raters = dict(zip(fitted().predictor.item_ids, model().n_raters.tolist(), strict=True))
+    order = [raters[x.item_id] for x in popular]
     assert order == sorted(order, reverse=True)

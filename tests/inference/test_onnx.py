@@ -1,4 +1,4 @@
-"""ONNX files say what the models say; an independent runtime reads them."""
+"""ONNX files give the scores of the models, in an independent runtime."""
 
 from __future__ import annotations
 
@@ -16,15 +16,14 @@ from typer.testing import CliRunner
 
 from idcf import ConfigError, Recommender
 from idcf.cli import app
-from idcf.inference.onnx import dense, solve
+from idcf.inference.onnx import solve, to_dense_model
 from idcf.models.registry import all_models
 from idcf.testing.synthetic import checkerboard
 
-torch.set_num_threads(1)
 ITEMS = 30
-PEOPLE = [{"i2": 5.0, "i4": 5.0, "i3": 1.0}, {}, {"i7": 4.0}, {f"i{n}": 3.0 for n in range(20)}]
+HISTORIES = [{"i2": 5.0, "i4": 5.0, "i3": 1.0}, {}, {"i7": 4.0}, {f"i{n}": 3.0 for n in range(20)}]
 MISSING = [x for x in ("onnx", "onnxscript", "onnxruntime") if not importlib.util.find_spec(x)]
-ONNX = pytest.mark.skipif(
+needs_onnx = pytest.mark.skipif(
     bool(MISSING),
     reason=f"not installed: {', '.join(MISSING)}; pip install 'idcf[onnx]' onnxruntime",
 )
@@ -34,19 +33,26 @@ CASES.append(("idcf-bayes", False))
 
 @cache
 def fitted(name: str, implicit: bool, **options: Any) -> Recommender:
-    table = checkerboard(90, ITEMS, np.random.default_rng(0), few=6, many=16, implicit=implicit)
+    table = checkerboard(
+        90,
+        ITEMS,
+        np.random.default_rng(0),
+        rows_per_light_user=6,
+        rows_per_heavy_user=16,
+        implicit=implicit,
+    )
     small = {"embedding_size": 4} if all_models()[name].solver and name != "ease" else {"epochs": 3}
     small = {} if name == "ease" else small
     small |= {"blocks": 2, "rank": 6, "sweeps": 20, "burn_in": 5} if name == "idcf-bayes" else {}
     return Recommender(name, key_threshold=10, device="cpu", **small, **options).fit(table)
 
 
-def told(implicit: bool, ids: Any) -> dict[str, Any]:
-    """What a runtime is fed; what is not rated is never read."""
+def dense_inputs(implicit: bool, ids: Any) -> dict[str, Any]:
+    """Return the inputs of a runtime; ratings of items outside a history are random."""
     rng = np.random.default_rng(0)
-    ratings = rng.normal(0, 9, (len(PEOPLE), ITEMS)).astype(np.float32)
-    rated = np.zeros((len(PEOPLE), ITEMS), np.float32)
-    for row, history in enumerate(PEOPLE):
+    ratings = rng.normal(0, 9, (len(HISTORIES), ITEMS)).astype(np.float32)
+    rated = np.zeros((len(HISTORIES), ITEMS), np.float32)
+    for row, history in enumerate(HISTORIES):
         for x, value in history.items():
             column = ids.index(x)
             ratings[row, column], rated[row, column] = value, 1.0
@@ -54,69 +60,75 @@ def told(implicit: bool, ids: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(("name", "implicit"), CASES)
-def test_dense_histories_give_what_ragged_ones_give(name: str, implicit: bool) -> None:
-    made = fitted(name, implicit)
-    ids = made.desk.ids
-    feed = {k: torch.from_numpy(v) for k, v in told(implicit, ids).items()}
-    vector, scores = dense(made._fitted().model)(**feed)
-    for row, history in enumerate(PEOPLE):
-        np.testing.assert_allclose(scores[row], made.predict(history, ids), atol=1e-4)
-        np.testing.assert_allclose(vector[row], made.embed(history), atol=1e-4)
+def test_dense_histories_give_the_scores_of_ragged_ones(name: str, implicit: bool) -> None:
+    recommender = fitted(name, implicit)
+    ids = recommender.predictor.item_ids
+    feed = {k: torch.from_numpy(v) for k, v in dense_inputs(implicit, ids).items()}
+    vector, scores = to_dense_model(recommender.artifact.model)(**feed)
+    for row, history in enumerate(HISTORIES):
+        np.testing.assert_allclose(scores[row], recommender.predict(history, ids), atol=1e-4)
+        np.testing.assert_allclose(vector[row], recommender.embed(history), atol=1e-4)
 
 
 @pytest.mark.parametrize("options", [{"query": "ratings"}, {"bias": "own"}, {"pooling": "mean"}])
-def test_dense_histories_know_the_options(options: dict[str, Any]) -> None:
-    made = fitted("idcf-dot", False, **options)
-    feed = {k: torch.from_numpy(v) for k, v in told(False, made.desk.ids).items()}
-    scores = dense(made._fitted().model)(**feed)[1]
-    for row, history in enumerate(PEOPLE):
-        np.testing.assert_allclose(scores[row], made.predict(history, made.desk.ids), atol=1e-4)
+def test_dense_histories_with_options(options: dict[str, Any]) -> None:
+    recommender = fitted("idcf-dot", False, **options)
+    feed = {
+        k: torch.from_numpy(v)
+        for k, v in dense_inputs(False, recommender.predictor.item_ids).items()
+    }
+    scores = to_dense_model(recommender.artifact.model)(**feed)[1]
+    for row, history in enumerate(HISTORIES):
+        np.testing.assert_allclose(
+            scores[row], recommender.predict(history, recommender.predictor.item_ids), atol=1e-4
+        )
 
 
-@ONNX
+@needs_onnx
 @pytest.mark.parametrize(("name", "implicit"), CASES)
-def test_another_runtime_says_the_same(name: str, implicit: bool, tmp_path: Path) -> None:
+def test_another_runtime_gives_the_same_scores(name: str, implicit: bool, tmp_path: Path) -> None:
     import onnxruntime
 
-    made = fitted(name, implicit)
-    path = made.export_onnx(tmp_path / "new" / "model.onnx")
+    recommender = fitted(name, implicit)
+    path = recommender.export_onnx(tmp_path / "new" / "model.onnx")
     assert [x.name for x in path.parent.iterdir()] == ["model.onnx"]
     session = onnxruntime.InferenceSession(path)
-    about = session.get_modelmeta().custom_metadata_map
-    ids = json.loads(about["item_ids"])
-    assert about["model"] == name
-    assert ids == list(made.desk.ids)
-    feed = told(implicit, ids)
-    for people in (slice(0, 1), slice(0, 4)):
-        some = {k: v[people] for k, v in feed.items()}
-        vector, scores = session.run(["vector", "scores"], some)
-        for row, history in enumerate(PEOPLE[people]):
-            np.testing.assert_allclose(scores[row], made.predict(history, ids), atol=1e-4)
-            np.testing.assert_allclose(vector[row], made.embed(history), atol=1e-4)
+    metadata = session.get_modelmeta().custom_metadata_map
+    ids = json.loads(metadata["item_ids"])
+    assert metadata["model"] == name
+    assert ids == list(recommender.predictor.item_ids)
+    feed = dense_inputs(implicit, ids)
+    for rows in (slice(0, 1), slice(0, 4)):
+        part = {k: v[rows] for k, v in feed.items()}
+        vector, scores = session.run(["vector", "scores"], part)
+        for row, history in enumerate(HISTORIES[rows]):
+            np.testing.assert_allclose(scores[row], recommender.predict(history, ids), atol=1e-4)
+            np.testing.assert_allclose(vector[row], recommender.embed(history), atol=1e-4)
 
 
-@ONNX
+@needs_onnx
 def test_the_command(tmp_path: Path) -> None:
     folder, file = fitted("als", True).save(tmp_path / "model"), tmp_path / "als.onnx"
-    words = ["export", str(folder), "--onnx", str(file), "--json"]
-    done = CliRunner().invoke(app, words, catch_exceptions=False)
+    arguments = ["export", str(folder), "--onnx", str(file), "--json"]
+    done = CliRunner().invoke(app, arguments, catch_exceptions=False)
     assert done.exit_code == 0, done.output
-    said = json.loads(done.stdout)
-    assert (said["file"], said["items"], said["bytes"]) == (str(file), ITEMS, file.stat().st_size)
+    report = json.loads(done.stdout)
+    assert report["file"] == str(file)
+    assert report["n_bytes"] == file.stat().st_size
 
 
-def test_what_cannot_be_exported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ConfigError, match="ItemItem has no ONNX form; idcf-dot"):
-        dense(fitted("ease", False)._fitted().model)
+def test_models_without_an_onnx_form(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ConfigError, match="ItemItemModel has no ONNX form; idcf-dot"):
+        to_dense_model(fitted("ease", False).artifact.model)
     monkeypatch.setitem(sys.modules, "onnx", None)
     with pytest.raises(ConfigError, match=r"'onnx' is needed: pip install 'idcf\[onnx\]'"):
         fitted("als", True).export_onnx(tmp_path / "x.onnx")
 
 
 def test_elimination_solves() -> None:
-    draw = torch.Generator().manual_seed(0)
-    half = torch.randn(5, 3, 12, 12, generator=draw)
-    left = half @ half.mT + 0.1 * torch.eye(12)
-    right = torch.randn(5, 3, 12, generator=draw)
-    exact = torch.linalg.solve(left.double(), right.double()).float()
-    torch.testing.assert_close(solve(left, right), exact, rtol=2e-3, atol=2e-3)
+    generator = torch.Generator().manual_seed(0)
+    half = torch.randn(5, 3, 12, 12, generator=generator)
+    matrix = half @ half.mT + 0.1 * torch.eye(12)
+    rhs = torch.randn(5, 3, 12, generator=generator)
+    exact = torch.linalg.solve(matrix.double(), rhs.double()).float()
+    torch.testing.assert_close(solve(matrix, rhs), exact, rtol=2e-3, atol=2e-3)

@@ -1,58 +1,65 @@
-"""The quick way to deviations against the model's own."""
+"""Standard deviations of `PosteriorStd` against those of the model."""
 
 from __future__ import annotations
 
 import numpy as np
 import torch
 
-from idcf.data.history_reader import Read, as_users
-from idcf.inference.kernels import Evidence
-from idcf.inference.topk import Exact
-from idcf.inference.uncertainty import Sure
-from idcf.models.bayes import Bayes, BayesConfig, Moments
+from idcf.data.history_reader import NewUser, as_users
+from idcf.inference.kernels import BayesSingleUserScorer
+from idcf.inference.topk import CatalogRanker
+from idcf.inference.uncertainty import PosteriorStd
+from idcf.models.bayes import BayesConfig, BayesModel, Moments
 from idcf.testing.synthetic import checkerboard
 
-torch.set_num_threads(1)
 ITEMS, BLOCKS, SIZE = 37, 3, 5
 
 
-def drawn() -> Bayes:
-    """A posterior whose every tensor matters."""
+def random_model() -> BayesModel:
+    """Return a posterior whose every tensor changes the scores."""
     torch.manual_seed(0)
     domain = checkerboard(50, ITEMS, np.random.default_rng(0)).domain()
-    model = Bayes(BayesConfig(embedding_size=SIZE - 1, blocks=BLOCKS, rank=3), domain)
+    model = BayesModel(BayesConfig(embedding_size=SIZE - 1, blocks=BLOCKS, rank=3), domain)
     root = torch.randn(ITEMS, BLOCKS, SIZE, SIZE) * 0.2
-    found = Moments.of(torch.randn(ITEMS, BLOCKS, SIZE) * 0.5, root @ root.mT)
-    model.means.copy_(found.means)
-    model.seconds.copy_(found.seconds)
-    for tensor in (model.link, model.basis, model.usual, model.selection, model.average):
+    means = torch.randn(ITEMS, BLOCKS, SIZE) * 0.5
+    moments = Moments.from_mean_and_covariance(means, root @ root.mT)
+    model.means.copy_(moments.means)
+    model.second_moments.copy_(moments.second_moments)
+    for tensor in (
+        model.prior_information,
+        model.basis,
+        model.empty_history_offset,
+        model.selection_coefficients,
+        model.mean_key_latent,
+    ):
         tensor.copy_(torch.randn_like(tensor) * 0.3)
-    model.noise.copy_(torch.rand(BLOCKS) + 0.5)
-    model.stretch.fill_(1.2)
+    model.noise_precision.copy_(torch.rand(BLOCKS) + 0.5)
+    model.std_scale.fill_(1.2)
     return model
 
 
-def test_deviations_and_vectors_equal_the_models() -> None:
-    model, rng = drawn(), np.random.default_rng(1)
-    reads = [
-        Read(np.sort(rng.choice(ITEMS, n, replace=False)), rng.integers(1, 6, n).astype(np.float32))
+def test_standard_deviations_and_vectors_equal_those_of_the_model() -> None:
+    model, rng = random_model(), np.random.default_rng(1)
+    new_users = [
+        NewUser(
+            np.sort(rng.choice(ITEMS, n, replace=False)), rng.integers(1, 6, n).astype(np.float32)
+        )
         for n in (1, 2, 9, 30)
     ]
-    users, rows = as_users(reads), torch.from_numpy(rng.integers(0, ITEMS, (4, 7)))
-    sure = Sure(model)
-    belief = sure.believe(users)
-    slow = model.deviation(users, rows, torch.arange(4))
-    torch.testing.assert_close(sure(belief, rows), slow, rtol=1e-5, atol=1e-5)
-    for quick, plain in zip(sure.embed(users, belief), model.embed_users(users), strict=True):
-        torch.testing.assert_close(quick, plain)
-    index = Exact(model)
-    found, whole = (
-        index.search(sure.embed(users, belief), 5, users.history),
-        index.top(users, 5, users.history),
-    )
-    assert torch.equal(found.rows, whole.rows)
-    torch.testing.assert_close(found.scores, whole.scores)
-    assert isinstance(index.way, Evidence)
-    for read, asked, expected in zip(reads, rows.numpy(), slow.numpy(), strict=True):
-        alone = sure.one(index.way, (read.rows, read.values), asked)
-        np.testing.assert_allclose(alone, expected, rtol=1e-4)
+    users, rows = as_users(new_users), torch.from_numpy(rng.integers(0, ITEMS, (4, 7)))
+    ranker = CatalogRanker(model)
+    assert isinstance(ranker.single_user_scorer, BayesSingleUserScorer)
+    posterior_std = PosteriorStd(ranker.single_user_scorer)
+    posterior = posterior_std.posterior(users)
+    expected = model.predictive_std(users, rows, torch.arange(4))
+    torch.testing.assert_close(posterior_std(posterior, rows), expected, rtol=1e-5, atol=1e-5)
+    embeddings = posterior_std.embed_users(users, posterior)
+    for fast, slow in zip(embeddings, model.embed_users(users), strict=True):
+        torch.testing.assert_close(fast, slow)
+    ranked = ranker.top_k_block(embeddings, 5, users.history)
+    whole = ranker.top_k(users, 5, users.history)
+    assert torch.equal(ranked.item_rows, whole.item_rows)
+    torch.testing.assert_close(ranked.scores, whole.scores)
+    for user, item_rows, row in zip(new_users, rows.numpy(), expected.numpy(), strict=True):
+        std = posterior_std.std_of_one((user.item_rows, user.values), item_rows)
+        np.testing.assert_allclose(std, row, rtol=1e-4)

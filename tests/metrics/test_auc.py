@@ -1,16 +1,19 @@
+"""AUC, compared with all pairs, scikit-learn and a bootstrap."""
+
 from __future__ import annotations
 
 import numpy as np
 import pytest
-from drawn import Array, few, rows, seeds
 from hypothesis import given
 from hypothesis import strategies as st
+from random_rows import Array, few, rows, seeds
 from sklearn.metrics import roc_auc_score
 
 from idcf.metrics import auc_interval, auc_per_user, auc_pooled
 
 
 def slow_auc(score: Array, positive: Array) -> float:
+    """AUC by its definition, over all pairs."""
     wins = [(p > q) + (p == q) / 2 for p in score[positive] for q in score[~positive]]
     return float(sum(wins)) / len(wins)
 
@@ -21,12 +24,12 @@ def test_auc_against_all_pairs_and_sklearn(seed: int, n: int) -> None:
     user, score, label = rows(seed, n, 5)
     positive = label > 2
     got = auc_per_user(user, score, positive)
-    both = [u for u in np.unique(user) if 0 < positive[user == u].mean() < 1]
-    assert got.users.tolist() == both
-    expected = [slow_auc(score[user == u], positive[user == u]) for u in both]
-    np.testing.assert_allclose(got.value, expected)
-    np.testing.assert_allclose(auc_per_user(user, -score, positive).value, 1 - got.value)
-    np.testing.assert_allclose(auc_per_user(user, np.ones(n), positive).value, 0.5)
+    users = [u for u in np.unique(user) if 0 < positive[user == u].mean() < 1]
+    assert got.users.tolist() == users
+    expected = [slow_auc(score[user == u], positive[user == u]) for u in users]
+    np.testing.assert_allclose(got.values, expected)
+    np.testing.assert_allclose(auc_per_user(user, -score, positive).values, 1 - got.values)
+    np.testing.assert_allclose(auc_per_user(user, np.ones(n), positive).values, 0.5)
     if 0 < positive.mean() < 1:
         pooled = auc_pooled(score, positive)
         assert pooled == pytest.approx(slow_auc(score, positive))

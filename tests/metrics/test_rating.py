@@ -1,3 +1,5 @@
+"""Rating errors, compared with a loop and scikit-learn."""
+
 from __future__ import annotations
 
 from typing import Any
@@ -25,7 +27,7 @@ def test_by_hand() -> None:
     assert got.users.tolist() == [2, 7]
     assert got.total.tolist() == [0, 5]
     assert got.weight.tolist() == [1, 2]
-    assert got.value.tolist() == [0, 2.5]
+    assert got.values.tolist() == [0, 2.5]
     assert got.mean() == pytest.approx(5 / 3)
     assert rmse(np.array([1.0, 3.0]), np.array([1.0, 1.0])) == pytest.approx(2**0.5)
     assert mae(np.array([1.0, 3.0]), np.array([1.0, 1.0])) == 1
@@ -37,10 +39,10 @@ def test_against_a_loop_and_sklearn(seed: int) -> None:
     squared, absolute = squared_error(user, score, label), absolute_error(user, score, label)
     assert squared.users.tolist() == sorted(set(user.tolist()))
     for i, u in enumerate(squared.users):
-        mine = [(s - y) for w, s, y in zip(user, score, label, strict=True) if w == u]
-        assert squared.weight[i] == absolute.weight[i] == len(mine)
-        assert squared.total[i] == pytest.approx(sum(x * x for x in mine))
-        assert absolute.total[i] == pytest.approx(sum(abs(x) for x in mine))
+        errors = [(s - y) for w, s, y in zip(user, score, label, strict=True) if w == u]
+        assert squared.weight[i] == absolute.weight[i] == len(errors)
+        assert squared.total[i] == pytest.approx(sum(x * x for x in errors))
+        assert absolute.total[i] == pytest.approx(sum(abs(x) for x in errors))
     assert squared.mean() == pytest.approx(mean_squared_error(label, score))
     assert rmse(score, label) == pytest.approx(squared.mean() ** 0.5)
     assert mae(score, label) == pytest.approx(mean_absolute_error(label, score))
@@ -64,7 +66,7 @@ def test_single_precision_is_summed_in_double() -> None:
 
 
 @pytest.mark.parametrize(
-    ("score", "label", "said"),
+    ("score", "label", "message"),
     [
         ([1.0, np.nan], [1, 1], "row 1 with score nan and label 1"),
         ([1.0, 2.0], [1], "label has 1 rows and score has 2"),
@@ -72,6 +74,6 @@ def test_single_precision_is_summed_in_double() -> None:
         ([], [], "no rows"),
     ],
 )
-def test_bad_rows_are_named(score: Any, label: Any, said: str) -> None:
-    with pytest.raises(DataError, match=said):
+def test_bad_rows_are_named(score: Any, label: Any, message: str) -> None:
+    with pytest.raises(DataError, match=message):
         rmse(np.array(score), np.array(label))

@@ -1,3 +1,5 @@
+"""Intervals and paired tests, compared with loops and SciPy."""
+
 from __future__ import annotations
 
 from typing import Any
@@ -11,13 +13,14 @@ from scipy import stats as scipy_stats
 
 import idcf.metrics
 from idcf.errors import ConfigError, DataError
-from idcf.metrics import Interval, PerUser, bootstrap, mean_of_seeds, paired
+from idcf.metrics import Interval, PerUserMetric, bootstrap_interval, mean_of_seeds, paired_test
 from idcf.metrics import stats as module
 
 Array = NDArray[Any]
 
 
 def users(seed: int, n: int) -> tuple[Array, Array]:
+    """Random totals and weights of n users."""
     rng = np.random.default_rng(seed)
     weight = rng.integers(1, 20, n).astype(float)
     return weight * rng.random(n), weight
@@ -26,7 +29,9 @@ def users(seed: int, n: int) -> tuple[Array, Array]:
 @pytest.mark.parametrize("statistic", ["mean-ratio", "rmse"])
 def test_bootstrap_against_a_loop(statistic: Any) -> None:
     total, weight = users(0, 60)
-    got = bootstrap(total, weight, statistic=statistic, rng=np.random.default_rng(1), n=4000)
+    got = bootstrap_interval(
+        total, weight, statistic=statistic, rng=np.random.default_rng(1), n_resamples=4000
+    )
     rng = np.random.default_rng(2)
     draws = []
     for _ in range(4000):
@@ -43,9 +48,9 @@ def test_bootstrap_against_a_loop(statistic: Any) -> None:
 
 def test_chunks_do_not_change_the_draws(monkeypatch: pytest.MonkeyPatch) -> None:
     total, weight = users(3, 50)
-    whole = bootstrap(total, weight, rng=np.random.default_rng(4), n=300)
-    monkeypatch.setattr(module, "CELLS", 170)
-    parts = bootstrap(total, weight, rng=np.random.default_rng(4), n=300)
+    whole = bootstrap_interval(total, weight, rng=np.random.default_rng(4), n_resamples=300)
+    monkeypatch.setattr(module, "MAX_COUNT_CELLS", 170)
+    parts = bootstrap_interval(total, weight, rng=np.random.default_rng(4), n_resamples=300)
     np.testing.assert_allclose(whole, parts)
 
 
@@ -54,7 +59,9 @@ def test_chunks_do_not_change_the_draws(monkeypatch: pytest.MonkeyPatch) -> None
 def test_interval_holds_the_value_and_repeats(seed: int, n: int, level: float) -> None:
     total, weight = users(seed, n)
     a, b = (
-        bootstrap(total, weight, rng=np.random.default_rng(seed), n=50, level=level)
+        bootstrap_interval(
+            total, weight, rng=np.random.default_rng(seed), n_resamples=50, confidence_level=level
+        )
         for _ in range(2)
     )
     assert a == b
@@ -70,106 +77,120 @@ def test_interval_shrinks_with_users_and_grows_with_level() -> None:
 
     def width(n: int, level: float = 0.95) -> float:
         total, weight = users(7, n)
-        got = bootstrap(total, weight, rng=rng, n=500, level=level)
+        got = bootstrap_interval(total, weight, rng=rng, n_resamples=500, confidence_level=level)
         return got.high - got.low
 
     assert width(3000) == pytest.approx(width(30) / 10, rel=0.5)
     assert width(100, 0.5) < width(100, 0.9) < width(100, 0.99)
 
 
-def test_interval_covers_the_truth_as_often_as_it_says() -> None:
+def test_interval_covers_the_truth_as_often_as_its_level() -> None:
     rng = np.random.default_rng(8)
     inside = 0
     for _ in range(300):
-        got = bootstrap(rng.exponential(1, 80), np.ones(80), rng=rng, n=200)
+        got = bootstrap_interval(rng.exponential(1, 80), np.ones(80), rng=rng, n_resamples=200)
         inside += got.low <= 1 <= got.high
     assert 0.88 <= inside / 300 <= 0.98
 
 
-def per_user(seed: int, n: int, shift: float = 0.0) -> PerUser:
+def per_user(seed: int, n: int, shift: float = 0.0) -> PerUserMetric:
     total, weight = users(seed, n)
     noise = np.random.default_rng(seed + 1).normal(0, 0.1, n)
-    return PerUser(np.arange(n), total + weight * np.abs(noise + shift), weight)
+    return PerUserMetric(np.arange(n), total + weight * np.abs(noise + shift), weight)
 
 
 @pytest.mark.parametrize("statistic", ["mean-ratio", "rmse"])
 def test_paired_against_scipy(statistic: Any) -> None:
     a, b = per_user(0, 120, 0.1), per_user(0, 120)
-    got = paired(a, b, statistic=statistic, rng=np.random.default_rng(0))
+    got = paired_test(a, b, statistic=statistic, rng=np.random.default_rng(0))
     assert got.n_users == 120
-    assert got.p_t == pytest.approx(scipy_stats.ttest_rel(a.value, b.value).pvalue)
-    assert got.p_wilcoxon == pytest.approx(scipy_stats.wilcoxon(a.value, b.value).pvalue)
+    assert got.t_test_p_value == pytest.approx(scipy_stats.ttest_rel(a.values, b.values).pvalue)
+    assert got.wilcoxon_p_value == pytest.approx(scipy_stats.wilcoxon(a.values, b.values).pvalue)
     power = 0.5 if statistic == "rmse" else 1
     assert got.difference.value == pytest.approx(a.mean() ** power - b.mean() ** power)
     assert 0 < got.difference.low < got.difference.value < got.difference.high
-    # one system against another on the same people is far surer than each alone
-    alone = bootstrap(a.total, a.weight, statistic=statistic, rng=np.random.default_rng(0))
+    # the interval of a paired difference is far narrower than that of one system
+    alone = bootstrap_interval(a.total, a.weight, statistic=statistic, rng=np.random.default_rng(0))
     assert got.difference.high - got.difference.low < (alone.high - alone.low) / 2
-    back = paired(b, a, statistic=statistic, rng=np.random.default_rng(0))
-    assert back.p_t == pytest.approx(got.p_t)
+    back = paired_test(b, a, statistic=statistic, rng=np.random.default_rng(0))
+    assert back.t_test_p_value == pytest.approx(got.t_test_p_value)
     assert back.difference.low == pytest.approx(-got.difference.high)
 
 
 def test_paired_without_any_spread() -> None:
-    a = PerUser.of(np.array([0.25, 0.5, 0.75]))
+    a = PerUserMetric.from_values(np.array([0.25, 0.5, 0.75]))
     rng = np.random.default_rng(0)
-    same = paired(a, a, rng=rng)
+    same = paired_test(a, a, rng=rng)
     assert same == (Interval(0, 0, 0), 1, 1, 3)
-    shifted = paired(PerUser.of(a.value + 1), a, rng=rng)
-    assert shifted.p_t == 0
+    shifted = paired_test(PerUserMetric.from_values(a.values + 1), a, rng=rng)
+    assert shifted.t_test_p_value == 0
     assert shifted.difference == pytest.approx((1, 1, 1))
 
 
-def test_paired_is_rarely_fooled_by_noise() -> None:
+def test_paired_tests_of_noise_are_rarely_significant() -> None:
     rng = np.random.default_rng(9)
     p = [
-        paired(PerUser.of(rng.random(30)), PerUser.of(rng.random(30)), rng=rng, n=1)[1:3]
+        paired_test(
+            PerUserMetric.from_values(rng.random(30)),
+            PerUserMetric.from_values(rng.random(30)),
+            rng=rng,
+            n_resamples=1,
+        )[1:3]
         for _ in range(200)
     ]
     assert np.all(np.mean(np.array(p) < 0.05, 0) < 0.12)
 
 
 def test_mean_of_seeds_by_hand() -> None:
-    one = Interval(0.5, 0.4, 0.7)
-    assert mean_of_seeds([one]) == pytest.approx(one)
-    assert mean_of_seeds([one, one, one]) == pytest.approx(one)  # seeds do not add users
+    interval = Interval(0.5, 0.4, 0.7)
+    assert mean_of_seeds([interval]) == pytest.approx(interval)
+    assert mean_of_seeds([interval, interval, interval]) == pytest.approx(
+        interval
+    )  # seeds do not add users
     points = [Interval(x, x, x) for x in (1.0, 2.0, 3.0)]
     half = scipy_stats.t.ppf(0.975, 2) / 3**0.5
     assert mean_of_seeds(points) == pytest.approx((2, 2 - half, 2 + half))
-    both = mean_of_seeds([Interval(x, x - 3, x + 4) for x in (1.0, 2.0, 3.0)])
-    assert both == pytest.approx((2, 2 - np.hypot(3, half), 2 + np.hypot(4, half)))
+    joined = mean_of_seeds([Interval(x, x - 3, x + 4) for x in (1.0, 2.0, 3.0)])
+    assert joined == pytest.approx((2, 2 - np.hypot(3, half), 2 + np.hypot(4, half)))
 
 
-def test_per_user_of_leaves_out_nan_and_sorts() -> None:
-    got = PerUser.of(np.array([0.5, np.nan, 0.25]), np.array([9, 4, 2]))
+def test_two_seeds_have_the_interval_over_users_only() -> None:
+    two = [Interval(1.0, 0.5, 1.25), Interval(3.0, 2.0, 3.75)]
+    assert mean_of_seeds(two) == (2.0, 1.25, 2.5)
+
+
+def test_from_values_leaves_out_nan_and_sorts() -> None:
+    got = PerUserMetric.from_values(np.array([0.5, np.nan, 0.25]), np.array([9, 4, 2]))
     assert got.users.tolist() == [2, 9]
-    assert got.value.tolist() == [0.25, 0.5]
+    assert got.values.tolist() == [0.25, 0.5]
     assert got.weight.tolist() == [1, 1]
     assert (len(got), got.mean()) == (2, 0.375)
 
 
 def test_bad_input_is_named() -> None:
-    rng, one = np.random.default_rng(0), np.ones(3)
+    rng, ones = np.random.default_rng(0), np.ones(3)
     with pytest.raises(ConfigError, match="no statistic named 'rsme'; did you mean 'rmse'"):
-        bootstrap(one, one, statistic="rsme", rng=rng)  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match="level is 95"):
-        bootstrap(one, one, rng=rng, level=95)
-    with pytest.raises(ConfigError, match="n is 0"):
-        bootstrap(one, one, rng=rng, n=0)
+        bootstrap_interval(ones, ones, statistic="rsme", rng=rng)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="confidence_level is 95"):
+        bootstrap_interval(ones, ones, rng=rng, confidence_level=95)
+    with pytest.raises(ConfigError, match="n_resamples is 0"):
+        bootstrap_interval(ones, ones, rng=rng, n_resamples=0)
     with pytest.raises(DataError, match="no users"):
-        bootstrap(one[:0], one[:0], rng=rng)
+        bootstrap_interval(ones[:0], ones[:0], rng=rng)
     with pytest.raises(DataError, match="no users"):
-        PerUser.of(one * np.nan).mean()
+        PerUserMetric.from_values(ones * np.nan).mean()
     with pytest.raises(DataError, match="not finite"):
-        bootstrap(one * np.nan, one, rng=rng)
+        bootstrap_interval(ones * np.nan, ones, rng=rng)
     with pytest.raises(DataError, match="has weight 0"):
-        bootstrap(one, one * 0, rng=rng)
+        bootstrap_interval(ones, ones * 0, rng=rng)
     with pytest.raises(DataError, match=r"different rows \(3 and 2 users\)"):
-        paired(PerUser.of(one), PerUser.of(one[:2]), rng=rng)
+        paired_test(PerUserMetric.from_values(ones), PerUserMetric.from_values(ones[:2]), rng=rng)
     with pytest.raises(DataError, match="at least 2 users"):
-        paired(PerUser.of(one[:1]), PerUser.of(one[:1]), rng=rng)
+        paired_test(
+            PerUserMetric.from_values(ones[:1]), PerUserMetric.from_values(ones[:1]), rng=rng
+        )
     with pytest.raises(DataError, match="twice"):
-        PerUser.of(one, np.zeros(3, int))
+        PerUserMetric.from_values(ones, np.zeros(3, int))
     with pytest.raises(DataError, match="no seeds"):
         mean_of_seeds([])
 

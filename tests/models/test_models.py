@@ -1,9 +1,8 @@
-"""The battery over every row of the table, and the rules that hold for the table as a whole."""
+"""The checks of idcf.testing over every registry row, and rules for the registry as a whole."""
 
 import inspect
 
 import pytest
-import torch
 from torch import nn
 
 from idcf import testing
@@ -12,36 +11,35 @@ from idcf.models import base
 from idcf.models.registry import all_models, configure, model_entry
 from idcf.testing import checks
 
-torch.set_num_threads(1)
-
-
 CASES = [check for name in all_models() for check in testing.model_checks(name)]
+MAX_CLASS_LINES = 200
 
 
-def _case(check):
-    name, what = check.args[0], check.func.__name__.removeprefix("check_")
-    where = "implicit" if True in check.args else "ratings"
-    return pytest.param(check, id=f"{name}-{where}-{what}")
+def _parameter(check):
+    name, label = check.args[0], check.func.__name__.removeprefix("check_")
+    feedback = "implicit" if True in check.args else "ratings"
+    return pytest.param(check, id=f"{name}-{feedback}-{label}")
 
 
-@pytest.mark.parametrize("check", [_case(c) for c in CASES])
+@pytest.mark.parametrize("check", [_parameter(c) for c in CASES])
 def test_every_model(check):
     check()
 
 
 def test_every_row_is_covered():
-    """Rows with a solver, with a backbone and with neither all get the battery of their kind."""
-    for name, found in all_models().items():
+    """Rows with a solver, with a backbone and with neither get all checks of their kind."""
+    for name, entry in all_models().items():
         run = {c.func.__name__ for c in CASES if c.args[0] == name}
-        assert {c.__name__ for c in checks._ALWAYS} <= run, name
-        assert ("check_gradients_reach_every_parameter" in run) is checks.descended(found), name
-        inductive = {c.__name__ for c in checks._INDUCTIVE} <= run
-        assert inductive is ("check_says_whom_it_cannot_know" not in run), name
-        picky = found.ratings_only or found.implicit_only
-        assert ("check_refuses_what_it_cannot_read" in run) is picky, name
-        both = {c.args[1] for c in CASES if c.args[0] == name and len(c.args) > 1}
-        takes = {False: not found.implicit_only, True: not found.ratings_only}
-        assert both == {kind for kind, fits in takes.items() if fits}, name
+        assert {c.__name__ for c in checks._CHECKS_OF_ALL_MODELS} <= run, name
+        by_gradient = checks.is_trained_by_gradient(entry)
+        assert ("check_gradients_reach_every_parameter" in run) is by_gradient, name
+        inductive = {c.__name__ for c in checks._CHECKS_OF_INDUCTIVE_MODELS} <= run
+        assert inductive is ("check_raises_for_unknown_users" not in run), name
+        one_kind_only = entry.ratings_only or entry.implicit_only
+        assert ("check_refuses_unsupported_feedback" in run) is one_kind_only, name
+        kinds = {c.args[1] for c in CASES if c.args[0] == name and len(c.args) > 1}
+        accepts = {False: not entry.implicit_only, True: not entry.ratings_only}
+        assert kinds == {kind for kind, accepted in accepts.items() if accepted}, name
 
 
 def test_every_check_is_used():
@@ -50,53 +48,73 @@ def test_every_check_is_used():
 
 
 def test_every_model_of_the_package_has_a_row():
-    """A concrete class that no row builds would escape the battery."""
-    built = {found.model_class for found in all_models().values()}
-    concrete = {c for c in _family(base.Model) if not inspect.isabstract(c)}
+    """A concrete class that no row builds would escape the checks."""
+    built = {entry.model_class for entry in all_models().values()}
+    concrete = {c for c in _descendants(base.Model) if not inspect.isabstract(c)}
     assert {c for c in concrete if c.__module__.startswith("idcf.")} == built
 
 
 def test_abstract_or_final():
-    """A class that can be built has no children and overrides nothing already implemented."""
+    """A class that can be built has no children; it overrides nothing implemented but hooks."""
     abstract = {c for c in vars(base).values() if inspect.isclass(c) and issubclass(c, base.Model)}
     assert all(inspect.isabstract(c) for c in abstract)
-    for kind in _family(base.Model) - abstract:
+    for kind in _descendants(base.Model) - abstract:
         if not kind.__module__.startswith("idcf."):
             continue
         assert not inspect.isabstract(kind), f"{kind} is abstract and does not live in models/base"
         assert not kind.__subclasses__(), f"{kind} is final"
         for parent in abstract & set(kind.__mro__):
-            done = {n for n, f in vars(parent).items() if inspect.isfunction(f) and _written(n, f)}
-            assert not done & vars(kind).keys(), (kind, done & vars(kind).keys())
+            implemented = {
+                name
+                for name, member in vars(parent).items()
+                if inspect.isfunction(member) and _is_implemented(name, member)
+            }
+            overridden = implemented & vars(kind).keys()
+            assert not overridden, (kind, overridden)
+
+
+def test_hooks_are_empty():
+    """A model that overrides no hook is trained with the loss of its preset."""
+    hooks = {n for n, x in vars(base.Model).items() if getattr(x, base.HOOK_MARK, False)}
+    assert hooks == {"loss_terms", "extra_loss_terms"}
+    assert base.Model.loss_terms(None, None) is None
+    assert base.Model.extra_loss_terms(None, None) == {}
 
 
 def test_no_class_is_long():
-    for kind in {c for c in _family(nn.Module) if c.__module__.startswith("idcf.")}:
-        assert len(inspect.getsource(kind).splitlines()) <= 150, kind
+    for kind in {c for c in _descendants(nn.Module) if c.__module__.startswith("idcf.")}:
+        assert len(inspect.getsource(kind).splitlines()) <= MAX_CLASS_LINES, kind
 
 
-def test_models_declare_what_they_can_do():
-    for name, found in all_models().items():
-        assert isinstance(found.model_class.inductive, bool), name
-        assert isinstance(found.model_class.reads_history, bool), name
-        assert found.model_class.__doc__, name
-        assert not (found.solver and found.backbone), name
+def test_models_declare_their_capabilities():
+    for name, entry in all_models().items():
+        assert isinstance(entry.inductive, bool), name
+        assert isinstance(entry.model_class.reads_history, bool), name
+        assert entry.model_class.__doc__, name
+        assert not (entry.solver and entry.backbone), name
 
 
 def test_a_wrapper_names_a_backbone():
-    for name, found in all_models().items():
-        if found.backbone:
-            assert issubclass(model_entry(found.backbone).model_class, base.Backbone), name
+    for name, entry in all_models().items():
+        if entry.backbone:
+            assert issubclass(model_entry(entry.backbone).model_class, base.Backbone), name
+
+
+def test_only_a_backbone_can_be_wrapped():
+    bias = model_entry("bias").model_class.__new__(model_entry("bias").model_class)
+    with pytest.raises(ConfigError, match="BiasModel cannot be wrapped by IDCF"):
+        model_entry("idcf-nn").build_around(configure("idcf-nn"), bias, None)
 
 
 def test_the_grid_lists_options_that_exist():
-    for name, found in all_models().items():
-        for key, values in found.grid.items():
-            for value in values:
-                assert getattr(configure(name, {key: value}), key) == value
+    for name, entry in all_models().items():
+        for grid in (entry.grid, entry.implicit_grid or {}):
+            for key, values in grid.items():
+                for value in values:
+                    assert getattr(configure(name, {key: value}), key) == value
 
 
-def test_unknown_names_are_told():
+def test_unknown_names_raise_with_a_suggestion():
     with pytest.raises(ConfigError, match="did you mean 'nnmf'"):
         model_entry("nnfm")
     with pytest.raises(ConfigError, match=r"model 'pmf'.*'embeding_size'.*'embedding_size'"):
@@ -105,10 +123,10 @@ def test_unknown_names_are_told():
         configure("idcf-nn", {"heads": "two"})
 
 
-def _family(kind):
-    return {c for child in kind.__subclasses__() for c in {child} | _family(child)}
+def _descendants(kind):
+    return {c for child in kind.__subclasses__() for c in {child} | _descendants(child)}
 
 
-def _written(name, function):
-    dunder = name.startswith("__")
-    return not dunder and not getattr(function, "__isabstractmethod__", False)
+def _is_implemented(name, function):
+    marks = ("__isabstractmethod__", base.HOOK_MARK)
+    return not name.startswith("__") and not any(getattr(function, x, False) for x in marks)

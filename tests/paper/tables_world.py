@@ -1,4 +1,4 @@
-"""Small worlds under the names of real data sets, so that the tables' own path runs on them."""
+"""Small datasets under the names of the real ones, on which the tables' code runs unchanged."""
 
 from __future__ import annotations
 
@@ -7,43 +7,69 @@ from pathlib import Path
 
 import numpy as np
 
-from idcf.data.datasets.catalog import SOURCES, Dataset
+from idcf.data.datasets.catalog import DATASET_SOURCES, Dataset
 from idcf.data.interactions import Interactions
-from idcf.data.split import hold_out, last_n
-from idcf.paper.run_plan import Run, runs_of
-from idcf.paper.table_spec import find
+from idcf.data.split import hold_out_last_rows, hold_out_rows
+from idcf.paper import results_store
+from idcf.paper.results_store import PairedDifference, StoredRow
+from idcf.paper.run_plan import Run, plan_runs
+from idcf.paper.table_spec import find_table
 from idcf.testing.synthetic import checkerboard
 
-FAST = ["random", "item-mean", "popularity", "bias"]
+FAST_MODELS = ["random", "item-mean", "popularity", "bias"]
 
 
-def fast(table: str = "table4", dataset: str = "ml-100k", seeds: int = 2) -> list[Run]:
-    """Runs that take no time."""
-    return runs_of([find(table)], datasets=[dataset], models=FAST, seeds=seeds)
+def fast_runs(table: str = "table4", dataset: str = "ml-100k", n_seeds: int = 2) -> list[Run]:
+    """Return the runs of a table that take no time."""
+    return plan_runs([find_table(table)], datasets=[dataset], models=FAST_MODELS, n_seeds=n_seeds)
 
 
-def copy(source: Path, place: Path) -> Path:
-    """A folder of results that a test may spoil."""
+def copy_results(source: Path, target: Path) -> Path:
+    """Copy a folder of results, so that a test may change it."""
     for path in source.rglob("*"):
         if path.is_file():
-            (place / path.relative_to(source)).parent.mkdir(parents=True, exist_ok=True)
-            (place / path.relative_to(source)).write_bytes(path.read_bytes())
-    return place
+            (target / path.relative_to(source)).parent.mkdir(parents=True, exist_ok=True)
+            (target / path.relative_to(source)).write_bytes(path.read_bytes())
+    return target
 
 
-def small(name: str) -> Dataset:
-    """Of the same kind as the data set of this name, with features, and split as it is."""
-    source, rng = SOURCES[name], np.random.default_rng(0)
-    few, many = (26, 70) if source.implicit else (14, 42)
-    table = checkerboard(48, 90, rng, few=few, many=many, implicit=source.implicit)
+def make_outdated(results: Path, run: Run) -> None:
+    """Change the stored results of a run, as if it had been made with other settings."""
+    rows = [
+        replace(row, options="old") if row.run_key() == run.key() else row
+        for row in results_store.latest_rows(results, run.dataset)
+    ]
+    results_store.rewrite_lines(results, StoredRow, run.dataset, rows)
+    differences = [
+        replace(line, options="old/old") if run.key()[:-1] in line.run_keys() else line
+        for line in results_store.read_lines(results, PairedDifference, run.dataset).values()
+    ]
+    results_store.rewrite_lines(results, PairedDifference, run.dataset, differences)
+
+
+def small_dataset(name: str) -> Dataset:
+    """Return synthetic data with the feedback, features and split of the dataset of this name."""
+    source, rng = DATASET_SOURCES[name], np.random.default_rng(0)
+    n_light, n_heavy = (26, 70) if source.implicit else (14, 42)
+    table = checkerboard(
+        48,
+        90,
+        rng,
+        rows_per_light_user=n_light,
+        rows_per_heavy_user=n_heavy,
+        implicit=source.implicit,
+    )
     features = {
         side: rng.integers(0, 2, (n, 3)).astype(np.float32)
         for side, n in (("user_features", 48), ("item_features", 90))
     }
     table = replace(table, **features)  # type: ignore[arg-type]
-    train, test = _official(table, rng) if source.counts[0].train else (None, None)
-    return Dataset(name, table, train, test, {}, source.threshold)
+    has_split = source.expected_counts[0].train
+    train, test = _official_split(table, rng) if has_split else (None, None)
+    return Dataset(name, table, train, test, {}, source.key_threshold)
 
 
-def _official(table: Interactions, rng: np.random.Generator) -> tuple[Interactions, Interactions]:
-    return last_n(table, 8) if table.implicit else hold_out(table, 0.1, rng)
+def _official_split(
+    table: Interactions, rng: np.random.Generator
+) -> tuple[Interactions, Interactions]:
+    return hold_out_last_rows(table, 8) if table.implicit else hold_out_rows(table, 0.1, rng)

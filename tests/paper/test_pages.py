@@ -1,4 +1,4 @@
-"""The pages that are drawn from rows, and the two verbs on the command line."""
+"""The pages that are rendered from stored results, and the verbs `reproduce` and `report`."""
 
 from __future__ import annotations
 
@@ -8,107 +8,111 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tables_world import copy, small
+from tables_world import copy_results, small_dataset
 from typer.testing import CliRunner
 
 from idcf.cli import app
 from idcf.errors import DataError
-from idcf.evaluation.protocol import Cut
-from idcf.paper import pages, results_store
-from idcf.paper import reproduce as work
-from idcf.paper.results_store import Record
-from idcf.paper.table_spec import refusal
+from idcf.evaluation.protocol import KeyUserRule
+from idcf.paper import pages, reproduce, results_store
+from idcf.paper.results_store import StoredRow
+from idcf.paper.table_spec import refusal_reason
 
 ROOT = Path(__file__).parents[2]
 
 
-def test_why_there_is_no_number() -> None:
-    assert refusal("no-such-system", "ml-1m", "new", Cut()) == "not built"
-    assert refusal("pmf", "ml-1m", "new", Cut()) == "inductive only"
-    assert refusal("pmf", "ml-1m", "few-shot", Cut()) == ""
-    assert refusal("bias", "amazon-books", "new", Cut()) == "refused: needs ratings"
-    assert refusal("idcf-bayes", "amazon-books", "new", Cut()) == ""
-    assert refusal("bias", "ml-1m", "probe-new", Cut(gamma=0.5)) == "some are key users"
+def test_a_refusal_names_its_reason() -> None:
+    rule, random_rule = KeyUserRule(), KeyUserRule(gamma=0.5)
+    assert refusal_reason("no-such-system", "ml-1m", "new", rule) == "not built"
+    assert refusal_reason("pmf", "ml-1m", "new", rule) == "inductive only"
+    assert refusal_reason("pmf", "ml-1m", "few-shot", rule) == ""
+    assert refusal_reason("bias", "amazon-books", "new", rule) == "refused: needs ratings"
+    assert refusal_reason("idcf-bayes", "amazon-books", "new", rule) == ""
+    assert refusal_reason("bias", "ml-1m", "probe-new", random_rule) == "some are key users"
 
 
-def test_pages_say_what_there_is_and_why_not(made: Path, tmp_path: Path) -> None:
-    found = pages.render(made)
-    assert found == pages.render(made)
-    four = found["table4.md"]
-    section = next(x for x in four.split("\n## ") if x.startswith("ml-100k") and "rmse" in x[:99])
+def test_pages_show_numbers_or_why_there_are_none(stored_results: Path, tmp_path: Path) -> None:
+    rendered = pages.render_pages(stored_results)
+    assert rendered == pages.render_pages(stored_results)
+    page = rendered["table4.md"]
+    section = next(x for x in page.split("\n## ") if x.startswith("ml-100k") and "rmse" in x[:99])
     lines = {x.split(" | ")[0].strip("| "): x for x in section.splitlines() if x[:1] == "|"}
     assert lines["item-mean"].count("**") == 2
     assert "best simple" in lines["item-mean"]
     assert "(2 of 3 seeds)" in lines["bias"]
     assert "orders only" in lines["popularity"]
     assert "| 1.078 | not run | not run |" in lines["idcf-nn"]
-    assert "| not run: hours a seed |" in lines["igmc"]
+    assert "| not run: 34 min a seed on an H200 alone |" in lines["igmc"]
     assert "**1.011**" in lines["idcf-gc"]
     assert "not in the paper" in lines["als"]
-    assert "not reported" in found["table2.md"]
-    assert "inductive only" in found["table3.md"]
-    assert "refused: needs ratings" in found["table7.md"]
-    assert "some are key users" in found["table6.md"]
-    [glance] = [x for x in four.split("\n## ") if x.startswith("At a glance")]
-    assert "| idcf-nn | - (0.749) | - (1.078) | - (0.994) |" in glance
-    assert "| idcf-nn | new | - (0.9945) | - (0.9942) |" in found["table6.md"]
-    html = found["index.html"]
+    assert "not reported" in rendered["table2.md"]
+    assert "inductive only" in rendered["table3.md"]
+    assert "refused: needs ratings" in rendered["table7.md"]
+    assert "some are key users" in rendered["table6.md"]
+    [summary] = [x for x in page.split("\n## ") if x.startswith("At a glance")]
+    assert "| idcf-nn | - (0.749) | - (1.078) | - (0.994) |" in summary
+    assert "| idcf-nn | new | - (0.9945) | - (0.9942) |" in rendered["table6.md"]
+    html = rendered["index.html"]
     assert html.count("<h1>") == 1
     assert "<script" not in html
     assert "http" not in html
-    pages.write(tmp_path, found)
-    assert pages.outdated(tmp_path, found) == []
-    (tmp_path / "table4.md").write_text("else")
-    assert pages.outdated(tmp_path, found) == ["table4.md"]
+    pages.write_pages(tmp_path, rendered)
+    assert pages.outdated_pages(tmp_path, rendered) == []
+    (tmp_path / "table4.md").write_text("other text")
+    assert pages.outdated_pages(tmp_path, rendered) == ["table4.md"]
 
 
-def test_settings_that_changed_are_marked(made: Path, tmp_path: Path) -> None:
-    results = copy(made, tmp_path)
-    rows = [replace(r, options="old") for r in results_store.records(results, "ml-100k")]
-    results_store.rewrite(results, Record, "ml-100k", rows)
-    assert "] †" in pages.render(results)["table4.md"]
-    assert "] †" not in pages.render(made)["table4.md"]
+def test_numbers_of_changed_settings_are_marked(stored_results: Path, tmp_path: Path) -> None:
+    results = copy_results(stored_results, tmp_path)
+    rows = [replace(r, options="old") for r in results_store.latest_rows(results, "ml-100k")]
+    results_store.rewrite_lines(results, StoredRow, "ml-100k", rows)
+    assert "] †" in pages.render_pages(results)["table4.md"]
+    assert "] †" not in pages.render_pages(stored_results)["table4.md"]
 
 
-def test_the_committed_pages_are_what_the_rows_say() -> None:
-    found = pages.render(ROOT / "experiments/results")
-    assert pages.outdated(ROOT / "docs/results", found) == [], "run `idcf report`"
+def test_the_committed_pages_are_what_the_results_render_to() -> None:
+    rendered = pages.render_pages(ROOT / "experiments/results")
+    assert pages.outdated_pages(ROOT / "docs/results", rendered) == [], "run `idcf report`"
 
 
-def test_ctrl_c_is_no_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def stop(*words: Any, **more: Any) -> None:
+def invoke(*arguments: str) -> Any:
+    """Run the command line and return its result."""
+    return CliRunner().invoke(app, list(arguments))
+
+
+def test_ctrl_c_is_not_a_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*args: Any, **options: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(work, "reproduce", stop)
-    done = cli("reproduce", "table4", "--models", "bias", "--results", str(tmp_path))
-    assert done.exit_code == 130
-    assert "the same command goes on" in done.output
+    monkeypatch.setattr(reproduce, "reproduce", interrupt)
+    result = invoke("reproduce", "table4", "--models", "bias", "--results", str(tmp_path))
+    assert result.exit_code == 130
+    assert "the same command continues" in result.output
 
 
-def cli(*words: str) -> Any:
-    return CliRunner().invoke(app, [str(w) for w in words])
-
-
-def test_on_the_command_line(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(work, "open_dataset", small)
-    where = ["--dataset", "ml-100k", "--models", "bias", "--results", str(tmp_path)]
-    dry = cli("reproduce", "table4", *where, "--dry-run", "--json")
+def test_the_verbs_on_the_command_line(
+    stored_results: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reproduce, "open_dataset", small_dataset)
+    options = ["--datasets", "ml-100k", "--models", "bias", "--results", str(tmp_path)]
+    dry = invoke("reproduce", "table4", *options, "--dry-run", "--json")
     assert len(json.loads(dry.stdout)["missing"]) == 3
-    done = cli("reproduce", "table4", *where, "--seeds", "1", "--device", "cpu")
-    assert done.exit_code == 0, done.output
-    assert "1 runs made, 0 failed" in done.stdout
-    more = cli("reproduce", "table4", *where, "--merge", str(made), "--json")
-    assert json.loads(more.stdout)["merged"] > 10
-    drawn = cli("report", "--results", str(tmp_path), "--out", str(tmp_path / "pages"))
-    assert "6 pages written" in drawn.stdout
-    same = cli("report", "--results", str(tmp_path), "--out", str(tmp_path / "pages"), "--check")
-    assert (same.exit_code, "6 pages are current" in same.stdout) == (0, True)
+    run = invoke("reproduce", "table4", *options, "--seeds", "1", "--device", "cpu")
+    assert run.exit_code == 0, run.output
+    assert "1 runs completed, 0 failed" in run.stdout
+    merged = invoke("reproduce", "table4", *options, "--merge", str(stored_results), "--json")
+    assert json.loads(merged.stdout)["n_merged_rows"] > 10
+    pages_folder = str(tmp_path / "pages")
+    report = ["report", "--results", str(tmp_path), "--out", pages_folder]
+    assert "6 pages written" in invoke(*report).stdout
+    current = invoke(*report, "--check")
+    assert (current.exit_code, "6 pages are up to date" in current.stdout) == (0, True)
     (tmp_path / "pages" / "table2.md").unlink()
-    other = cli("report", "--results", str(tmp_path), "--out", str(tmp_path / "pages"), "--check")
-    assert (other.exit_code, "table2.md is not what" in other.stdout) == (1, True)
+    outdated = invoke(*report, "--check")
+    assert (outdated.exit_code, "table2.md is out of date" in outdated.stdout) == (1, True)
 
 
-def test_a_folder_that_is_not_there_is_no_empty_one(tmp_path: Path) -> None:
-    found = CliRunner().invoke(app, ["report", "--results", str(tmp_path / "x"), "--out", "y"])
-    assert isinstance(found.exception, DataError)
-    assert "is no folder of results" in str(found.exception)
+def test_a_missing_folder_of_results_is_an_error(tmp_path: Path) -> None:
+    result = invoke("report", "--results", str(tmp_path / "x"), "--out", "y")
+    assert isinstance(result.exception, DataError)
+    assert "is not a folder of results" in str(result.exception)

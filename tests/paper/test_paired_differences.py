@@ -1,4 +1,4 @@
-"""Differences to the best simple system: paired over users, kept, and marked when they are old."""
+"""Differences to the best simple baseline: paired over users, stored, and marked when outdated."""
 
 from __future__ import annotations
 
@@ -8,93 +8,106 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tables_world import copy, small
+from tables_world import copy_results, small_dataset
 
-from idcf.data.datasets.catalog import SOURCES
-from idcf.evaluation.measure import Exam, Part, measure
-from idcf.evaluation.protocol import Cut, split_name, standard_split
-from idcf.metrics import auc_interval, auc_parts, difference
+from idcf.data.datasets.catalog import DATASET_SOURCES
+from idcf.evaluation.measure import EvaluationSet, ModelAssignment, compute_metrics
+from idcf.evaluation.protocol import KeyUserRule, split_name, standard_split
+from idcf.metrics import auc_contributions, auc_interval, paired_difference
 from idcf.paper import pages, paired_differences, results_store
-from idcf.paper.results_store import Pair
-from idcf.training.train import Job, train
+from idcf.paper.results_store import PairedDifference
+from idcf.training.train import TrainingJob, train
+
+SPLIT = split_name(DATASET_SOURCES["ml-100k"], KeyUserRule())
+BIAS_KEY = ("ml-100k", SPLIT, "bias", "clean", "new", "rmse")
 
 
-def test_differences_are_paired_over_users(made: Path) -> None:
-    lines = results_store.read(made, Pair, "ml-100k")
-    place = ("ml-100k", split_name(SOURCES["ml-100k"], Cut()))
-    found = lines[(*place, "bias", "clean", "new", "rmse")]
-    assert (found.baseline, found.seeds) == ("item-mean", 2)  # nobody is harsh in this world
-    split, _ = standard_split(small("ml-100k"))
-    exam = Exam.of(split, split.query_users)
-    gaps = []
+def read_differences(results: Path) -> dict[tuple[object, ...], PairedDifference]:
+    """Return the stored differences of the small ML-100K."""
+    return results_store.read_lines(results, PairedDifference, "ml-100k")
+
+
+def test_differences_are_paired_over_users(stored_results: Path) -> None:
+    lines = read_differences(stored_results)
+    line = lines[BIAS_KEY]
+    assert (line.baseline, line.seeds) == ("item-mean", 2)  # users have no biases in this data
+    split, _ = standard_split(small_dataset("ml-100k"))
+    evaluation_set = EvaluationSet.from_split(split, split.query_users)
+    differences = []
     for seed in range(2):
-        models = [train(name, Job(split, seed=seed)).model for name in ("bias", "item-mean")]
-        one, two = (measure(exam, [Part(m, split.query_users)])["rmse"] for m in models)
-        gaps.append(one.interval.value - two.interval.value)
-    assert found.difference == pytest.approx(np.mean(gaps), abs=1e-5)
-    assert found.low <= found.difference <= found.high
-    mine = {p.model for p in lines.values() if (p.users, p.metric) == ("new", "rmse")}
-    assert mine == {"bias"}
+        rmse = {}
+        for name in ("bias", "item-mean"):
+            model = train(name, TrainingJob(split, seed=seed)).model
+            metrics = compute_metrics(evaluation_set, [ModelAssignment(model, split.query_users)])
+            rmse[name] = metrics["rmse"].interval.value
+        differences.append(rmse["bias"] - rmse["item-mean"])
+    assert line.difference == pytest.approx(np.mean(differences), abs=1e-5)
+    assert line.low <= line.difference <= line.high
+    models = {x.model for x in lines.values() if (x.users, x.metric) == ("new", "rmse")}
+    assert models == {"bias"}
 
 
-def test_differences_stay_where_the_values_are_gone(made: Path, tmp_path: Path) -> None:
-    results = copy(made, tmp_path)
-    before = results_store.read(results, Pair, "ml-100k")
-    assert paired_differences.update(results, "ml-100k") == 0  # nothing is computed twice
+def test_differences_stay_where_per_user_values_are_missing(
+    stored_results: Path, tmp_path: Path
+) -> None:
+    results = copy_results(stored_results, tmp_path)
+    before = read_differences(results)
+    assert paired_differences.update_differences(results, "ml-100k") == 0  # nothing changed
     for path in (results / ".per-user").rglob("*.npz"):
         path.unlink()
     (results / "ml-100k.paired.jsonl").write_text(
         "".join(json.dumps({**asdict(x), "options": "old"}) + "\n" for x in before.values())
     )
-    assert paired_differences.update(results, "ml-100k") == 0
-    assert results_store.read(results, Pair, "ml-100k").keys() == before.keys()
+    assert paired_differences.update_differences(results, "ml-100k") == 0
+    assert read_differences(results).keys() == before.keys()
 
 
-def test_the_seeds_at_hand_are_paired_where_they_are_more_than_before(
-    made: Path, tmp_path: Path
+def test_a_difference_is_replaced_only_by_one_of_more_seeds(
+    stored_results: Path, tmp_path: Path
 ) -> None:
-    results = copy(made, tmp_path)
-    whole = results_store.read(results, Pair, "ml-100k")
-    one, two = (sorted((results / ".per-user").rglob(f"bias.clean.new.{x}.*")) for x in (0, 1))
-    kept = one[0].read_bytes()
-    one[0].unlink()
-    assert paired_differences.update(results, "ml-100k") == 0
-    assert results_store.read(results, Pair, "ml-100k") == whole  # two seeds are more than one
+    results = copy_results(stored_results, tmp_path)
+    before = read_differences(results)
+    first, second = (
+        sorted((results / ".per-user").rglob(f"bias.clean.new.{seed}.*"))[0] for seed in (0, 1)
+    )
+    first_values = first.read_bytes()
+    first.unlink()
+    assert paired_differences.update_differences(results, "ml-100k") == 0
+    assert read_differences(results) == before  # one seed does not replace two
     (results / "ml-100k.paired.jsonl").unlink()
-    assert paired_differences.update(results, "ml-100k")
-    [place] = [x for x in whole if x[2:] == ("bias", "clean", "new", "rmse")]
-    half = results_store.read(results, Pair, "ml-100k")[place]
-    assert half.seeds == 1
-    two[0].unlink()
-    one[0].write_bytes(kept)
-    assert paired_differences.update(results, "ml-100k") == 0  # another one is not more either
-    assert results_store.read(results, Pair, "ml-100k")[place] == half
+    assert paired_differences.update_differences(results, "ml-100k")
+    one_seed = read_differences(results)[BIAS_KEY]
+    assert one_seed.seeds == 1
+    second.unlink()
+    first.write_bytes(first_values)
+    assert paired_differences.update_differences(results, "ml-100k") == 0
+    assert read_differences(results)[BIAS_KEY] == one_seed  # nor does one other seed replace one
 
 
-def test_a_difference_to_a_run_of_the_past_is_marked(made: Path, tmp_path: Path) -> None:
-    results = copy(made, tmp_path)
-    assert "†" not in _differences(results)
-    lines = [
-        replace(x, options="old/old") for x in results_store.read(results, Pair, "ml-100k").values()
-    ]
-    results_store.rewrite(results, Pair, "ml-100k", lines)
-    assert _differences(results).count("†") == len({x.users for x in lines if x.model == "bias"})
+def test_an_outdated_difference_is_marked(stored_results: Path, tmp_path: Path) -> None:
+    results = copy_results(stored_results, tmp_path)
+    assert "†" not in _bias_difference_cells(results)
+    lines = [replace(x, options="old/old") for x in read_differences(results).values()]
+    results_store.rewrite_lines(results, PairedDifference, "ml-100k", lines)
+    n_groups = len({x.users for x in lines if x.model == "bias"})
+    assert _bias_difference_cells(results).count("†") == n_groups
 
 
-def _differences(results: Path) -> str:
-    """The last but one column of the lines that say how `bias` does."""
-    text = pages.render(results)["table4.md"]
+def _bias_difference_cells(results: Path) -> str:
+    """Return the cells of the column "against" of `bias`, joined."""
+    text = pages.render_pages(results)["table4.md"]
     return "".join(x.split("|")[-3] for x in text.splitlines() if x.startswith("| bias"))
 
 
 def test_pooled_auc_can_be_paired() -> None:
-    """What users add averages to the AUC, and its bootstrap is as wide as the known interval."""
+    """Users' contributions average to the AUC, and their bootstrap is as wide as its interval."""
     rng = np.random.default_rng(0)
     user, label = np.repeat(np.arange(300), 12), rng.random(3600) < 0.3
     score = label + rng.normal(0, 1.5, 3600) + np.repeat(rng.normal(0, 0.5, 300), 12)
-    each, whole = auc_parts(user, score, label), auc_interval(user, score, label)
-    assert each.mean() == pytest.approx(whole.value)
-    worse = auc_parts(user, np.zeros(3600), label)
-    found = difference(each, worse, rng=np.random.default_rng(1))
-    assert found.value == pytest.approx(whole.value - 0.5)
-    assert found.high - found.low == pytest.approx(whole.high - whole.low, rel=0.1)
+    contributions, pooled = auc_contributions(user, score, label), auc_interval(user, score, label)
+    assert contributions.mean() == pytest.approx(pooled.value)
+    constant = auc_contributions(user, np.zeros(3600), label)
+    difference = paired_difference(contributions, constant, rng=np.random.default_rng(1))
+    assert difference.value == pytest.approx(pooled.value - 0.5)
+    width = pooled.high - pooled.low
+    assert difference.high - difference.low == pytest.approx(width, rel=0.1)

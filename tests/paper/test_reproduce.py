@@ -1,4 +1,4 @@
-"""Runs that are made once, kept at once, taken up again, merged and drawn."""
+"""Runs of the tables: planned, made, stored at once, resumed and merged."""
 
 from __future__ import annotations
 
@@ -14,262 +14,263 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tables_world import FAST, copy, fast, small
+from tables_world import FAST_MODELS, copy_results, fast_runs, make_outdated, small_dataset
 
-from idcf.data.datasets.catalog import SOURCES
+from idcf.data.datasets.catalog import DATASET_SOURCES
 from idcf.errors import ConfigError, DataError
 from idcf.evaluation import parallel, run
 from idcf.evaluation.groups import PROBE_ROWS
-from idcf.evaluation.protocol import Cut, split_name, standard_split
+from idcf.evaluation.protocol import KeyUserRule, split_name, standard_split
 from idcf.paper import pages, results_store
-from idcf.paper import reproduce as work
-from idcf.paper.results_store import Failure, Pair, Record
-from idcf.paper.run_plan import fingerprint, runs_of
-from idcf.paper.table_spec import find, load_all
-from idcf.training.train import Job, train
-
-ROOT = Path(__file__).parents[2]
+from idcf.paper.reproduce import merge_results, missing_runs, reproduce
+from idcf.paper.results_store import PairedDifference, RunFailure, StoredRow
+from idcf.paper.run_plan import plan_runs, settings_fingerprint
+from idcf.paper.table_spec import find_table, load_tables
+from idcf.training.train import TrainingJob, train
 
 
 def test_a_training_serves_all_its_groups_and_tables() -> None:
-    runs = runs_of(load_all().values(), datasets=["ml-1m"], models=["bias"])
-    usual = [r for r in runs if r.split.endswith("delta=30")]
-    assert [(r.users, r.seed) for r in usual] == [
+    runs = plan_runs(load_tables().values(), datasets=["ml-1m"], models=["bias"])
+    standard = [r for r in runs if r.split.endswith("delta=30")]
+    assert [(r.users, r.seed) for r in standard] == [
         *(("few-shot", n) for n in range(3)),
         *(("new", n) for n in range(3)),
     ]
-    assert usual[0].groups() == ["all", "few-shot", "probe"]
-    assert usual[-1].groups() == ["new", "probe-new"]
-    drawn = next(r for r in runs if "gamma" in r.split and r.users == "new")
-    assert drawn.groups() == ["new"]  # the light ones are not all new there
+    assert standard[0].groups() == ["all", "few-shot", "probe"]
+    assert standard[-1].groups() == ["new", "probe-new"]
+    random_keys = next(r for r in runs if "gamma" in r.split and r.users == "new")
+    assert random_keys.groups() == ["new"]  # some users of `probe-new` are key users there
 
 
-def test_rows_are_done_once(made: Path) -> None:
-    rows = results_store.records(made, "ml-100k")
+def test_stored_runs_are_not_missing(stored_results: Path) -> None:
+    rows = results_store.latest_rows(stored_results, "ml-100k")
     assert {r.users for r in rows} == {"all", "few-shot", "new"}
     assert all(r.version and r.device == "cpu" and r.options for r in rows)
     for table in ("table2", "table4"):
-        assert work.missing(fast(table), made) == []
-    assert len(work.missing(fast(seeds=3), made)) == 3  # one more seed each; chance has one
-    text = (made / "ml-100k.jsonl").read_text()
+        assert missing_runs(fast_runs(table), stored_results) == []
+    # one more seed of each model but `random`, which has only one
+    assert len(missing_runs(fast_runs(n_seeds=3), stored_results)) == 3
+    text = (stored_results / "ml-100k.jsonl").read_text()
     assert len(text.splitlines()) == len(rows)
 
 
-def test_a_row_is_what_evaluate_gives(made: Path) -> None:
-    data = small("ml-100k")
-    rows = run.evaluate(run.Plan(data, ["bias"], ["new", "all"]))
-    kept = {
+def test_a_stored_row_equals_that_of_evaluate(stored_results: Path) -> None:
+    dataset = small_dataset("ml-100k")
+    rows = run.evaluate(run.EvaluationPlan(dataset, ["bias"], ["new", "all"]))
+    stored = {
         (r.model, r.users, r.metric): r
-        for r in results_store.records(made, "ml-100k")
+        for r in results_store.latest_rows(stored_results, "ml-100k")
         if not r.seed
     }
     for row in rows:
-        there = kept[row.model, row.users, row.metric]
-        assert there.split == row.split
-        assert there.value == pytest.approx(row.value, abs=1e-6)
+        stored_row = stored[row.model, row.users, row.metric]
+        assert stored_row.split == row.split
+        assert stored_row.value == pytest.approx(row.value, abs=1e-6)
 
 
-def test_other_settings_are_run_again(made: Path) -> None:
-    [*_, last] = fast()
-    other = last._replace(options=(("strength", 3.0),))
-    assert other.fingerprint() != last.fingerprint()
-    assert work.missing([last], made) == []
-    assert work.missing([other], made) == [other]
-    assert fingerprint("random", "clean", "ml-100k", "new", {}) == "none"
-    ways = [(p, who) for p in ("clean", "published") for who in ("new", "few-shot")]
-    new, few, *old = (fingerprint("idcf-gc", p, "ml-100k", who, {}) for p, who in ways)
-    assert (few, len({new, *old})) == (new, 3)  # under `clean` nothing differs
-
-
-def test_a_newer_run_replaces_the_older(made: Path, tmp_path: Path) -> None:
-    results = copy(made, tmp_path)
-    [*_, last] = fast()
-    other = last._replace(options=(("strength", 3.0),))
-    work.reproduce([other], results, opened=small)
-    assert work.missing([other], results) == []
-    assert work.missing([last], results) == [last]
-    assert len(results_store.records(results, "ml-100k")) == len(
-        results_store.records(made, "ml-100k")
+def test_fingerprints_tell_settings_apart() -> None:
+    assert settings_fingerprint("random", "clean", "ml-100k", "new") == "none"
+    clean_new, clean_few, *published = (
+        settings_fingerprint("idcf-gc", preset, "ml-100k", mode)
+        for preset in ("clean", "published")
+        for mode in ("new", "few-shot")
     )
+    assert clean_few == clean_new  # `clean` has no other settings for few-shot users
+    assert len({clean_new, *published}) == 3
 
 
-def test_a_line_cut_short_is_survived_and_said(
-    made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_a_run_of_other_settings_is_made_again(stored_results: Path, tmp_path: Path) -> None:
+    results = copy_results(stored_results, tmp_path)
+    [*_, last] = fast_runs()
+    make_outdated(results, last)
+    assert missing_runs(fast_runs(), results) == [last]
+    reproduce([last], results, load_dataset=small_dataset)
+    assert missing_runs(fast_runs(), results) == []
+    n_rows = len(results_store.latest_rows(stored_results, "ml-100k"))
+    assert len(results_store.latest_rows(results, "ml-100k")) == n_rows
+    assert len((results / "ml-100k.jsonl").read_text().splitlines()) == n_rows
+
+
+def test_an_incomplete_last_line_is_skipped_with_a_note(
+    stored_results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    results = copy(made, tmp_path)
+    results, runs = copy_results(stored_results, tmp_path), fast_runs("table2") + fast_runs()
     path = results / "ml-100k.jsonl"
-    whole = path.read_bytes()
-    for cut in (1, 40, len(whole.splitlines()[-1]) + 1):  # the newline, half a line, a line
-        path.write_bytes(whole[:-cut])
-        assert len(work.missing([*fast("table2"), *fast("table4")], results)) == 1
-        told = capsys.readouterr().err
-        assert ("cut short" in told) is (cut != len(whole.splitlines()[-1]) + 1)
-    path.write_bytes(whole[:-40])
-    [lost] = work.missing([*fast("table2"), *fast("table4")], results)
-    work.reproduce([lost], results, opened=small)
+    data = path.read_bytes()
+    line_length = len(data.splitlines()[-1]) + 1
+    for n_lost in (1, 40, line_length):  # the newline, part of a line, a whole line
+        path.write_bytes(data[:-n_lost])
+        assert len(missing_runs(runs, results)) == 1
+        assert ("cut short" in capsys.readouterr().err) is (n_lost != line_length)
+    path.write_bytes(data[:-40])
+    [lost_run] = missing_runs(runs, results)
+    reproduce([lost_run], results, load_dataset=small_dataset)
     capsys.readouterr()
-    assert work.missing([*fast("table2"), *fast("table4")], results) == []
+    assert missing_runs(runs, results) == []
     assert "cut short" not in capsys.readouterr().err
 
 
-def test_a_damaged_line_is_an_error(made: Path, tmp_path: Path) -> None:
-    results = copy(made, tmp_path)
+def test_a_damaged_line_is_an_error(stored_results: Path, tmp_path: Path) -> None:
+    results = copy_results(stored_results, tmp_path)
     path = results / "ml-100k.jsonl"
     lines = path.read_text().splitlines()
     path.write_text("\n".join([lines[0], lines[1][:20], *lines[2:]]) + "\n")
-    with pytest.raises(DataError, match=r"ml-100k.jsonl, line 2: .*mend or delete"):
-        results_store.records(results, "ml-100k")
+    with pytest.raises(DataError, match=r"ml-100k.jsonl, line 2: .*fix or delete"):
+        results_store.latest_rows(results, "ml-100k")
 
 
-def test_a_failure_is_put_down_and_the_others_go_on(
+def test_a_failure_is_recorded_and_the_other_runs_go_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def train_or_not(name: str, job: Job, **more: Any) -> Any:
+    def train_or_fail(name: str, job: TrainingJob, **options: Any) -> Any:
         if name == "item-mean":
-            raise ConfigError("it would not")
-        return train(name, job, **more)
+            raise ConfigError("a test error")
+        return train(name, job, **options)
 
-    monkeypatch.setattr(run, "train", train_or_not)
-    found = work.reproduce(fast(seeds=1), tmp_path, opened=small)
-    assert list(found.failed.values()) == ["ConfigError: it would not"]
-    assert [r.model for r in found.made] == ["random", "popularity", "bias"]
-    assert found.left == 1
+    monkeypatch.setattr(run, "train", train_or_fail)
+    outcome = reproduce(fast_runs(n_seeds=1), tmp_path, load_dataset=small_dataset)
+    assert list(outcome.failed.values()) == ["ConfigError: a test error"]
+    assert [r.model for r in outcome.completed] == ["random", "popularity", "bias"]
+    assert outcome.n_remaining == 1
     assert "failed: ml-100k delta=30: item-mean (clean)" in capsys.readouterr().err
-    [line] = results_store.read(tmp_path, Failure, "ml-100k").values()
-    assert line.reason == "ConfigError: it would not"
-    assert "failed: ConfigError: it would not" in pages.render(tmp_path)["table4.md"]
+    [line] = results_store.read_lines(tmp_path, RunFailure, "ml-100k").values()
+    assert line.reason == "ConfigError: a test error"
+    assert "failed: ConfigError: a test error" in pages.render_pages(tmp_path)["table4.md"]
     monkeypatch.undo()
-    work.reproduce(work.missing(fast(seeds=1), tmp_path), tmp_path, opened=small)
-    assert results_store.read(tmp_path, Failure, "ml-100k") == {}
+    runs = missing_runs(fast_runs(n_seeds=1), tmp_path)
+    reproduce(runs, tmp_path, load_dataset=small_dataset)
+    assert results_store.read_lines(tmp_path, RunFailure, "ml-100k") == {}
     assert not (tmp_path / "ml-100k.failed.jsonl").exists()
 
 
-def test_several_processes_write_the_rows_of_one(made: Path, tmp_path: Path) -> None:
-    work.reproduce(fast(), tmp_path, jobs=2, opened=small)
+def test_several_processes_give_the_rows_of_one(stored_results: Path, tmp_path: Path) -> None:
+    reproduce(fast_runs(), tmp_path, n_jobs=2, load_dataset=small_dataset)
 
     def values(results: Path) -> set[tuple[Any, ...]]:
-        return {
-            (*r.key(), r.value)
-            for r in results_store.records(results, "ml-100k")
-            if r.users == "new"
-        }
+        rows = results_store.latest_rows(results, "ml-100k")
+        return {(*r.key(), r.value) for r in rows if r.users == "new"}
 
-    assert values(tmp_path) == values(made)
+    assert values(tmp_path) == values(stored_results)
 
 
-def test_the_longest_start_first(made: Path) -> None:
-    runs = runs_of([find("table4")], datasets=["ml-100k"], seeds=1)
-    order = [r.model for r in work.missing(runs, made, longest_first=True)]
+def test_the_longest_runs_start_first(stored_results: Path) -> None:
+    runs = plan_runs([find_table("table4")], datasets=["ml-100k"], n_seeds=1)
+    order = [r.model for r in missing_runs(runs, stored_results, longest_first=True)]
     assert order[0].startswith("idcf-n")
-    plain = [r.model for r in work.missing(runs, made)]
-    assert plain == [r.model for r in runs if r.model not in FAST]
+    table_order = [r.model for r in missing_runs(runs, stored_results)]
+    assert table_order == [r.model for r in runs if r.model not in FAST_MODELS]
 
 
-def test_a_helper_that_dies_takes_no_other_run_with_it() -> None:
-    found = dict(parallel.finished(die_or_live, {"a": (7,), "b": (0,)}, jobs=2))
-    assert isinstance(found.pop("a"), ConfigError)
-    assert found == {"b": 0}
+def test_a_crashed_worker_fails_only_its_own_run() -> None:
+    outcomes = dict(parallel.run_as_completed(exit_or_return, {"a": (7,), "b": (0,)}, n_jobs=2))
+    assert isinstance(outcomes.pop("a"), ConfigError)
+    assert outcomes == {"b": 0}
 
 
-def die_or_live(code: int) -> int:
+def exit_or_return(code: int) -> int:
+    """End the process unless the code is 0."""
     if code:
         os._exit(code)
     return code
 
 
-_SLOW = """
+_SLOW_REPRODUCE = """
 import sys, time
-sys.path.insert(0, {here!r})
+sys.path.insert(0, {folder!r})
 from pathlib import Path
 import torch
 torch.set_num_threads(1)
 from idcf.evaluation import run
-from idcf.paper import reproduce as work
-from tables_world import fast
-from tables_world import FAST, copy, fast, small
+from idcf.paper.reproduce import missing_runs, reproduce
+from tables_world import fast_runs, small_dataset
 train = run.train
-def slow(*args, **more):
+def slow_train(*args, **options):
     time.sleep(0.2)
-    return train(*args, **more)
-run.train = slow
-work.reproduce(work.missing(fast(seeds=9), Path({results!r})), Path({results!r}), opened=small)
+    return train(*args, **options)
+run.train = slow_train
+results = Path({results!r})
+reproduce(missing_runs(fast_runs(n_seeds=9), results), results, load_dataset=small_dataset)
 """
 
 
-def test_a_kill_at_any_moment_costs_one_run(tmp_path: Path) -> None:
-    code = _SLOW.format(here=str(Path(__file__).parent), results=str(tmp_path))
-    child = subprocess.Popen([sys.executable, "-c", code])
+def test_a_kill_loses_at_most_the_current_run(tmp_path: Path) -> None:
+    code = _SLOW_REPRODUCE.format(folder=str(Path(__file__).parent), results=str(tmp_path))
+    process = subprocess.Popen([sys.executable, "-c", code])
     path = tmp_path / "ml-100k.jsonl"
-    until = time.monotonic() + 120
-    while time.monotonic() < until and not (path.exists() and path.read_bytes().count(b"\n") > 12):
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline and process.poll() is None:
+        if path.exists() and path.read_bytes().count(b"\n") > 12:
+            break
         time.sleep(0.02)
-    child.send_signal(signal.SIGKILL)
-    child.wait()
-    left = work.missing(fast(seeds=9), tmp_path)
-    assert 0 < len(left) < 28
-    found = work.reproduce(left, tmp_path, opened=small)
-    assert len(found.made) == len(left)
-    assert work.missing(fast(seeds=9), tmp_path) == []
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    missing = missing_runs(fast_runs(n_seeds=9), tmp_path)
+    assert 0 < len(missing) < 28
+    outcome = reproduce(missing, tmp_path, load_dataset=small_dataset)
+    assert len(outcome.completed) == len(missing)
+    assert missing_runs(fast_runs(n_seeds=9), tmp_path) == []
 
 
-def test_rows_from_elsewhere_are_merged_once(made: Path, tmp_path: Path) -> None:
-    there, here = copy(made, tmp_path / "there"), tmp_path / "here"
-    (there / "other-study.jsonl").write_text('{"dataset": "ml-1m"}\n')
-    fresh = results_store.merge(there, here)
-    assert fresh == len(results_store.records(made, "ml-100k")) + len(
-        results_store.read(made, Pair, "ml-100k")
-    )
-    assert results_store.merge(there, here) == 0
-    assert not (here / "other-study.jsonl").exists()
-    assert results_store.records(here, "ml-100k") == results_store.records(made, "ml-100k")
-    assert len(list(here.rglob("*.npz"))) == len(list(made.rglob("*.npz")))
-    [first, *rest] = results_store.records(there, "ml-100k")
-    results_store.rewrite(
-        there, Record, "ml-100k", [new := replace(first, value=0.25), *rest[::-1]]
-    )
-    assert results_store.merge(there, here) == 1
-    assert results_store.records(here, "ml-100k") == [
-        *rest,
-        new,
-    ]  # what has not changed stays in place
-    with pytest.raises(DataError, match="no folder of results"):
-        results_store.merge(tmp_path / "nowhere", here)
+def test_rows_of_another_folder_are_merged_once(stored_results: Path, tmp_path: Path) -> None:
+    source, results = copy_results(stored_results, tmp_path / "source"), tmp_path / "results"
+    (source / "other-study.jsonl").write_text('{"dataset": "ml-1m"}\n')
+    rows = results_store.latest_rows(stored_results, "ml-100k")
+    differences = results_store.read_lines(stored_results, PairedDifference, "ml-100k")
+    assert results_store.merge_lines(source, results) == len(rows) + len(differences)
+    assert results_store.merge_lines(source, results) == 0
+    assert not (results / "other-study.jsonl").exists()
+    assert results_store.latest_rows(results, "ml-100k") == rows
+    assert len(list(results.rglob("*.npz"))) == len(list(stored_results.rglob("*.npz")))
+    [first, *others] = results_store.latest_rows(source, "ml-100k")
+    changed = replace(first, value=0.25)
+    results_store.rewrite_lines(source, StoredRow, "ml-100k", [changed, *others[::-1]])
+    assert results_store.merge_lines(source, results) == 1
+    # unchanged rows keep their order
+    assert results_store.latest_rows(results, "ml-100k") == [*others, changed]
+    with pytest.raises(DataError, match="not a folder of results"):
+        results_store.merge_lines(tmp_path / "nowhere", results)
 
 
-def test_settings_of_the_past_are_left_where_they_are(made: Path, tmp_path: Path) -> None:
-    there, here = copy(made, tmp_path / "there"), copy(made, tmp_path / "here")
-    [*_, last] = fast()
-    work.reproduce([last._replace(options=(("strength", 3.0),))], there, opened=small)
-    for folder in (there, here):  # as in a clone: differences cannot be drawn again
+def test_runs_of_outdated_settings_are_not_merged(stored_results: Path, tmp_path: Path) -> None:
+    outdated = copy_results(stored_results, tmp_path / "outdated")
+    current = copy_results(stored_results, tmp_path / "current")
+    [*_, last] = fast_runs()
+    make_outdated(outdated, last)
+    for folder in (outdated, current):  # as in a clone: differences cannot be computed again
         shutil.rmtree(folder / ".per-user")
-    drawn, other = (results_store.read(x, Pair, "ml-100k") for x in (here, there))
-    assert work.merge(there, here)[1] == 1
-    assert results_store.read(here, Pair, "ml-100k") == drawn != other
-    assert set(results_store.records(here, "ml-100k")) == set(
-        results_store.records(made, "ml-100k")
-    )
-    assert work.merge(here, there)[1] == 0  # the other way round today's take their place
-    assert work.missing([last], there) == []
+    differences = results_store.read_lines(current, PairedDifference, "ml-100k")
+    assert differences != results_store.read_lines(outdated, PairedDifference, "ml-100k")
+    assert merge_results(outdated, current)[1] == 1
+    assert results_store.read_lines(current, PairedDifference, "ml-100k") == differences
+    rows = set(results_store.latest_rows(stored_results, "ml-100k"))
+    assert set(results_store.latest_rows(current, "ml-100k")) == rows
+    assert merge_results(current, outdated)[1] == 0  # current rows replace outdated ones
+    assert missing_runs([last], outdated) == []
 
 
-def test_random_key_users_have_their_split() -> None:
-    data = small("ml-1m")
-    split, how = standard_split(data, gamma=0.75)
-    assert how == "random-10%-seed0, gamma=0.75" == split_name(SOURCES["ml-1m"], Cut(gamma=0.75))
+def test_random_key_users_make_another_split() -> None:
+    dataset = small_dataset("ml-1m")
+    split, name = standard_split(dataset, gamma=0.75)
+    assert name == split_name(DATASET_SOURCES["ml-1m"], KeyUserRule(gamma=0.75))
+    assert name == "random-10%-seed0, gamma=0.75"
     assert 20 < len(split.key_users) < 48
-    again, _ = standard_split(data, gamma=0.75)
-    assert np.array_equal(split.key_users, again.key_users)
-    light = split.train.counts() < PROBE_ROWS
-    probe = run.exams_of(split, ["probe"])["probe"]
-    assert set(probe.users) <= set(np.flatnonzero(light))
-    with pytest.raises(DataError, match="ask for the group 'probe'"):
-        run.exams_of(split, ["probe-new"])
+    same_split, _ = standard_split(dataset, gamma=0.75)
+    assert np.array_equal(split.key_users, same_split.key_users)
+    is_light = split.train.user_counts() < PROBE_ROWS
+    probe = run.make_evaluation_sets(split, ["probe"])["probe"]
+    assert set(probe.users) <= set(np.flatnonzero(is_light))
+    with pytest.raises(DataError, match="'probe'"):
+        run.make_evaluation_sets(split, ["probe-new"])
+
+
+def test_files_of_another_edition_are_an_error() -> None:
+    wrong_split = fast_runs()[0]._replace(split="u2, delta=30")
     with pytest.raises(DataError, match="another edition"):
-        work.reproduce([fast()[0]._replace(split="u2, delta=30")], Path(), opened=small)
+        reproduce([wrong_split], Path(), load_dataset=small_dataset)
 
 
-def test_wrong_words_are_told() -> None:
+def test_unknown_names_are_errors() -> None:
     with pytest.raises(ConfigError, match="no system of the table named 'bais'; did you mean"):
-        runs_of([find("table4")], models=["bais"])
+        plan_runs([find_table("table4")], models=["bais"])
     with pytest.raises(ConfigError, match="no dataset of the table named 'amazon-books'"):
-        runs_of([find("table4")], datasets=["amazon-books"])
+        plan_runs([find_table("table4")], datasets=["amazon-books"])

@@ -1,4 +1,4 @@
-"""The fixtures of `serve_world`, for every test here."""
+"""Fixtures of `serve_world` for the server tests."""
 
 from serve_world import address, client, folder
 

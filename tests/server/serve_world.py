@@ -1,4 +1,4 @@
-"""A small world served for real: uvicorn in a thread, sockets, JSON."""
+"""Small fitted models, and a real server for them: uvicorn in a thread, on a free port."""
 
 from __future__ import annotations
 
@@ -18,32 +18,43 @@ import uvicorn
 
 from idcf.data.interactions import Interactions
 from idcf.recommender import Recommender
-from idcf.server.app import create
-from idcf.server.batcher import Engine, Limits
+from idcf.server.app import create_app
+from idcf.server.batcher import BatcherLimits, RequestBatcher
 from idcf.testing.synthetic import checkerboard
 
 TOKEN = "a-token-of-the-tests"
-EVEN = {"i2": 5.0, "i4": 5.0, "i3": 1.0}
+EVEN_HISTORY = {"i2": 5.0, "i4": 5.0, "i3": 1.0}
 TITLES = {f"i{n}": f"Film {n} ({1950 + n})" for n in range(40)} | {"i1": "Matrix, The (1999)"}
 
 
 @cache
 def world(implicit: bool = False) -> Interactions:
-    return checkerboard(90, 40, np.random.default_rng(0), few=6, many=20, implicit=implicit)
+    """Checkerboard interactions: even users like even items, odd users odd items."""
+    return checkerboard(
+        90,
+        40,
+        np.random.default_rng(0),
+        rows_per_light_user=6,
+        rows_per_heavy_user=20,
+        implicit=implicit,
+    )
 
 
 @cache
 def fitted(name: str = "idcf-dot", implicit: bool = False, seed: int = 0) -> Recommender:
+    """Return a small fitted model of this name."""
     small = {"sweeps": 16, "burn_in": 8, "embedding_size": 4, "rank": 6}
     options = small if name == "idcf-bayes" else {"epochs": 3} if name.startswith("idcf") else {}
-    made = Recommender(name, key_threshold=12, device="cpu", seed=seed, **options)
-    return made.fit(world(implicit), titles=TITLES)
+    recommender = Recommender(name, key_threshold=12, device="cpu", seed=seed, **options)
+    return recommender.fit(world(implicit), titles=TITLES)
 
 
 @contextmanager
-def served(recommender: Recommender, limits: Limits | None = None, **more: Any) -> Iterator[str]:
-    """The address of a real server, on a free port of the loopback."""
-    app = create(Engine(recommender, limits), **more)
+def served(
+    recommender: Recommender, limits: BatcherLimits | None = None, **app_options: Any
+) -> Iterator[str]:
+    """Serve a recommender on a free local port and yield the address."""
+    app = create_app(RequestBatcher(recommender, limits), **app_options)
     config = uvicorn.Config(
         app, port=0, log_level="warning", access_log=False, lifespan="off", ws="none"
     )
@@ -64,24 +75,29 @@ def served(recommender: Recommender, limits: Limits | None = None, **more: Any) 
 
 @pytest.fixture(scope="session")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folder of the model that `address` serves."""
     return fitted().save(tmp_path_factory.mktemp("serve") / "model")
 
 
 @pytest.fixture(scope="session")
 def address(folder: Path) -> Iterator[str]:
-    with served(fitted(), folder=folder, token=TOKEN) as found:
-        yield found
+    """Address of a server that all tests share."""
+    with served(fitted(), folder=folder, token=TOKEN) as server_address:
+        yield server_address
 
 
 @pytest.fixture
 def client(address: str) -> Iterator[httpx2.Client]:
-    with httpx2.Client(base_url=address, timeout=10) as found:
-        yield found
+    """HTTP client of the shared server."""
+    with httpx2.Client(base_url=address, timeout=10) as http_client:
+        yield http_client
 
 
-def said(history: dict[str, float]) -> list[dict[str, Any]]:
-    return [{"item_id": x, "rating": r} for x, r in history.items()]
+def history_body(history: dict[str, float]) -> list[dict[str, Any]]:
+    """Return a history as JSON requests have it."""
+    return [{"item_id": item, "rating": rating} for item, rating in history.items()]
 
 
-def ids(answer: Any) -> list[str]:
-    return [x["item_id"] for x in answer.json()["items"]]
+def item_ids(response: Any) -> list[str]:
+    """Return the ids of the items in a response."""
+    return [x["item_id"] for x in response.json()["items"]]

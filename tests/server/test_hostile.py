@@ -1,4 +1,4 @@
-"""What strangers may send: each gets a 4xx with a reason, and the server does not notice."""
+"""Hostile requests: each gets a 4xx with a reason, and the server keeps working."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ import pytest
 import schemathesis
 from hypothesis import HealthCheck, given, settings
 from hypothesis.errors import Unsatisfiable
-from serve_world import EVEN, fitted, said, served
+from serve_world import EVEN_HISTORY, fitted, history_body, served
 
-from idcf.server import middleware
-from idcf.server.batcher import Limits
+from idcf.server.batcher import BatcherLimits
+from idcf.server.http import LOG
 
 I2 = {"item_id": "i2", "rating": 5}
 STRINGS = [
@@ -27,36 +27,44 @@ STRINGS = [
     "${jndi:ldap://x}", "\n\n[CRITICAL] forged line", "\u202e\u0000\ufeff", "💥" * 100, "a" * 300,
     "%s%s%n", "\\u0000", "NaN", "__proto__", "\r\nSet-Cookie: a=b",
 ]  # fmt: skip
-LACKING = ("/v1/explain", "/v1/next-question")
-WRONG: list[Any] = [None, True, "5", [], {}, [[]], "NaN"]
+UNSUPPORTED = ("/v1/explain", "/v1/next-question")
+WRONG_TYPES: list[Any] = [None, True, "5", [], {}, [[]], "NaN"]
 
 
 def payloads() -> list[tuple[str, bytes]]:
-    """(path, body), at least a hundred of them."""
-    out: list[tuple[str, Any]] = []
-    # strangers as ids: nothing known
-    out += [("recommend", {"history": [{"item_id": x, "rating": 5}]}) for x in STRINGS]
-    out += [("predict", {"items": [x]}) for x in STRINGS]
+    """Return at least a hundred invalid requests as (path, body)."""
+    bodies: list[tuple[str, Any]] = []
+    # unknown ids
+    bodies += [("recommend", {"history": [{"item_id": x, "rating": 5}]}) for x in STRINGS]
+    bodies += [("predict", {"item_ids": [x]}) for x in STRINGS]
     # wrong types
-    out += [("recommend", {"history": [{"item_id": "i2", "rating": x}]}) for x in WRONG[1:]]
-    out += [("recommend", {"history": [{"item_id": x, "rating": 5}]}) for x in WRONG if x != "5"]
-    out += [("recommend", {"history": x}) for x in (None, "i2", 5, {"i2": 5}, ["i2"], [None], True)]
-    out += [
+    bodies += [
+        ("recommend", {"history": [{"item_id": "i2", "rating": x}]}) for x in WRONG_TYPES[1:]
+    ]
+    bodies += [
+        ("recommend", {"history": [{"item_id": x, "rating": 5}]}) for x in WRONG_TYPES if x != "5"
+    ]
+    bodies += [
+        ("recommend", {"history": x}) for x in (None, "i2", 5, {"i2": 5}, ["i2"], [None], True)
+    ]
+    bodies += [
         ("recommend", {"n": x}) for x in (0, -1, 501, 2.5, "10", None, True, [], 1e9, -(10**30))
     ]
-    out += [("recommend", {"exclude": x}) for x in ("i2", {}, [None], [[]], [True], 5)]
-    out += [("recommend", {"candidates": x}) for x in ("i2", ["nowhere"], [{}], 7)]
-    out += [("recommend", {"features": x}) for x in ([], {"age": 3}, "x")]
-    out += [("recommend", x) for x in ([], None, 5, "x", [I2], True)]
-    # numbers far away
-    out += [("recommend", {"history": [{"item_id": "i2", "rating": x}]}) for x in (-5, 99, 1e308)]
-    # keys nobody knows, or too few
-    out += [("recommend", {"histroy": []}), ("recommend", {"history": [{"item": "i2"}]})]
-    out += [("recommend", {"history": [{**I2, "weight": 2}]}), ("predict", {}), ("explain", {})]
-    # too much
-    out += [("recommend", {"history": [I2] * 5001}), ("recommend", {"exclude": ["i2"] * 5001})]
-    out += [("predict", {"items": ["i2"] * 1001}), ("next-question", {"n": 51})]
-    texts = [(path, json.dumps(x).encode()) for path, x in out]
+    bodies += [("recommend", {"exclude": x}) for x in ("i2", {}, [None], [[]], [True], 5)]
+    bodies += [("recommend", {"candidates": x}) for x in ("i2", ["nowhere"], [{}], 7)]
+    bodies += [("recommend", {"features": x}) for x in ([], {"age": 3}, "x")]
+    bodies += [("recommend", x) for x in ([], None, 5, "x", [I2], True)]
+    # ratings far outside the scale
+    bodies += [
+        ("recommend", {"history": [{"item_id": "i2", "rating": x}]}) for x in (-5, 99, 1e308)
+    ]
+    # unknown or missing fields
+    bodies += [("recommend", {"histroy": []}), ("recommend", {"history": [{"item": "i2"}]})]
+    bodies += [("recommend", {"history": [{**I2, "weight": 2}]}), ("predict", {}), ("explain", {})]
+    # too many entries
+    bodies += [("recommend", {"history": [I2] * 5001}), ("recommend", {"exclude": ["i2"] * 5001})]
+    bodies += [("predict", {"item_ids": ["i2"] * 1001}), ("next-question", {"n": 51})]
+    texts = [(path, json.dumps(x).encode()) for path, x in bodies]
     texts += [
         ("recommend", x)
         for x in (
@@ -72,12 +80,12 @@ def payloads() -> list[tuple[str, bytes]]:
 
 
 def test_a_hundred_hostile_payloads_each_get_a_4xx(client: httpx2.Client) -> None:
-    sent = payloads()
-    assert len(sent) >= 100
-    for path, body in sent:
-        answer = client.post(f"/v1/{path}", content=body)
-        assert 400 <= answer.status_code < 500, (path, body[:100], answer.text)
-        reason = answer.json()["detail"]
+    requests = payloads()
+    assert len(requests) >= 100
+    for path, body in requests:
+        response = client.post(f"/v1/{path}", content=body)
+        assert 400 <= response.status_code < 500, (path, body[:100], response.text)
+        reason = response.json()["detail"]
         assert 0 < len(reason) < 1000
         assert "Traceback" not in reason
         assert ".py" not in reason
@@ -86,18 +94,21 @@ def test_a_hundred_hostile_payloads_each_get_a_4xx(client: httpx2.Client) -> Non
 
 @pytest.mark.parametrize("text", STRINGS)
 def test_hostile_queries_and_paths(address: str, text: str) -> None:
-    """Asked for with the standard library: httpx would refuse to send some of them."""
-    line, safe = HTTPConnection(address.removeprefix("http://")), quote(text, safe="")
-    for path, fine in (("?query=" + safe, (200, 422)), (f"/{safe}/similar", (404, 422))):
-        line.request("GET", f"/v1/items{path}")
-        answer = line.getresponse()
-        assert answer.status in fine
-        assert answer.getheader("set-cookie") is None
-        assert json.loads(answer.read())
-    line.close()
+    """Uses the standard library: httpx refuses to send some of the texts."""
+    connection, quoted = HTTPConnection(address.removeprefix("http://")), quote(text, safe="")
+    for path, statuses in (
+        (f"?query={quoted}", (200, 422)),
+        (f"/{quoted}/similar", (404, 422)),
+    ):
+        connection.request("GET", f"/v1/items{path}")
+        response = connection.getresponse()
+        assert response.status in statuses
+        assert response.getheader("set-cookie") is None
+        assert json.loads(response.read())
+    connection.close()
 
 
-def test_what_is_not_http_at_all(address: str, client: httpx2.Client) -> None:
+def test_bytes_that_are_not_http(address: str, client: httpx2.Client) -> None:
     host, port = address.removeprefix("http://").split(":")
     for noise in (
         b"\x16\x03\x01",
@@ -106,15 +117,15 @@ def test_what_is_not_http_at_all(address: str, client: httpx2.Client) -> None:
         b"POST / HTTP/9.9\r\n\r\n",
         b"\x00",
     ):
-        with socket.create_connection((host, int(port)), timeout=5) as line:
-            line.sendall(noise)
-            line.shutdown(socket.SHUT_WR)
+        with socket.create_connection((host, int(port)), timeout=5) as connection:
+            connection.sendall(noise)
+            connection.shutdown(socket.SHUT_WR)
             with suppress(ConnectionError):
-                assert b"Traceback" not in line.recv(1000)
+                assert b"Traceback" not in connection.recv(1000)
     assert client.get("/health").status_code == 200
 
 
-def test_a_bug_is_500_without_a_trace_and_one_escaped_line_in_the_log(
+def test_an_unexpected_error_is_500_without_a_trace_and_one_escaped_line_in_the_log(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     forged = "x\n2026-01-01 CRITICAL forged\x1b[31m"
@@ -122,50 +133,49 @@ def test_a_bug_is_500_without_a_trace_and_one_escaped_line_in_the_log(
     def broken(*_: Any) -> None:
         raise RuntimeError(forged)
 
-    recommender = fitted("bias")
-    with served(recommender) as address, caplog.at_level(logging.ERROR, middleware.LOG.name):
-        monkeypatch.setattr(type(recommender), "similar_items", broken)
-        monkeypatch.setattr("idcf.server.service.Serving.predict", broken)
-        answers = [
+    with served(fitted("bias")) as address, caplog.at_level(logging.ERROR, LOG.name):
+        monkeypatch.setattr("idcf.inference.predictor.Predictor.similar_items", broken)
+        monkeypatch.setattr("idcf.server.service.RecommendationService.predict", broken)
+        responses = [
             httpx2.get(f"{address}/v1/items/i2/similar"),
-            httpx2.post(f"{address}/v1/predict", json={"items": ["i2"]}),
+            httpx2.post(f"{address}/v1/predict", json={"item_ids": ["i2"]}),
         ]
     assert len(caplog.records) == 2
-    for answer, record in zip(answers, caplog.records, strict=True):
-        assert answer.status_code == 500
-        assert "forged" not in answer.text
+    for response, record in zip(responses, caplog.records, strict=True):
+        assert response.status_code == 500
+        assert "forged" not in response.text
         line = record.getMessage()
         assert line.count("\n") == 0
         assert "\x1b" not in line
-        told = json.loads(line)
-        assert told["event"].removeprefix("bug ") in answer.json()["detail"]
-        assert forged in told["trace"]
+        fields = json.loads(line)
+        assert f"log id {fields['log_id']}" in response.json()["detail"]
+        assert forged in fields["trace"]
 
 
 def test_over_capacity_is_503_with_retry_after_and_it_recovers() -> None:
-    async def storm(address: str) -> list[httpx2.Response]:
-        many = httpx2.Limits(max_connections=80)
-        async with httpx2.AsyncClient(base_url=address, limits=many, timeout=30) as client:
-            body = {"history": said(EVEN)}
+    async def send_many(address: str) -> list[httpx2.Response]:
+        limits = httpx2.Limits(max_connections=80)
+        async with httpx2.AsyncClient(base_url=address, limits=limits, timeout=30) as client:
+            body = {"history": history_body(EVEN_HISTORY)}
             return await asyncio.gather(
                 *(client.post("/v1/recommend", json=body) for _ in range(400))
             )
 
-    with served(fitted(), Limits(room=3, wait=0.02)) as address:
-        found = asyncio.run(storm(address))
-        assert {x.status_code for x in found} == {200, 503}
-        refused = next(x for x in found if x.status_code == 503)
-        assert refused.headers["retry-after"] == "1"
-        assert "try again in a second" in refused.json()["detail"]
+    with served(fitted(), BatcherLimits(max_queue=3, max_delay_s=0.02)) as address:
+        responses = asyncio.run(send_many(address))
+        assert {x.status_code for x in responses} == {200, 503}
+        rejected = next(x for x in responses if x.status_code == 503)
+        assert rejected.headers["retry-after"] == "1"
+        assert "try again in a second" in rejected.json()["detail"]
         assert httpx2.get(f"{address}/ready").status_code == 200
         assert httpx2.post(f"{address}/v1/recommend", json={}).status_code == 200
-    with served(fitted(), most=0) as address:
-        answer = httpx2.get(f"{address}/health")
-        assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
+    with served(fitted(), max_open_requests=0) as address:
+        response = httpx2.get(f"{address}/health")
+        assert (response.status_code, response.headers["retry-after"]) == (503, "1")
 
 
 def test_schemathesis_finds_no_5xx(address: str) -> None:
-    """Made-up requests for everything the description mentions, right and wrong ones."""
+    """Valid and invalid generated requests for every operation of /openapi.json."""
     from schemathesis.checks import not_a_server_error
     from schemathesis.specs.openapi.checks import (
         content_type_conformance,
@@ -180,21 +190,21 @@ def test_schemathesis_finds_no_5xx(address: str) -> None:
         status_code_conformance,
     ]
     schema = schemathesis.openapi.from_url(f"{address}/openapi.json")
-    seen = set()
-    quick = settings(
+    paths = set()
+    few_examples = settings(
         max_examples=15, deadline=None, database=None, suppress_health_check=list(HealthCheck)
     )
-    for found in schema.get_all_operations():
-        operation = found.ok()
-        seen.add(operation.path)
+    for result in schema.get_all_operations():
+        operation = result.ok()
+        paths.add(operation.path)
         for mode in (schemathesis.GenerationMode.POSITIVE, schemathesis.GenerationMode.NEGATIVE):
 
-            def one(case: Any) -> None:
-                answer = case.call()
-                lacking = answer.status_code == 501 and case.operation.path in LACKING
-                if not lacking:  # where it is documented: this model has no posterior
-                    case.validate_response(answer, checks=checks)
+            def check_case(case: Any) -> None:
+                response = case.call()
+                is_unsupported = response.status_code == 501 and case.operation.path in UNSUPPORTED
+                if not is_unsupported:  # documented: this model has no posterior
+                    case.validate_response(response, checks=checks)
 
-            with suppress(Unsatisfiable):  # nothing about it can be wrong
-                quick(given(operation.as_strategy(generation_mode=mode))(one))()
-    assert {"/v1/recommend", "/v1/items", "/v1/items/{item_id}/similar", "/metrics"} <= seen
+            with suppress(Unsatisfiable):  # an operation without invalid requests
+                few_examples(given(operation.as_strategy(generation_mode=mode))(check_case))()
+    assert {"/v1/recommend", "/v1/items", "/v1/items/{item_id}/similar", "/metrics"} <= paths

@@ -1,4 +1,4 @@
-"""A new model takes over while people are being answered, and nobody notices."""
+"""A new model replaces the served one while requests are answered."""
 
 from __future__ import annotations
 
@@ -6,44 +6,46 @@ import asyncio
 from pathlib import Path
 
 import httpx2
-from serve_world import EVEN, TOKEN, fitted, said, served
+from serve_world import EVEN_HISTORY, TOKEN, fitted, history_body, served
 
-BODY = {"history": said(EVEN), "n": 5}
+BODY = {"history": history_body(EVEN_HISTORY), "n": 5}
 
 
 def test_hot_swap_under_load_without_a_failed_request(tmp_path: Path) -> None:
-    """Models of other kinds and vectors of other lengths, written over the folder in use."""
+    """Models of other kinds and embedding sizes are written to the served folder."""
     names = ["als", "bias", "idcf-dot"] * 3
     folder = fitted("idcf-dot").save(tmp_path / "model")
-    right = {tuple(x.item_id for x in fitted(name).recommend(EVEN, n=5)) for name in {*names}}
+    expected = {
+        tuple(x.item_id for x in fitted(name).recommend(EVEN_HISTORY, n=5)) for name in {*names}
+    }
 
-    async def go(address: str) -> tuple[list[httpx2.Response], list[str]]:
-        over, found = asyncio.Event(), []
+    async def scenario(address: str) -> tuple[list[httpx2.Response], list[str]]:
+        stop, responses = asyncio.Event(), []
         limits = httpx2.Limits(max_connections=40)
         async with httpx2.AsyncClient(base_url=address, limits=limits, timeout=30) as client:
 
-            async def person() -> None:
-                while not over.is_set():
-                    found.append(await client.post("/v1/recommend", json=BODY))
+            async def send_requests() -> None:
+                while not stop.is_set():
+                    responses.append(await client.post("/v1/recommend", json=BODY))
 
-            crowd = [asyncio.create_task(person()) for _ in range(24)]
-            at_work = []
+            tasks = [asyncio.create_task(send_requests()) for _ in range(24)]
+            served_names = []
             for name in names:
                 fitted(name).save(folder)
                 bearer = {"authorization": f"Bearer {TOKEN}"}
-                answer = await client.post("/admin/reload", headers=bearer)
-                at_work.append(answer.json()["model"])
+                response = await client.post("/admin/reload", headers=bearer)
+                served_names.append(response.json()["model"])
                 await asyncio.sleep(0.05)
-            over.set()
-            await asyncio.gather(*crowd)
-        return found, at_work
+            stop.set()
+            await asyncio.gather(*tasks)
+        return responses, served_names
 
     with served(fitted("idcf-dot"), folder=folder, token=TOKEN) as address:
-        found, at_work = asyncio.run(go(address))
-        assert f"idcf_swaps_total {len(names)}\n" in httpx2.get(f"{address}/metrics").text
-    assert at_work == names
-    assert len(found) > 100
-    assert {x.status_code for x in found} == {200}
-    lists = {tuple(i["item_id"] for i in x.json()["items"]) for x in found}
-    assert lists <= right  # each is one model's own answer, never a mixture
+        responses, served_names = asyncio.run(scenario(address))
+        assert f"idcf_model_swaps_total {len(names)}\n" in httpx2.get(f"{address}/metrics").text
+    assert served_names == names
+    assert len(responses) > 100
+    assert {x.status_code for x in responses} == {200}
+    lists = {tuple(item["item_id"] for item in x.json()["items"]) for x in responses}
+    assert lists <= expected  # each list comes from one model
     assert len(lists) > 1

@@ -1,4 +1,4 @@
-"""From a name and a split to a trained model: what is used, what is not, and what comes back."""
+"""`train`: the rows it uses for each kind of user, the options it chooses and its result."""
 
 from dataclasses import replace
 from functools import cache
@@ -8,178 +8,183 @@ import pytest
 import torch
 
 from idcf.errors import ConfigError
-from idcf.models.base import Backbone, Wrapper
+from idcf.models.base import Backbone, BackboneWrapper
 from idcf.models.registry import all_models
-from idcf.testing import world
-from idcf.training import train as train_module
-from idcf.training.train import Job, train
+from idcf.testing import synthetic_world
+from idcf.training import gradient, two_stage
+from idcf.training.train import TrainingJob, train
 
-torch.set_num_threads(1)
-SPLIT, IMPLICIT = world().split, world(implicit=True).split
+SPLIT, IMPLICIT = synthetic_world().split, synthetic_world(implicit=True).split
 FAST = {"train.epochs": 2}
 TRAINED = [name for name, row in all_models().items() if not (row.solver or row.implicit_only)]
-SOLVED = [name for name, found in all_models().items() if found.solver]
 
 
-def quick(name, split=SPLIT, options=None, **job):
-    usual = {} if all_models()[name].solver else FAST
-    return train(name, Job(split, **job), options={**usual, **(options or {})})
+def train_fast(name, split=SPLIT, options=None, **job):
+    """Train for two epochs, or solve."""
+    defaults = {} if all_models()[name].solver else FAST
+    return train(name, TrainingJob(split, **job), options={**defaults, **(options or {})})
 
 
 @cache
-def once(name, users="new"):
-    """As `quick`, for whoever only looks."""
-    return quick(name, users=users)
+def trained_once(name, query_user_mode="new"):
+    """Return a cached result, for tests that do not change it."""
+    return train_fast(name, query_user_mode=query_user_mode)
 
 
-def same(a, b):
+def same_weights(a, b):
+    """Return whether two models are equal to the bit."""
     a, b = a.state_dict(), b.state_dict()
     return a.keys() == b.keys() and all(torch.equal(v, b[k]) for k, v in a.items())
 
 
-def other_way_round(table, users):
-    """The same table, but these users say the opposite."""
-    theirs = np.isin(table.user, users)
-    return replace(table, rating=np.where(theirs, 6 - table.rating, table.rating))
+def invert_ratings(table, users):
+    """Return the table with the ratings r of these users replaced by 6 - r."""
+    rows = np.isin(table.user, users)
+    return replace(table, rating=np.where(rows, 6 - table.rating, table.rating))
 
 
 def test_new_users_are_not_trained_on_without_ratings():
-    """Whatever query users had: the same model; where they are trained on, another."""
-    split = IMPLICIT
-    keys = replace(split, train=split.train.of(split.key_users))
-    one, two = (train("idcf-bayes", Job(s)) for s in (split, keys))
-    assert same(one.model, two.model)
-    one, two = (train("idcf-bayes", Job(s, users="few-shot")) for s in (split, keys))
-    assert not same(one.model, two.model)
-    assert one.model.own == 1
+    """Rows of query users change the model for few-shot users only."""
+    full = IMPLICIT
+    without = replace(full, train=full.train.for_users(full.key_users))
+
+    def models(mode):
+        jobs = (TrainingJob(split, query_user_mode=mode) for split in (full, without))
+        return [train("idcf-bayes", job).model for job in jobs]
+
+    assert same_weights(*models("new"))
+    few_shot = models("few-shot")
+    assert not same_weights(*few_shot)
+    assert few_shot[0].exclude_self == 1
 
 
 @pytest.mark.parametrize(
-    "name", [n for n, found in all_models().items() if not found.implicit_only]
+    "name", [n for n, entry in all_models().items() if not entry.implicit_only]
 )
 def test_new_users_are_not_trained_on(name):
-    """Were they to say the opposite, or had the test rows been others: the very same model."""
-    trained = once(name)
+    """The model does not depend on the ratings of query users, nor on the test rows."""
+    trained = trained_once(name)
     changed = replace(
         SPLIT,
-        train=other_way_round(SPLIT.train, SPLIT.query_users),
-        test=other_way_round(SPLIT.test, np.arange(len(SPLIT.test.users))),
+        train=invert_ratings(SPLIT.train, SPLIT.query_users),
+        test=invert_ratings(SPLIT.test, np.arange(len(SPLIT.test.users))),
     )
-    again = quick(name, changed)
-    assert same(trained.model, again.model)
-    assert same(trained.known, again.known)
+    retrained = train_fast(name, changed)
+    assert same_weights(trained.model, retrained.model)
+    assert same_weights(trained.key_user_model, retrained.key_user_model)
 
 
 @pytest.mark.parametrize("name", ["bias", "als", "pmf", "idcf-dot"])
-def test_few_shot_users_are(name):
-    trained = once(name, "few-shot")
-    changed = replace(SPLIT, train=other_way_round(SPLIT.train, SPLIT.query_users))
-    again = quick(name, changed, users="few-shot")
-    assert not same(trained.model, again.model)
-    if name == "idcf-dot":  # interpolation: the meta latents are still the key users' alone
-        assert same(trained.known, again.known)
-        assert len(trained.model.keys) == len(SPLIT.key_users)
+def test_few_shot_users_are_trained_on(name):
+    trained = trained_once(name, "few-shot")
+    changed = replace(SPLIT, train=invert_ratings(SPLIT.train, SPLIT.query_users))
+    retrained = train_fast(name, changed, query_user_mode="few-shot")
+    assert not same_weights(trained.model, retrained.model)
+    if name == "idcf-dot":  # interpolation: only key users have meta latents
+        assert same_weights(trained.key_user_model, retrained.key_user_model)
+        assert len(trained.model.key_latents) == len(SPLIT.key_users)
 
 
-@pytest.mark.parametrize(("name", "shown"), [("idcf-nn", "everybody"), ("idcf-gc", "query users")])
-def test_whose_rows_interpolation_is_trained_on(name, shown, monkeypatch):
-    """Key users' too where the preset wants it; held-out rows are of query users in any case."""
-    seen, held = [], []
+@pytest.mark.parametrize(("name", "users"), [("idcf-nn", "all"), ("idcf-gc", "query users")])
+def test_users_whose_rows_interpolation_is_trained_on(name, users, monkeypatch):
+    """Key users are trained on if the preset says so; validation rows are of query users only."""
+    trained_users, validated_users = [], []
+    original_episodes = gradient.batches.episode_batches
+    original_metric = two_stage.validation_metric
 
-    def episodes(table, **how):
-        seen.append(set(table.user.tolist()))
-        return original(table, **how)
+    def episode_batches(table, **options):
+        trained_users.append(set(table.user.tolist()))
+        return original_episodes(table, **options)
 
-    def watch(task, seed):
-        held.append(set(task.rows.user.tolist()))
-        return watched(task, seed)
+    def validation_metric(task, seed):
+        validated_users.append(set(task.target_table.user.tolist()))
+        return original_metric(task, seed)
 
-    original, watched = train_module.batches.episodes, train_module.watcher
-    monkeypatch.setattr(train_module.batches, "episodes", episodes)
-    monkeypatch.setattr(train_module, "watcher", watch)
-    quick(name, users="few-shot")
-    keys, query = set(SPLIT.key_users.tolist()), set(SPLIT.query_users.tolist())
-    assert held[-1] <= query
-    assert seen[-1] == (keys | query if shown == "everybody" else query)
+    monkeypatch.setattr(gradient.batches, "episode_batches", episode_batches)
+    monkeypatch.setattr(two_stage, "validation_metric", validation_metric)
+    train_fast(name, query_user_mode="few-shot")
+    key_users, query_users = set(SPLIT.key_users.tolist()), set(SPLIT.query_users.tolist())
+    assert validated_users[-1] <= query_users
+    assert trained_users[-1] == (key_users | query_users if users == "all" else query_users)
 
 
 @pytest.mark.parametrize("name", ["als", "nnmf", "idcf-gc"])
-def test_by_seed(name):
-    torch.rand(5)
-    assert same(once(name).model, quick(name, seed=0).model)
-    assert not same(once(name).model, quick(name, seed=4).model)
+def test_the_seed_determines_the_model(name):
+    torch.rand(5)  # draws before the training must not matter
+    assert same_weights(trained_once(name).model, train_fast(name, seed=0).model)
+    assert not same_weights(trained_once(name).model, train_fast(name, seed=4).model)
 
 
 @pytest.mark.parametrize("name", TRAINED)
-def test_what_comes_back(name):
-    trained, found = once(name), all_models()[name]
+def test_the_result_of_gradient_training(name):
+    trained, entry = trained_once(name), all_models()[name]
     assert not trained.model.training
-    if found.backbone:
-        assert isinstance(trained.model, Wrapper)
-        assert isinstance(trained.known, Backbone)
-        assert list(trained.logs) == [found.backbone, name]
-        assert len(trained.model.keys) == len(SPLIT.key_users)  # the held-out are back
+    if entry.backbone:
+        assert isinstance(trained.model, BackboneWrapper)
+        assert isinstance(trained.key_user_model, Backbone)
+        assert list(trained.logs) == [entry.backbone, name]
+        assert len(trained.model.key_latents) == len(SPLIT.key_users)  # with the held-out users
     else:
-        assert trained.known is trained.model
+        assert trained.key_user_model is trained.model
         assert list(trained.logs) == [name]
     assert len(trained.logs[name].records) <= 2
     assert all(np.isfinite(log.column("loss")).all() for log in trained.logs.values())
 
 
 @pytest.mark.parametrize("name", [n for n in all_models() if not all_models()[n].ratings_only])
-def test_without_ratings(name):
-    trained = quick(name, IMPLICIT)
-    assert not trained.model.rates
+def test_training_on_implicit_feedback(name):
+    trained = train_fast(name, IMPLICIT)
+    assert not trained.model.predicts_ratings
     for log in trained.logs.values():
         assert np.isfinite(log.column("valid")).all()
 
 
 @pytest.mark.parametrize("name", ["bias", "item-mean"])
-def test_ratings_only(name):
+def test_a_model_that_needs_ratings_refuses_implicit_feedback(name):
     with pytest.raises(ConfigError, match="needs ratings; use 'popularity'"):
-        quick(name, IMPLICIT)
+        train_fast(name, IMPLICIT)
 
 
 @pytest.mark.parametrize("name", ["idcf-nn", "idcf-gc"])
-def test_published(name):
-    trained = quick(name, preset="published")
+def test_the_published_preset_trains(name):
+    trained = train_fast(name, preset="published")
     assert all(np.isfinite(log.column("loss")).all() for log in trained.logs.values())
 
 
 @pytest.mark.parametrize("name", ["bias", "item-knn", "ease", "als"])
-def test_the_grid_is_tried_and_a_given_option_is_not(name):
+def test_the_grid_is_searched_but_for_given_options(name):
     grid = all_models()[name].grid
-    chosen = once(name).options
+    chosen = trained_once(name).options
     assert all(chosen[key] in values for key, values in grid.items())
     key, values = next(iter(grid.items()))
-    assert quick(name, options={key: values[-1]}).options[key] == values[-1]
+    assert train_fast(name, options={key: values[-1]}).options[key] == values[-1]
 
 
-def test_the_folder_keeps_a_run_that_can_be_resumed(tmp_path):
-    first = quick("idcf-dot", folder=tmp_path)
+def test_a_training_is_resumed_from_its_folder(tmp_path):
+    first = train_fast("idcf-dot", folder=tmp_path)
     files = {f.relative_to(tmp_path).as_posix() for f in tmp_path.rglob("*") if f.is_file()}
     assert any(f.endswith("idcf-dot.checkpoint") for f in files)
     assert any(f.endswith("pmf.jsonl") for f in files)
     assert not any(f.endswith(".part") for f in files)
     for file in tmp_path.rglob("idcf-dot.*"):
-        file.unlink()  # killed after pretraining
-    again = quick("idcf-dot", folder=tmp_path)
-    assert same(first.model, again.model)
-    assert same(once("idcf-dot").model, again.model)
+        file.unlink()  # as if killed after pretraining
+    retrained = train_fast("idcf-dot", folder=tmp_path)
+    assert same_weights(first.model, retrained.model)
+    assert same_weights(trained_once("idcf-dot").model, retrained.model)
 
 
-def test_the_caller_s_random_numbers_are_left_alone():
+def test_the_global_random_state_is_unchanged():
     torch.manual_seed(1)
     expected = torch.rand(2)
     torch.manual_seed(1)
-    quick("pmf")
+    train_fast("pmf")
     assert torch.equal(torch.rand(2), expected)
 
 
 def test_options_are_checked_before_anything_is_done():
     with pytest.raises(ConfigError, match="did you mean 'heads'"):
-        quick("idcf-nn", options={"head": 3})
+        train_fast("idcf-nn", options={"head": 3})
     with pytest.raises(ConfigError, match="did you mean 'reg'"):
-        quick("ease", options={"regg": 3.0})
+        train_fast("ease", options={"regg": 3.0})
     with pytest.raises(ConfigError, match="did you mean 'epochs'"):
-        quick("pmf", options={"train.epoch": 3})
+        train_fast("pmf", options={"train.epoch": 3})

@@ -1,4 +1,4 @@
-"""The command line. What is heavy to import is imported by the command that needs it."""
+"""The command line `idcf`. Each verb imports what it needs when it is called, so help is quick."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Annotated, TextIO
 import typer
 
 from idcf.cli import (
+    data,
     demo,
     doctor,
     embed,
@@ -38,26 +39,12 @@ app.command("tune")(tune.tune)
 app.command("reproduce")(reproduce.reproduce)
 app.command("report")(reproduce.report)
 app.command("demo")(demo.demo)
+app.add_typer(data.app, name="data")
 app.command("doctor")(doctor.doctor)
 
 
-@app.command(
-    "data",
-    help="Datasets: list, fetch, describe.",
-    context_settings={
-        "allow_extra_args": True,
-        "ignore_unknown_options": True,
-        "help_option_names": [],  # `idcf data --help` is for the commands below
-    },
-)
-def data_(context: typer.Context) -> None:
-    from idcf.cli.data import app as data
-
-    data(context.args, prog_name="idcf data")
-
-
-def _version(asked: bool) -> None:
-    if asked:
+def _print_version(requested: bool) -> None:
+    if requested:
         from idcf import __version__
 
         typer.echo(f"idcf {__version__}")
@@ -68,16 +55,21 @@ def _version(asked: bool) -> None:
 def _root(
     version: Annotated[
         bool,
-        typer.Option("--version", callback=_version, is_eager=True, help="Print the version."),
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version and exit."
+        ),
     ] = False,
 ) -> None:
-    """Inductive collaborative filtering: train once, recommend to people never met before."""
+    """Inductive collaborative filtering: train once, then recommend to new users."""
 
 
 def main() -> None:
-    """Run the command line. A deliberate error is one line and an exit code, never a traceback:
-    2 for what was asked or given, 3 for a saved model that is missing or damaged."""
-    warnings.showwarning = _note
+    """Run the command line.
+
+    An error of idcf is printed as one line without a traceback. Exit code 2: wrong arguments or
+    data; exit code 3: a saved model that is missing or damaged.
+    """
+    warnings.showwarning = _show_warning
     try:
         app()
     except IdcfError as error:
@@ -85,7 +77,7 @@ def main() -> None:
         sys.exit(3 if isinstance(error, ArtifactError) else 2)
 
 
-def _note(
+def _show_warning(
     message: Warning | str,
     category: type[Warning],
     filename: str,
@@ -93,5 +85,5 @@ def _note(
     file: TextIO | None = None,
     line: str | None = None,
 ) -> None:
-    """A warning as one line."""
+    """Print a warning as one line; replaces `warnings.showwarning`."""
     typer.echo(f"note: {message}", err=True)

@@ -1,134 +1,193 @@
-"""`idcf data`: which datasets there are, getting one, and what is in one or in a file of yours."""
+"""`idcf data`: list, download and summarize datasets."""
 
 from __future__ import annotations
 
-import json
-from typing import Annotated, Any
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Annotated
 
-import numpy as np
 import typer
 
 from idcf.cli import options as o
-from idcf.data.datasets.catalog import SOURCES, Dataset, fetch, find
-from idcf.data.interactions import Interactions
 
-app = typer.Typer(no_args_is_help=True, help="Datasets: list, fetch, describe.")
+if TYPE_CHECKING:
+    from idcf.data.datasets.catalog import Dataset
+    from idcf.data.interactions import Interactions
+
+app = typer.Typer(no_args_is_help=True, help="List, download or summarize datasets.")
 
 _QUANTILES = {"min": 0.0, "10%": 0.1, "25%": 0.25, "50%": 0.5, "75%": 0.75, "90%": 0.9, "max": 1.0}
+_MAX_RATING_VALUES = 20  # more different ratings are counted in bins
+_RATING_BINS = 10
+_BAR_WIDTH = 40  # characters
+
+
+@dataclass(frozen=True)
+class SplitSizes:
+    """Numbers of rows of an official train/test split."""
+
+    n_train_rows: int
+    n_test_rows: int
+
+
+@dataclass(frozen=True)
+class DatasetSummary:
+    """Counts and distributions of a dataset, as `idcf data describe --json` prints them."""
+
+    name: str
+    n_users: int
+    n_items: int
+    n_rows: int
+    density: float  # n_rows / (n_users * n_items)
+    feedback: str  # implicit or explicit
+    has_timestamps: bool
+    rating_counts: dict[str, int]  # rating, or range of ratings -> number of rows
+    n_users_with_one_row: int
+    n_items_with_one_row: int
+    n_users_without_rows: int
+    n_items_without_rows: int
+    history_lengths: dict[str, int]  # quantile -> rows per user
+    split: SplitSizes | None  # None: the dataset has no official split
+    key_threshold: int
+    n_key_users: int
+    n_query_users: int
+    note: str
 
 
 @app.command("list")
-def list_(as_json: o.Json = False) -> None:
-    """The datasets known by name, and which of them are on this machine."""
-    rows = []
-    for name, source in SOURCES.items():
-        here = find(name)
-        rows.append(
-            {
-                "name": name,
-                **source.counts[0]._asdict(),
-                "implicit": source.implicit,
-                "threshold": source.threshold,
-                "licence": source.licence,
-                "address": source.address,
-                "sha256": source.sha256,
-                "folder": None if here is None else str(here),
-            }
-        )
-    if as_json:
-        typer.echo(json.dumps(rows, indent=2))
-        return
-    for row in rows:
-        kind = "implicit" if row["implicit"] else "explicit"
-        size = f"{row['users']:,} users x {row['items']:,} items, {row['rows']:,} rows, {kind}"
-        typer.echo(f"{row['name']:14} {size}")
-        typer.echo(f"{'':14} {row['folder'] or row['address']} ({row['licence']})")
+def list_command(as_json: o.JsonSwitch = False) -> None:
+    """List the datasets that idcf can download, and where they are on this machine."""
+    from idcf.data.datasets.catalog import DATASET_SOURCES, find_dataset_folder
+
+    rows, lines = [], []
+    for name, source in DATASET_SOURCES.items():
+        counts, folder = source.expected_counts[0], find_dataset_folder(name)
+        row = {
+            "name": name,
+            "n_users": counts.users,
+            "n_items": counts.items,
+            "n_rows": counts.rows,
+            "n_train_rows": counts.train,
+            "n_test_rows": counts.test,
+            "implicit": source.implicit,
+            "key_threshold": source.key_threshold,
+            "license": source.license,
+            "url": source.url,
+            "sha256": source.archive_sha256,
+            "folder": None if folder is None else str(folder),
+        }
+        rows.append(row)
+        feedback = "implicit" if source.implicit else "explicit"
+        sizes = f"{counts.users:,} users x {counts.items:,} items, {counts.rows:,} rows, {feedback}"
+        lines += [f"{name:14} {sizes}", f"{'':14} {folder or source.url} ({source.license})"]
+    o.print_result(rows, "\n".join(lines), as_json)
 
 
 @app.command("fetch")
-def fetch_(
-    name: Annotated[str, typer.Argument(help="A name that `idcf data list` prints.")],
-    as_json: o.Json = False,
+def fetch_command(
+    dataset: Annotated[
+        str,
+        typer.Argument(
+            metavar="DATASET", help="Dataset name (see `idcf data list`).", show_default=False
+        ),
+    ],
+    as_json: o.JsonSwitch = False,
 ) -> None:
-    """Get a dataset: from $IDCF_DATA, from the cache, or from its address."""
-    folder = fetch(name, progress=not as_json)
-    typer.echo(json.dumps({"name": name, "folder": str(folder)}) if as_json else str(folder))
+    """Download a dataset, unless it is in $IDCF_DATA or in the cache, and print its folder."""
+    from idcf.data.datasets.catalog import fetch_dataset
+
+    folder = str(fetch_dataset(dataset, progress=not as_json))
+    o.print_result({"name": dataset, "folder": folder}, folder, as_json)
 
 
-@app.command()
-def describe(
-    source: o.Source,
+@app.command("describe")
+def describe_command(
+    dataset: o.DatasetArgument,
+    column: o.ColumnMapping = None,
+    implicit: o.ImplicitSwitch = None,
     key_threshold: o.KeyThreshold = None,
-    column: o.Column = None,
-    implicit: o.Implicit = None,
-    as_json: o.Json = False,
+    as_json: o.JsonSwitch = False,
 ) -> None:
-    """What is in a dataset or in a file of yours."""
-    data = o.opened(source, column, implicit, progress=not as_json)
-    found = summary(data, key_threshold or data.threshold)
-    typer.echo(json.dumps(found, indent=2) if as_json else _text(found))
+    """Summarize a dataset or a file: users, items, ratings, history lengths and key users."""
+    data = o.open_dataset_argument(dataset, column, implicit, progress=not as_json)
+    summary = summarize_dataset(data, key_threshold or data.key_threshold)
+    o.print_result(asdict(summary), _format_summary(summary), as_json)
 
 
-def summary(data: Dataset, threshold: int) -> dict[str, Any]:
-    """Counts, tails and roles of a dataset as plain values."""
-    table = data.interactions
-    counts, items = table.counts(), table.item_counts()
-    train = table if data.train is None else data.train
-    key = int((train.counts() >= threshold).sum())
-    lengths = np.quantile(counts, list(_QUANTILES.values()), method="lower").tolist()
-    return {
-        "name": data.name,
-        "users": len(table.users),
-        "items": len(table.items),
-        "rows": len(table),
-        "density": len(table) / (len(table.users) * len(table.items)),
-        "feedback": "implicit" if table.implicit else "explicit",
-        "times": table.time is not None,
-        "ratings": _histogram(table),
-        "users_once": int((counts == 1).sum()),
-        "items_once": int((items == 1).sum()),
-        "users_never": int((counts == 0).sum()),
-        "items_never": int((items == 0).sum()),
-        "history_lengths": dict(zip(_QUANTILES, lengths, strict=True)),
-        "split": None if data.test is None else {"train": len(train), "test": len(data.test)},
-        "threshold": threshold,
-        "key_users": key,
-        "query_users": len(table.users) - key,
-        "note": data.note,
-    }
+def summarize_dataset(dataset: Dataset, key_threshold: int) -> DatasetSummary:
+    """Return counts and distributions of a dataset.
+
+    Parameters
+    ----------
+    dataset : Dataset
+        The dataset.
+    key_threshold : int
+        Users with at least as many training rows count as key users.
+    """
+    import numpy as np
+
+    table = dataset.interactions
+    train = table if dataset.train is None else dataset.train
+    user_counts, item_counts = table.user_counts(), table.item_counts()
+    n_users, n_items = len(table.users), len(table.items)
+    n_key_users = int((train.user_counts() >= key_threshold).sum())
+    lengths = np.quantile(user_counts, list(_QUANTILES.values()), method="lower").tolist()
+    return DatasetSummary(
+        name=dataset.name,
+        n_users=n_users,
+        n_items=n_items,
+        n_rows=len(table),
+        density=len(table) / (n_users * n_items),
+        feedback="implicit" if table.implicit else "explicit",
+        has_timestamps=table.time is not None,
+        rating_counts=_count_ratings(table),
+        n_users_with_one_row=int((user_counts == 1).sum()),
+        n_items_with_one_row=int((item_counts == 1).sum()),
+        n_users_without_rows=int((user_counts == 0).sum()),
+        n_items_without_rows=int((item_counts == 0).sum()),
+        history_lengths=dict(zip(_QUANTILES, lengths, strict=True)),
+        split=None if dataset.test is None else SplitSizes(len(train), len(dataset.test)),
+        key_threshold=key_threshold,
+        n_key_users=n_key_users,
+        n_query_users=n_users - n_key_users,
+        note=dataset.note,
+    )
 
 
-def _histogram(table: Interactions) -> dict[str, int]:
-    """How often each rating occurs; in ten equal bins where there are many different ones."""
+def _count_ratings(table: Interactions) -> dict[str, int]:
+    """Count the rows of each rating, or of ten equal ranges if there are many different ones."""
+    import numpy as np
+
     if table.implicit:
         return {}
     values, counts = np.unique(table.rating, return_counts=True)
-    if len(values) <= 20:
-        return {f"{v:g}": int(n) for v, n in zip(values, counts, strict=True)}
-    counts, edges = np.histogram(table.rating, 10)
+    if len(values) <= _MAX_RATING_VALUES:
+        return {f"{value:g}": int(n) for value, n in zip(values, counts, strict=True)}
+    counts, edges = np.histogram(table.rating, _RATING_BINS)
     bins = zip(edges[:-1], edges[1:], counts, strict=True)
     return {f"{low:.3g}..{high:.3g}": int(n) for low, high, n in bins}
 
 
-def _text(found: dict[str, Any]) -> str:
-    split, over = found["split"], "of all rows"
+def _format_summary(summary: DatasetSummary) -> str:
+    x = summary
     lines = [
-        f"{found['name']}: {found['feedback']} feedback{', with times' if found['times'] else ''}",
-        f"  {found['users']:,} users x {found['items']:,} items, {found['rows']:,} rows, "
-        f"density {found['density']:.3%}",
+        f"{x.name}: {x.feedback} feedback{', with timestamps' if x.has_timestamps else ''}",
+        f"  {x.n_users:,} users x {x.n_items:,} items, {x.n_rows:,} rows, density {x.density:.3%}",
     ]
-    if split:
-        over = "of training rows"
-        lines.append(f"  official split: {split['train']:,} train / {split['test']:,} test")
-    most = max(found["ratings"].values(), default=1)
-    for value, n in found["ratings"].items():
-        lines.append(f"  {value:>12} {n:>9,} {'#' * round(40 * n / most)}")
-    quantiles = ", ".join(f"{q} {n:,}" for q, n in found["history_lengths"].items())
+    if x.split:
+        split = f"{x.split.n_train_rows:,} train / {x.split.n_test_rows:,} test rows"
+        lines.append(f"  official split: {split}")
+    largest = max(x.rating_counts.values(), default=1)
+    for rating, n in x.rating_counts.items():
+        lines.append(f"  {rating:>12} {n:>9,} {'#' * round(_BAR_WIDTH * n / largest)}")
+    quantiles = ", ".join(f"{name} {n:,}" for name, n in x.history_lengths.items())
+    counted = "training rows" if x.split else "rows"
     lines += [
-        f"  occur once: {found['users_once']:,} users, {found['items_once']:,} items; "
-        f"never: {found['users_never']:,} users, {found['items_never']:,} items",
-        f"  rows of a user: {quantiles}",
-        f"  key users (at least {found['threshold']} {over}): {found['key_users']:,}; "
-        f"query users: {found['query_users']:,}",
+        f"  with one row: {x.n_users_with_one_row:,} users, {x.n_items_with_one_row:,} items; "
+        f"without rows: {x.n_users_without_rows:,} users, {x.n_items_without_rows:,} items",
+        f"  rows per user: {quantiles}",
+        f"  key users (at least {x.key_threshold} {counted}): {x.n_key_users:,}; "
+        f"query users: {x.n_query_users:,}",
     ]
-    return "\n".join([*lines, *([f"  note: {found['note']}"] if found["note"] else [])])
+    if x.note:
+        lines.append(f"  note: {x.note}")
+    return "\n".join(lines)

@@ -1,4 +1,4 @@
-"""`idcf demo`: from MovieLens-100K to a report on people the models have never met."""
+"""`idcf demo`: train models on MovieLens-100K and write an HTML report on new users."""
 
 from __future__ import annotations
 
@@ -11,28 +11,41 @@ import typer
 
 from idcf.cli import options as o
 
+_MAX_DEFAULT_JOBS = 4
+
 
 def demo(
-    folder: Annotated[Path, typer.Option(help="Where the report goes.")] = Path("runs/demo"),
-    device: o.Device = "auto",
+    out: Annotated[Path, typer.Option(metavar="FOLDER", help="Folder for the report.")] = Path(
+        "runs/demo"
+    ),
     jobs: Annotated[
-        int | None, typer.Option(min=1, help="Systems to train at a time; all cores if not said.")
+        int | None,
+        typer.Option(
+            min=1,
+            metavar="N",
+            help="Number of models to train in parallel. Default: the number of CPU cores, at "
+            "most 4; on a GPU 1.",
+            show_default=False,
+        ),
     ] = None,
+    device: o.Device = "auto",
     threads: o.Threads = 1,
-    as_json: o.Json = False,
+    as_json: o.JsonSwitch = False,
 ) -> None:
-    """Get MovieLens-100K, train on key users, meet new ones, and write a report."""
+    """Train on MovieLens-100K and write an HTML report on users that were not in the training."""
     o.limit_threads(threads)
-    from idcf.evaluation.parallel import cores
-    from idcf.evaluation.results import check_writable
-    from idcf.paper.demo import show
-    from idcf.training.distributed import start
+    from idcf.evaluation.parallel import available_cores
+    from idcf.files import check_writable
+    from idcf.paper.demo import run_demo
+    from idcf.training.distributed import start_runtime
 
-    check_writable(folder / "report.html")
-    runtime = start(device)
-    alone = runtime.device.type == "cuda" or runtime.world > 1
-    say = partial(typer.echo, err=as_json)  # with --json, what is told goes beside it
-    page = show(folder, runtime, jobs=jobs or (1 if alone else min(cores(), 4)), say=say)
+    check_writable(out / "report.html")
+    runtime = start_runtime(device)
+    if jobs is None:
+        single = runtime.device.type == "cuda" or runtime.world_size > 1
+        jobs = 1 if single else min(available_cores(), _MAX_DEFAULT_JOBS)
+    echo = partial(typer.echo, err=as_json)  # with --json, stdout is for the result alone
+    report = run_demo(out, runtime, n_jobs=jobs, echo=echo)
     if as_json:
-        rows = json.loads((folder / "rows.json").read_text(encoding="utf-8"))
-        typer.echo(json.dumps({"report": str(page), "rows": rows}, indent=1))
+        rows = json.loads((out / "rows.json").read_text(encoding="utf-8"))
+        o.print_result({"report": str(report), "rows": rows}, "", as_json)

@@ -1,13 +1,13 @@
-"""`idcf doctor`: is everything here that the other commands need? Exit code 1 where it is not."""
+"""`idcf doctor`: check the installation, the datasets and a saved model."""
 
 from __future__ import annotations
 
-import json
 import os
 import platform
+import re
 import sys
 from collections.abc import Iterator
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
@@ -16,103 +16,125 @@ import typer
 from idcf.cli import options as o
 from idcf.errors import IdcfError
 
-NEEDED = ("numpy", "scipy", "torch", "narwhals", "pyarrow", "pydantic", "safetensors", "typer")
-EXTRAS = {
-    "serve": ("fastapi", "uvicorn", "msgspec"),
-    "plots": ("matplotlib",),
-    "tune": ("optuna",),
-    "tensorboard": ("tensorboard",),
-    "hdf5": ("h5py",),
-}
+_REQUIREMENT = re.compile(r"""(?P<name>[\w.-]+)[^;]*(?:;.*extra == ['"](?P<extra>[\w-]+)['"])?""")
+_DEVELOPMENT_EXTRA = "dev"
+_MARKS = {"ok": "ok", "note": "--", "problem": "!!"}
 
 
-class Finding(NamedTuple):
-    what: str
-    state: str  # fine, note or bad
-    text: str
+class CheckResult(NamedTuple):
+    """Outcome of one check."""
+
+    name: str
+    status: str  # ok, note (optional part missing) or problem
+    message: str
 
 
 def doctor(
-    folder: Annotated[
-        Path | None, typer.Argument(help="A saved model to look at, too.", show_default=False)
+    model_folder: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="MODEL_FOLDER",
+            help="Folder of a model saved by `idcf train`, to be checked too.",
+            show_default=False,
+        ),
     ] = None,
-    as_json: o.Json = False,
+    as_json: o.JsonSwitch = False,
 ) -> None:
-    """Look at this installation, its data and, if asked, a saved model."""
-    found = [*_python(), *_packages(), *_extras(), *_machine(), *_data(), *_model(folder)]
-    bad = sum(x.state == "bad" for x in found)
-    if as_json:
-        typer.echo(
-            json.dumps({"fine": not bad, "findings": [x._asdict() for x in found]}, indent=2)
-        )
-    else:
-        marks = {"fine": "ok", "note": "--", "bad": "!!"}
-        for x in found:
-            typer.echo(f"{marks[x.state]} {x.what:12} {x.text}")
-        typer.echo("everything is in place" if not bad else f"{bad} things need attention")
-    if bad:
+    """Check the installation, the datasets and, if given, a saved model.
+
+    The exit code is 1 if there is a problem.
+    """
+    checks = [
+        *_check_python(),
+        *_check_packages(),
+        *_check_hardware(),
+        *_check_datasets(),
+        *_check_model(model_folder),
+    ]
+    n_problems = sum(x.status == "problem" for x in checks)
+    lines = [f"{_MARKS[x.status]} {x.name:14} {x.message}" for x in checks]
+    lines.append(f"{n_problems} problems" if n_problems else "no problems")
+    values = {"ok": not n_problems, "checks": [x._asdict() for x in checks]}
+    o.print_result(values, "\n".join(lines), as_json)
+    if n_problems:
         raise typer.Exit(1)
 
 
-def _python() -> Iterator[Finding]:
-    state = "fine" if sys.version_info >= (3, 11) else "bad"
-    yield Finding("python", state, f"{platform.python_version()}, {sys.executable}")
+def _check_python() -> Iterator[CheckResult]:
+    status = "ok" if sys.version_info >= (3, 11) else "problem"
+    yield CheckResult("python", status, f"{platform.python_version()}, {sys.executable}")
 
 
-def _packages() -> Iterator[Finding]:
-    for name in NEEDED:
+def _check_packages() -> Iterator[CheckResult]:
+    """Check the packages that idcf's metadata names: required ones and those of each extra."""
+    try:
+        requirements = _read_requirements()
+    except PackageNotFoundError:
+        yield CheckResult("idcf", "problem", "not installed as a package; pip install -e .")
+        return
+    for name in requirements.pop(None, []):
         try:
-            yield Finding(name, "fine", version(name))
+            yield CheckResult(name, "ok", version(name))
         except PackageNotFoundError:
-            yield Finding(name, "bad", f"is not installed; pip install {name}")
-
-
-def _extras() -> Iterator[Finding]:
-    for extra, names in EXTRAS.items():
+            yield CheckResult(name, "problem", f"not installed; pip install {name}")
+    for extra, names in requirements.items():
         try:
-            yield Finding(f"[{extra}]", "fine", ", ".join(f"{x} {version(x)}" for x in names))
+            message = ", ".join(f"{name} {version(name)}" for name in names)
+            yield CheckResult(f"[{extra}]", "ok", message)
         except PackageNotFoundError as error:
-            text = f"{error.name} is not installed; pip install 'idcf[{extra}]' if you want it"
-            yield Finding(f"[{extra}]", "note", text)
+            message = f"{error.name} is not installed; if needed: pip install 'idcf[{extra}]'"
+            yield CheckResult(f"[{extra}]", "note", message)
 
 
-def _machine() -> Iterator[Finding]:
+def _read_requirements() -> dict[str | None, list[str]]:
+    """Return the names of the packages that idcf needs, by extra; None: always needed."""
+    by_extra: dict[str | None, list[str]] = {None: []}
+    for requirement in requires("idcf") or []:
+        match = _REQUIREMENT.match(requirement)
+        if match and match["extra"] != _DEVELOPMENT_EXTRA:
+            by_extra.setdefault(match["extra"], []).append(match["name"])
+    return by_extra
+
+
+def _check_hardware() -> Iterator[CheckResult]:
     import torch
 
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    yield Finding("cpu", "fine", f"{cores} cores, {torch.get_num_threads()} threads of torch")
+    from idcf.evaluation.parallel import available_cores
+
+    threads = torch.get_num_threads()
+    yield CheckResult("cpu", "ok", f"{available_cores()} cores, torch uses {threads} threads")
     if not torch.cuda.is_available():
-        yield Finding("gpu", "note", "none that torch can use; everything runs without one")
+        yield CheckResult("gpu", "note", "torch finds none; idcf runs on the CPU")
         return
     try:
         torch.ones(2, device="cuda").sum().item()
-        yield Finding("gpu", "fine", torch.cuda.get_device_name())
+        yield CheckResult("gpu", "ok", torch.cuda.get_device_name())
     except RuntimeError as error:
-        yield Finding("gpu", "bad", f"torch sees one but cannot use it: {error!s:.100}")
+        yield CheckResult("gpu", "problem", f"torch finds one but cannot use it: {error!s:.100}")
 
 
-def _data() -> Iterator[Finding]:
-    from idcf.data.datasets.catalog import SOURCES, find
+def _check_datasets() -> Iterator[CheckResult]:
+    from idcf.data.datasets.catalog import DATASET_SOURCES, find_dataset_folder
 
-    told = os.environ.get("IDCF_DATA")
-    if told and not Path(told).is_dir():
-        yield Finding("IDCF_DATA", "bad", f"{told} is no folder")
-    here = [name for name in SOURCES if find(name) is not None]
-    text = ", ".join(here) or "none yet; `idcf data fetch ml-100k` gets one"
-    yield Finding("datasets", "fine" if here else "note", text)
+    folder = os.environ.get("IDCF_DATA")
+    if folder and not Path(folder).is_dir():
+        yield CheckResult("IDCF_DATA", "problem", f"{folder} is not a folder")
+    names = [name for name in DATASET_SOURCES if find_dataset_folder(name) is not None]
+    message = ", ".join(names) or "none on this machine; `idcf data fetch ml-100k` downloads one"
+    yield CheckResult("datasets", "ok" if names else "note", message)
 
 
-def _model(folder: Path | None) -> Iterator[Finding]:
-    """Load it and let it answer."""
-    if folder is None:
+def _check_model(model_folder: Path | None) -> Iterator[CheckResult]:
+    """Load the model and let it recommend one item."""
+    if model_folder is None:
         return
     from idcf.recommender import Recommender
 
     try:
-        recommender = Recommender.load(folder)
+        recommender = Recommender.load(model_folder)
         best = recommender.recommend(n=1)
     except IdcfError as error:
-        yield Finding("model", "bad", str(error))
+        yield CheckResult("model", "problem", str(error))
         return
-    first = f"answers, first of all {best[0].title or best[0].item_id}" if best else "is empty"
-    yield Finding("model", "fine", f"{recommender!r} {first}")
+    result = f"recommends {best[0].title or best[0].item_id}" if best else "has no items"
+    yield CheckResult("model", "ok", f"{recommender!r} {result}")

@@ -1,10 +1,10 @@
-"""`idcf embed`: a file of histories becomes a file of vectors, a piece at a time."""
+"""`idcf embed`: write the embeddings of all users of a history file, in chunks."""
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,63 +14,85 @@ from idcf.cli import history_files
 from idcf.cli import options as o
 
 if TYPE_CHECKING:
-    from idcf.inference.predictor import Desk
+    from idcf.inference.predictor import Predictor
 
 
 def embed(
-    folder: o.Folder,
+    model_folder: o.ModelFolder,
     histories: Annotated[
         Path,
-        typer.Argument(help="Parquet or CSV: user_id, item_id, rating; sorted by user_id."),
+        typer.Argument(
+            metavar="HISTORIES",
+            help="CSV or Parquet file of the users' histories: user_id, item_id, rating, sorted "
+            "by user_id.",
+            show_default=False,
+        ),
     ],
-    out: Annotated[Path, typer.Option(help="The Parquet file to write.")],
+    out: Annotated[
+        Path, typer.Option(metavar="FILE", help="Parquet file to write.", show_default=False)
+    ],
     threads: o.Threads = 1,
-    as_json: o.Json = False,
+    as_json: o.JsonSwitch = False,
 ) -> None:
-    """Vectors of people the model has never met: columns user_id, vector, known, unknown."""
+    """Write an embedding for every user of a file.
+
+    The Parquet file has the columns user_id, embedding, n_known_items and n_unknown_items.
+    The embedding of a user without any known item is null.
+    """
     o.limit_threads(threads)
     from idcf.recommender import Recommender
 
-    began = time.perf_counter()
-    desk = Recommender.load(folder).desk
-    found = write(desk, history_files.people(histories, desk.world.implicit), out)
-    found |= {"file": str(out), "seconds": round(time.perf_counter() - began, 2)}
-    typer.echo(json.dumps(found) if as_json else _text(found))
-
-
-def write(desk: Desk, everybody: Iterator[history_files.Person], out: Path) -> dict[str, Any]:
-    """The vectors of all these people in one file."""
-    width = desk.embed([desk.reader.one(None)]).shape[1]
-    counts = {"width": width}
-    tables = (_table(desk, chunk, width, counts) for chunk in history_files.chunks(everybody))
-    history_files.write(tables, out)
-    return counts
-
-
-def _table(
-    desk: Desk, chunk: list[history_files.Person], width: int, counts: dict[str, int]
-) -> Any:
-    """A vector each; none for somebody whose items are all strange to the model."""
-    import pyarrow as pa
-
-    reads, strange = history_files.read(desk, chunk, counts)
-    vectors = desk.embed(reads)
-    empty = [not len(x.rows) for x in reads]
-    flat = pa.array(vectors.reshape(-1))
-    column = pa.FixedSizeListArray.from_arrays(flat, width, mask=pa.array(empty))
-    return pa.table(
+    start = time.perf_counter()
+    predictor = Recommender.load(model_folder).predictor
+    embedding_size = predictor.embed([predictor.read_new_user(None)]).shape[1]
+    records = history_files.read_histories(histories, predictor.domain.implicit)
+    counts = write_embeddings(predictor, records, out)
+    seconds = round(time.perf_counter() - start, 2)
+    o.print_result(
         {
-            "user_id": pa.array([who for who, _ in chunk]),
-            "vector": column,
-            "known": pa.array([len(x.rows) for x in reads], pa.int32()),
-            "unknown": pa.array(strange, pa.int32()),
-        }
+            **asdict(counts),
+            "embedding_size": embedding_size,
+            "file": str(out),
+            "seconds": seconds,
+        },
+        f"{counts.n_users:,} users, embedding size {embedding_size}; {counts}; {seconds:.1f} s\n"
+        f"written to {out}",
+        as_json,
     )
 
 
-def _text(found: dict[str, Any]) -> str:
-    return (
-        f"{found['people']:,} people, vectors of {found['width']}; nothing known of "
-        f"{found['nothing_known']:,}, {found['unknown_items']:,} unknown items; "
-        f"{found['seconds']:.1f} s\nwritten to {found['file']}"
+def write_embeddings(
+    predictor: Predictor, histories: Iterator[history_files.HistoryRecord], out: Path
+) -> history_files.HistoryCounts:
+    """Write the embeddings of users to a Parquet file and return how many users there were."""
+    counts = history_files.HistoryCounts()
+
+    def tables() -> Iterator[Any]:
+        for chunk in history_files.chunk_histories(histories):
+            parsed = history_files.parse_histories(predictor, chunk)
+            counts.add(parsed)
+            yield _embedding_table(predictor, parsed)
+
+    history_files.write_parquet(tables(), out)
+    return counts
+
+
+def _embedding_table(predictor: Predictor, histories: history_files.ParsedHistories) -> Any:
+    """Return an Arrow table with one row per user."""
+    import pyarrow as pa
+
+    embeddings = predictor.embed(histories.new_users)
+    n_known_items = [len(user.item_rows) for user in histories.new_users]
+    column = pa.FixedSizeListArray.from_arrays(
+        pa.array(embeddings.reshape(-1)),
+        embeddings.shape[1],
+        mask=pa.array([not n for n in n_known_items]),
+    )
+    return pa.table(
+        {
+            "user_id": pa.array(histories.user_ids),
+            "embedding": column,
+            "n_known_items": pa.array(n_known_items, pa.int32()),
+            "n_unknown_items": pa.array(histories.n_unknown_items, pa.int32()),
+        }
     )

@@ -1,71 +1,128 @@
-"""`idcf evaluate`: compare models on a dataset, floors and the paper's numbers beside them."""
+"""`idcf evaluate`: compare models on the held-out interactions of a dataset."""
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from idcf.cli import options as o
+from idcf.errors import ConfigError
 
-MODELS = "popularity,bias,item-knn,ease,als,idcf-dot,idcf-nn,idcf-gc,idcf-bayes"
+if TYPE_CHECKING:
+    from idcf.evaluation.results import ResultRow
+
+DEFAULT_MODELS = "popularity,bias,item-knn,ease,als,idcf-dot,idcf-nn,idcf-gc,idcf-bayes"
 
 
 def evaluate(
-    dataset: o.Source,
-    models: Annotated[str, typer.Option(help="Names, separated by commas.")] = MODELS,
-    users: Annotated[str, typer.Option(help="Any of new, few-shot, all.")] = "new",
-    seeds: Annotated[int, typer.Option(min=1, help="How often each model is trained.")] = 1,
-    preset: o.Preset = "clean",
-    json: Annotated[Path | None, typer.Option(help="Write the rows to this file.")] = None,
-    device: o.Device = "auto",
-    test: Annotated[str | None, typer.Option(help="The test rows of your file.")] = None,
-    key_threshold: o.KeyThreshold = None,
-    key_users: o.KeyUsers = "threshold",
-    set_: Annotated[
-        list[str] | None,
-        typer.Option("--set", help="An option, as in heads=2 or idcf-nn.train.epochs=5."),
+    dataset: o.DatasetArgument,
+    models: o.ModelNames = DEFAULT_MODELS,
+    groups: Annotated[
+        str,
+        typer.Option(
+            metavar="A,B",
+            help="User groups to report, separated by commas: new (users absent from training), "
+            "few-shot (query users whose few interactions are trained on), all, probe (users with "
+            "fewer than 20 training interactions) or probe-new (these, absent from training).",
+        ),
+    ] = "new",
+    seeds: Annotated[
+        int,
+        typer.Option(
+            min=1, metavar="N", help="Number of training runs per model, with different seeds."
+        ),
+    ] = 1,
+    test: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE",
+            help="File of held-out test interactions. Default: a random part of DATASET.",
+            show_default=False,
+        ),
     ] = None,
-    column: o.Column = None,
-    implicit: o.Implicit = None,
+    preset: o.PresetName = "clean",
+    overrides: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--option",
+            "-o",
+            metavar="NAME=VALUE",
+            help="Set a model or training option of all models, e.g. -o heads=2, or of one model, "
+            "e.g. -o idcf-nn.train.epochs=5; repeatable.",
+            show_default=False,
+        ),
+    ] = None,
+    column: o.ColumnMapping = None,
+    implicit: o.ImplicitSwitch = None,
+    key_threshold: o.KeyThreshold = None,
+    key_users: o.KeyUserChoice = "threshold",
+    n_key_users: o.KeyUserCount = None,
     split_seed: o.SplitSeed = 0,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Write the result rows as JSON to this file.",
+            show_default=False,
+        ),
+    ] = None,
+    markdown: Annotated[
+        bool, typer.Option("--markdown", help="Print the table as Markdown.")
+    ] = False,
     jobs: o.Jobs = 1,
+    device: o.Device = "auto",
     threads: o.Threads = 1,
-    markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown.")] = False,
+    as_json: o.JsonSwitch = False,
 ) -> None:
-    """Train models on key users and measure them on people they have never met."""
+    """Compare models on users they were not trained on.
+
+    Every model is trained on the key users and tested on held-out interactions.
+    For the paper's datasets the table also shows the published numbers.
+    """
+    if as_json and markdown:
+        raise ConfigError("--json and --markdown exclude each other; give one of them")
     o.limit_threads(threads)
     from idcf.config import parse_overrides
-    from idcf.data.datasets.catalog import SOURCES
-    from idcf.evaluation import run, tables
+    from idcf.evaluation import run
     from idcf.evaluation.protocol import standard_split
-    from idcf.evaluation.results import check_writable, write_json
-    from idcf.paper.published_numbers import paper_numbers
-    from idcf.training.distributed import start
+    from idcf.evaluation.results import write_json
+    from idcf.files import check_writable
+    from idcf.training.distributed import start_runtime
 
-    if json:
-        check_writable(json)
-    data = o.opened(dataset, column, implicit, test=test)
-    rows = run.evaluate(
-        run.Plan(
-            data,
-            o.names(models),
-            o.names(users),
-            seeds,
-            preset,
-            options=parse_overrides(set_ or []),
-        ),
-        split=standard_split(
-            data, seed=split_seed, threshold=key_threshold, key_users=o.which(key_users)
-        ),
-        runtime=start(device),
-        jobs=jobs,
-        progress=True,
+    chosen_key_users = o.parse_key_users(key_users, n_key_users)
+    if out:
+        check_writable(out)
+    data = o.open_dataset_argument(dataset, column, implicit, test=test, progress=not as_json)
+    plan = run.EvaluationPlan(
+        data,
+        o.split_commas(models),
+        o.split_commas(groups),
+        seeds,
+        preset,
+        options=parse_overrides(overrides or []),
     )
-    reference = paper_numbers() if data.name in SOURCES else None
-    layout = tables.markdown if markdown else tables.text
-    typer.echo(layout(rows, reference))
-    if json:
-        write_json(rows, json)
-        typer.echo(f"\n{len(rows)} rows written to {json}")
+    split = standard_split(
+        data, seed=split_seed, threshold=key_threshold, key_users=chosen_key_users
+    )
+    rows = run.evaluate(
+        plan, split=split, runtime=start_runtime(device), n_jobs=jobs, progress=not as_json
+    )
+    text = "" if as_json else _format_table(data.name, rows, markdown)
+    o.print_result([asdict(row) for row in rows], text, as_json)
+    if out:
+        write_json(rows, out)
+        typer.echo(f"\n{len(rows)} rows written to {out}", err=as_json)
+
+
+def _format_table(dataset_name: str, rows: list[ResultRow], markdown: bool) -> str:
+    """Return the table of results, beside the paper's numbers for its datasets."""
+    from idcf.data.datasets.catalog import DATASET_SOURCES
+    from idcf.evaluation import tables
+    from idcf.paper.published_numbers import paper_numbers
+
+    reference = paper_numbers() if dataset_name in DATASET_SOURCES else None
+    format_table = tables.format_markdown if markdown else tables.format_text
+    return format_table(rows, reference)

@@ -1,8 +1,7 @@
-"""`idcf export`: a saved model for a runtime without Python."""
+"""`idcf export`: write a saved model as an ONNX file, for runtimes without Python."""
 
 from __future__ import annotations
 
-import json
 import time
 from pathlib import Path
 from typing import Annotated
@@ -13,18 +12,33 @@ from idcf.cli import options as o
 
 
 def export(
-    folder: o.Folder,
-    onnx: Annotated[Path, typer.Option("--onnx", help="The ONNX file to write.")],
-    as_json: o.Json = False,
+    model_folder: o.ModelFolder,
+    onnx: Annotated[
+        Path,
+        typer.Option("--onnx", metavar="FILE", help="ONNX file to write.", show_default=False),
+    ],
+    as_json: o.JsonSwitch = False,
 ) -> None:
-    """One ONNX file: `rated` and `ratings` [people, items] in, `vector` and `scores` out."""
+    """Export a model to ONNX.
+
+    The ONNX model takes users' histories as dense arrays of users x items.
+    It returns embeddings and scores.
+    """
     from idcf.recommender import Recommender
 
-    began = time.perf_counter()
-    recommender = Recommender.load(folder)
+    start = time.perf_counter()
+    recommender = Recommender.load(model_folder)
     path = recommender.export_onnx(onnx)
-    name, items = recommender.wish.model, recommender.about.domain.n_items
-    size, seconds = path.stat().st_size, round(time.perf_counter() - began, 2)
-    found = {"file": str(path), "model": name, "items": items, "bytes": size, "seconds": seconds}
-    text = f"{name}, {items:,} items, {size / 1e6:.1f} MB; {seconds:.1f} s\nwritten to {path}"
-    typer.echo(json.dumps(found) if as_json else text)
+    model, n_items = recommender.config.model, recommender.manifest.domain.n_items
+    n_bytes, seconds = path.stat().st_size, round(time.perf_counter() - start, 2)
+    o.print_result(
+        {
+            "file": str(path),
+            "model": model,
+            "n_items": n_items,
+            "n_bytes": n_bytes,
+            "seconds": seconds,
+        },
+        f"{model}, {n_items:,} items, {n_bytes / 1e6:.1f} MB; {seconds:.1f} s\nwritten to {path}",
+        as_json,
+    )

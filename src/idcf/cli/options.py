@@ -1,45 +1,125 @@
-"""What several verbs ask for in the same words, and what they do with it. Light to import."""
+"""Arguments and options that several verbs share, and the functions that read them.
+
+Light to import: `idcf --help` must not import NumPy or torch.
+"""
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from idcf.errors import ConfigError, unknown_name_message
 
 if TYPE_CHECKING:
     from idcf.data.datasets.catalog import Dataset
 
-Source = Annotated[
-    str, typer.Argument(help="A name that `idcf data list` prints, or a file (CSV, Parquet).")
+KEY_USER_CHOICES = ("threshold", "random", "informative")
+
+DatasetArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="DATASET",
+        help="Dataset name (see `idcf data list`) or path of a CSV or Parquet file of "
+        "interactions.",
+        show_default=False,
+    ),
 ]
-Folder = Annotated[Path, typer.Argument(help="A saved model: the folder that train wrote.")]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
-Model = Annotated[str, typer.Option(help="Which model.")]
-Preset = Annotated[str, typer.Option(help="clean or published.")]
+ModelFolder = Annotated[
+    Path,
+    typer.Argument(
+        metavar="MODEL_FOLDER",
+        help="Folder of a model saved by `idcf train`.",
+        show_default=False,
+    ),
+]
+JsonSwitch = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+ModelName = Annotated[
+    str, typer.Option(metavar="NAME", help="Name of the model, such as idcf-bayes or als.")
+]
+ModelNames = Annotated[
+    str, typer.Option(metavar="A,B", help="Names of models, separated by commas.")
+]
+PresetName = Annotated[
+    str,
+    typer.Option(
+        metavar="NAME",
+        help="Set of default options: clean (recommended) or published (the paper's code).",
+    ),
+]
 KeyThreshold = Annotated[
-    int | None, typer.Option(min=1, help="Key users have at least that many training rows.")
+    int | None,
+    typer.Option(
+        min=1,
+        metavar="N",
+        help="Minimum number of training interactions of a key user.",
+        show_default=False,
+    ),
 ]
-KeyUsers = Annotated[
-    str, typer.Option(help="All at the threshold, or fewer: random, informative, or a number.")
+KeyUserChoice = Annotated[
+    str,
+    typer.Option(
+        metavar="CHOICE",
+        help="Which users above the threshold become key users: threshold (all), random (half) or "
+        "informative (those that tell most about the items).",
+    ),
 ]
-Set = Annotated[
-    list[str] | None, typer.Option("--set", help="An option, as in heads=2; may be repeated.")
+KeyUserCount = Annotated[
+    int | None,
+    typer.Option(
+        "--n-key-users",
+        min=1,
+        metavar="N",
+        help="Number of key users, with `--key-users informative`.",
+        show_default=False,
+    ),
 ]
-Column = Annotated[list[str] | None, typer.Option(help="A column of your file, as in user_id=uid.")]
-Implicit = Annotated[
-    bool | None, typer.Option(help="Who had what; leave ratings aside, if there are any.")
+OptionOverrides = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--option",
+        "-o",
+        metavar="NAME=VALUE",
+        help="Set a model or training option, e.g. -o heads=2; repeatable.",
+        show_default=False,
+    ),
 ]
-Seed = Annotated[int, typer.Option(help="Of everything random.")]
-SplitSeed = Annotated[int, typer.Option(help="Of a random split.")]
-Jobs = Annotated[int, typer.Option(min=1, help="Systems to train at a time.")]
-Threads = Annotated[int, typer.Option(min=1, help="CPU threads; more help on idle cores only.")]
-Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
+ColumnMapping = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="ROLE=NAME",
+        help="Column of your file that holds a role (user_id, item_id, rating or timestamp), e.g. "
+        "user_id=uid; repeatable.",
+        show_default=False,
+    ),
+]
+ImplicitSwitch = Annotated[
+    bool | None,
+    typer.Option(
+        "--implicit/--no-implicit",
+        help="Treat as implicit feedback: ignore ratings. Default: implicit if there are none.",
+        show_default=False,
+    ),
+]
+Seed = Annotated[
+    int, typer.Option(metavar="N", help="Seed of the random numbers used in training.")
+]
+SplitSeed = Annotated[int, typer.Option(metavar="N", help="Seed of the random train/test split.")]
+Jobs = Annotated[
+    int, typer.Option(min=1, metavar="N", help="Number of models to train in parallel.")
+]
+Threads = Annotated[int, typer.Option(min=1, metavar="N", help="Number of CPU threads.")]
+Device = Annotated[str, typer.Option(metavar="DEVICE", help="Where to compute: auto, cpu or cuda.")]
 
 
 def limit_threads(threads: int) -> None:
-    """Before NumPy is imported: its libraries read the environment once."""
+    """Set the number of CPU threads; call it before NumPy is imported.
+
+    The numerical libraries read these environment variables once, when they are loaded.
+    """
     for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ.setdefault(name, str(threads))
     import torch
@@ -47,27 +127,40 @@ def limit_threads(threads: int) -> None:
     torch.set_num_threads(threads)
 
 
-def opened(
-    source: str,
+def open_dataset_argument(
+    dataset: str,
     column: list[str] | None,
     implicit: bool | None,
     *,
     test: str | None = None,
     progress: bool = True,
 ) -> Dataset:
-    """The dataset, or the file with its columns named as they were typed."""
+    """Load the dataset or file that DATASET, --column, --implicit and --test describe."""
     from idcf.config import parse_overrides
     from idcf.evaluation.protocol import open_dataset
 
     columns = {role: str(name) for role, name in parse_overrides(column or []).items()}
-    return open_dataset(source, test=test, columns=columns, implicit=implicit, progress=progress)
+    return open_dataset(dataset, test=test, columns=columns, implicit=implicit, progress=progress)
 
 
-def names(text: str) -> list[str]:
-    """What was separated by commas."""
+def split_commas(text: str) -> list[str]:
+    """Return the names in a text that separates them by commas."""
     return [name.strip() for name in text.split(",") if name.strip()]
 
 
-def which(key_users: str) -> str | int:
-    """A choice of key users as it was typed."""
-    return int(key_users) if key_users.isdecimal() else key_users
+def parse_key_users(key_users: str, n_key_users: int | None) -> str | int:
+    """Return the value of `Recommender(key_users=...)` for --key-users and --n-key-users."""
+    if key_users not in KEY_USER_CHOICES:
+        raise ConfigError(unknown_name_message("choice of key users", key_users, KEY_USER_CHOICES))
+    if n_key_users is None:
+        return key_users
+    if key_users != "informative":
+        raise ConfigError(
+            f"--n-key-users {n_key_users} needs --key-users informative, got {key_users!r}"
+        )
+    return n_key_users
+
+
+def print_result(values: Any, text: str, as_json: bool) -> None:
+    """Print the values as JSON, or the text."""
+    typer.echo(json.dumps(values, indent=2, ensure_ascii=False) if as_json else text)

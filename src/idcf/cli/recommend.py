@@ -1,12 +1,10 @@
-"""`idcf recommend`: somebody rates a few things by name, and sees what else they may like; or a
-file of histories becomes a file of lists.
-"""
+"""`idcf recommend`: recommend items to one new user, or to every user of a history file."""
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,147 +15,201 @@ from idcf.cli import options as o
 from idcf.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
-    from idcf.data.title_search import Titles
-    from idcf.inference.predictor import Desk, Filters
+    from idcf.data.title_search import TitleIndex
+    from idcf.inference.predictor import Filters, Predictor
     from idcf.results import Explanation, Recommendations
 
-_REASONS = 3
-_AT_ONCE = 512  # people of a file: how sure a model is of each item takes room
+_MAX_REASONS = 3  # printed for each item
+_MAX_SUGGESTIONS = 4  # titles named in the error message of an unknown title
 
 
 def recommend(
-    folder: o.Folder,
+    model_folder: o.ModelFolder,
     rate: Annotated[
         list[str] | None,
-        typer.Option(help='What they think of something: "Toy Story (1995)=5". By title or id.'),
+        typer.Option(
+            metavar="ITEM=RATING",
+            help="Item the user rated, by title or id, e.g. 'Toy Story (1995)=5'; repeatable. For "
+            "a model of implicit feedback, only the title or id.",
+            show_default=False,
+        ),
     ] = None,
     feature: Annotated[
         list[str] | None,
-        typer.Option(help="What else is known of them, as in age=30, where the model reads it."),
+        typer.Option(
+            metavar="NAME=VALUE",
+            help="Feature of the user, e.g. age=30; repeatable. Needs a model that was trained "
+            "with user features.",
+            show_default=False,
+        ),
     ] = None,
-    n: Annotated[int, typer.Option("-n", min=1, help="How many.")] = 10,
+    n: Annotated[
+        int, typer.Option("-n", min=1, metavar="N", help="Number of items to recommend.")
+    ] = 10,
     exclude: Annotated[
-        list[str] | None, typer.Option(help="Never this title or id; may be repeated.")
+        list[str] | None,
+        typer.Option(
+            metavar="ITEM",
+            help="Item never to recommend, by title or id; repeatable.",
+            show_default=False,
+        ),
     ] = None,
     explain: Annotated[
-        bool, typer.Option("--explain", help="Say why, where the model can.")
+        bool,
+        typer.Option("--explain", help="Show which rated items each recommendation comes from."),
     ] = False,
     histories: Annotated[
         Path | None,
-        typer.Option(help="Many at once, Parquet or CSV: user_id, item_id, rating; sorted."),
+        typer.Option(
+            metavar="FILE",
+            help="CSV or Parquet file of many users' histories: user_id, item_id, rating, sorted "
+            "by user_id.",
+            show_default=False,
+        ),
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(help="The Parquet file to write, with --histories.")
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Parquet file to write (with --histories).", show_default=False
+        ),
     ] = None,
     threads: o.Threads = 1,
-    as_json: o.Json = False,
+    as_json: o.JsonSwitch = False,
 ) -> None:
-    """The best items for somebody the model has never met, or for each of a file of them."""
+    """Recommend items to one new user, or to every user of a file.
+
+    Without --rate, the user gets popular items.
+    --histories writes a Parquet file: user_id, item_id, score, rank, std, source.
+    """
     if (histories is None) != (out is None):
         raise ConfigError("--histories FILE and --out FILE go together: give both or neither")
     if histories and (rate or feature or explain):
-        raise ConfigError("--histories is for many people; --rate, --feature and --explain for one")
+        raise ConfigError(
+            "--rate, --feature and --explain are for one user; leave them out with --histories"
+        )
     o.limit_threads(threads)
     from idcf.config import parse_overrides
-    from idcf.data.title_search import Titles
+    from idcf.data.title_search import TitleIndex
     from idcf.recommender import Recommender
 
-    recommender = Recommender.load(folder)
-    desk = recommender.desk
-    names = Titles(desk.ids, desk.titles)
-    never = [desk.ids[_row(x, names)] for x in exclude or []]
+    recommender = Recommender.load(model_folder)
+    predictor = recommender.predictor
+    titles = TitleIndex(predictor.item_ids, predictor.titles)
+    excluded = [predictor.item_ids[_find_item_row(x, titles)] for x in exclude or []]
     if histories and out:
-        _many(desk, histories, out, n, desk.filters(None, never), as_json)
+        _recommend_file(predictor, histories, out, n, excluded, as_json)
         return
-    history = dict(_rated(x, names, desk) for x in rate or [])
+    history = dict(_parse_rating(x, titles, predictor) for x in rate or [])
     features = parse_overrides(feature) if feature else None
-    sure = desk.posterior is not None
-    found = recommender.recommend(history, n=n, exclude=never, features=features, std=sure)
-    why: list[Explanation] = []
-    if explain:
-        why = [recommender.explain(history, x.item_id, features=features) for x in found]
-    if as_json:
-        typer.echo(json.dumps(_plain(found, why), indent=2, ensure_ascii=False))
-    else:
-        typer.echo(_text(found, why))
-
-
-def _many(desk: Desk, histories: Path, out: Path, n: int, filters: Filters, as_json: bool) -> None:
-    """Columns user_id, item_id, score, rank, std, source; a piece of the file at a time."""
-    began, counts = time.perf_counter(), dict[str, Any]()
-    everybody = history_files.people(histories, desk.world.implicit)
-    history_files.write(_tables(desk, everybody, n, filters, counts), out)
-    counts |= {"n": n, "file": str(out), "seconds": round(time.perf_counter() - began, 2)}
-    said = (
-        f"{counts['people']:,} people, up to {n} items each; nothing known of "
-        f"{counts['nothing_known']:,}, {counts['unknown_items']:,} unknown items; "
-        f"{counts['seconds']:.1f} s\nwritten to {out}"
+    recommendations = recommender.recommend(
+        history, n=n, exclude=excluded, features=features, return_std=True
     )
-    typer.echo(json.dumps(counts) if as_json else said)
+    explanations: list[Explanation] = []
+    if explain:
+        explanations = [
+            recommender.explain(history, x.item_id, features=features) for x in recommendations
+        ]
+    o.print_result(
+        _json_values(recommendations, explanations),
+        _format_recommendations(recommendations, explanations),
+        as_json,
+    )
 
 
-def _tables(
-    desk: Desk,
-    everybody: Iterator[history_files.Person],
+def _recommend_file(
+    predictor: Predictor, histories: Path, out: Path, n: int, excluded: list[Any], as_json: bool
+) -> None:
+    """Write the recommendations of all users of a history file to a Parquet file."""
+    start = time.perf_counter()
+    counts = history_files.HistoryCounts()
+    records = history_files.read_histories(histories, predictor.domain.implicit)
+    filters = predictor.make_filters(None, excluded)
+    tables = _recommendation_tables(predictor, records, n, filters, counts)
+    history_files.write_parquet(tables, out)
+    seconds = round(time.perf_counter() - start, 2)
+    o.print_result(
+        {**asdict(counts), "n": n, "file": str(out), "seconds": seconds},
+        f"{counts.n_users:,} users, up to {n} items each; {counts}; {seconds:.1f} s\n"
+        f"written to {out}",
+        as_json,
+    )
+
+
+def _recommendation_tables(
+    predictor: Predictor,
+    histories: Iterator[history_files.HistoryRecord],
     n: int,
     filters: Filters,
-    counts: dict[str, int],
+    counts: history_files.HistoryCounts,
 ) -> Iterator[Any]:
+    """Yield Arrow tables of one schema, and add each chunk to the counts."""
+    from idcf.inference.predictor import RankingQuery
+
     schema = None
-    for chunk in history_files.chunks(everybody, _AT_ONCE):
-        reads, _ = history_files.read(desk, chunk, counts)
-        who = [x for x, _ in chunk]
-        found = desk.many(reads, n, filters, who, std=True).to_table()
-        schema = schema or found.schema
-        yield found.cast(schema)
+    for chunk in history_files.chunk_histories(histories):
+        parsed = history_files.parse_histories(predictor, chunk)
+        counts.add(parsed)
+        queries = [
+            RankingQuery(new_user, n, filters, return_std=True, user_id=user_id)
+            for user_id, new_user in zip(parsed.user_ids, parsed.new_users, strict=True)
+        ]
+        table = predictor.recommend(queries, min_batch=1).to_table()
+        schema = schema or table.schema
+        yield table.cast(schema)
 
 
-def _rated(text: str, names: Titles, desk: Desk) -> tuple[Any, float]:
-    """The id and the rating in "title=rating"; a bare title is enough for implicit feedback."""
+def _parse_rating(text: str, titles: TitleIndex, predictor: Predictor) -> tuple[Any, float]:
+    """Return the item id and the rating of a --rate value, such as "Toy Story (1995)=5"."""
     title, sign, rating = text.rpartition("=")
     if not sign:
-        if not desk.world.implicit:
+        if not predictor.domain.implicit:
             raise ConfigError(f"--rate {text!r}: write the rating too, as in {text + '=5'!r}")
         title, rating = text, "1"
     try:
         value = float(rating)
     except ValueError:
         raise ConfigError(f"--rate {text!r}: {rating!r} is not a number") from None
-    if sign and desk.world.implicit:
+    if sign and predictor.domain.implicit:
         typer.echo(
-            f"note: fitted without ratings: {title!r} counts as had, not as {rating}", err=True
+            "note: the model was trained on implicit feedback: the rating "
+            f"{rating} of {title!r} is ignored",
+            err=True,
         )
-    return desk.ids[_row(title, names)], value
+    return predictor.item_ids[_find_item_row(title, titles)], value
 
 
-def _row(text: str, names: Titles) -> int:
-    """The item meant, which is said where it was not written in full."""
-    from idcf.data.title_search import either
+def _find_item_row(text: str, titles: TitleIndex) -> int:
+    """Return the row of the item with this id or title, or whose title alone has these words."""
+    from idcf.data.title_search import join_alternatives
 
-    row = names.find(text)
+    row = titles.find_exact(text)
     if row is not None:
         return row
-    near = names.search(text, 4)
-    if len(near) == 1 and names.holds(near[0], text):
-        typer.echo(f"note: {text!r} is taken for {names.names[near[0]]!r}", err=True)
-        return near[0]
-    hint = f"; did you mean {either(names.names[x] for x in near)}?" if near else ""
+    rows = titles.search(text, _MAX_SUGGESTIONS)
+    if len(rows) == 1 and titles.matches(rows[0], text):
+        typer.echo(f"note: {text!r} is taken for {titles.names[rows[0]]!r}", err=True)
+        return rows[0]
+    hint = f"; did you mean {join_alternatives(titles.names[x] for x in rows)}?" if rows else ""
     raise DataError(f"no item named {text!r}{hint}")
 
 
-def _plain(found: Recommendations, why: list[Explanation]) -> dict[str, Any]:
-    items: list[dict[str, Any]] = [x._asdict() for x in found]
-    for item, said in zip(items, why, strict=False):
-        item["reasons"] = [x._asdict() for x in said.reasons]
-        item["cohorts"] = [x._asdict() for x in said.cohorts]
-    return {"items": items, "unknown_items": list(found.unknown_items)}
+def _json_values(
+    recommendations: Recommendations, explanations: list[Explanation]
+) -> dict[str, Any]:
+    items: list[dict[str, Any]] = [x._asdict() for x in recommendations]
+    for item, explanation in zip(items, explanations, strict=False):
+        item["reasons"] = [x._asdict() for x in explanation.reasons]
+        item["cohorts"] = [x._asdict() for x in explanation.cohorts]
+    return {"items": items, "unknown_items": list(recommendations.unknown_items)}
 
 
-def _text(found: Recommendations, why: list[Explanation]) -> str:
+def _format_recommendations(
+    recommendations: Recommendations, explanations: list[Explanation]
+) -> str:
     lines = []
-    for k, x in enumerate(found):
-        sure = "" if x.std is None else f" ±{x.std:.2f}"
-        lines.append(f"{x.rank:>3}  {x.score:.2f}{sure}  {x.title or x.item_id}")
-        for reason in why[k].reasons[:_REASONS] if why else ():
+    for k, item in enumerate(recommendations):
+        std = "" if item.std is None else f" ±{item.std:.2f}"
+        lines.append(f"{item.rank:>3}  {item.score:.2f}{std}  {item.title or item.item_id}")
+        for reason in explanations[k].reasons[:_MAX_REASONS] if explanations else ():
             lines.append(f"{'':12}{reason.effect:+.2f}  {reason.title or reason.item_id}")
-    return "\n".join(lines) or "nothing is left to recommend"
+    return "\n".join(lines) or "no items to recommend"

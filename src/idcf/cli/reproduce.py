@@ -1,8 +1,7 @@
-"""`idcf reproduce` runs what the paper's tables need; `idcf report` draws the tables."""
+"""`idcf reproduce`: run the experiments of the paper's tables. `idcf report`: render the tables."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -14,100 +13,150 @@ from idcf.cli import options as o
 if TYPE_CHECKING:
     from idcf.paper.run_plan import Run
 
-Results = Annotated[Path, typer.Option(help="The folder of rows.")]
-_RESULTS = Path("experiments/results")
+ResultsFolder = Annotated[Path, typer.Option(metavar="FOLDER", help="Folder of result rows.")]
+_DEFAULT_RESULTS = Path("experiments/results")
 
 
 def reproduce(
     table: Annotated[
-        str, typer.Argument(help="table2, table3, table4, table6, table7, or all.")
+        str,
+        typer.Argument(metavar="TABLE", help="table2, table3, table4, table6, table7 or all."),
     ] = "all",
-    dataset: Annotated[str, typer.Option(help="Only these, separated by commas.")] = "",
-    models: Annotated[str, typer.Option(help="Only these, separated by commas.")] = "",
-    preset: Annotated[str, typer.Option(help="Only these: clean, published.")] = "",
-    seeds: Annotated[int | None, typer.Option(min=1, help="Other than the table says.")] = None,
-    device: o.Device = "auto",
-    jobs: o.Jobs = 1,
-    threads: o.Threads = 1,
-    results: Results = _RESULTS,
-    again: Annotated[bool, typer.Option("--again", help="Also what is done already.")] = False,
-    merge: Annotated[
-        Path | None, typer.Option(help="Only take in the rows of this folder, from elsewhere.")
+    datasets: Annotated[
+        str,
+        typer.Option(
+            metavar="A,B", help="Only these datasets, separated by commas.", show_default=False
+        ),
+    ] = "",
+    models: Annotated[
+        str,
+        typer.Option(
+            metavar="A,B", help="Only these models, separated by commas.", show_default=False
+        ),
+    ] = "",
+    presets: Annotated[
+        str,
+        typer.Option(
+            metavar="A,B",
+            help="Only these presets (clean, published), separated by commas.",
+            show_default=False,
+        ),
+    ] = "",
+    seeds: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            metavar="N",
+            help="Number of seeds, instead of the table's.",
+            show_default=False,
+        ),
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what is missing.")] = False,
-    as_json: o.Json = False,
+    results: ResultsFolder = _DEFAULT_RESULTS,
+    rerun: Annotated[
+        bool, typer.Option("--rerun", help="Run experiments that are already done, too.")
+    ] = False,
+    merge: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER",
+            help="Only copy result rows from this folder; run no experiments.",
+            show_default=False,
+        ),
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="List missing experiments and run none.")
+    ] = False,
+    jobs: o.Jobs = 1,
+    device: o.Device = "auto",
+    threads: o.Threads = 1,
+    as_json: o.JsonSwitch = False,
 ) -> None:
-    """Run the cells of a table of the paper that are missing. Stop it when you like: the same
-    command goes on. A run that fails is told, and the others go on."""
+    """Run the missing experiments of a table of the paper.
+
+    An interrupted run continues when the command is repeated.
+    Experiments that fail are listed at the end.
+    """
     o.limit_threads(threads)
-    from idcf.paper import reproduce as work
+    from idcf.paper import reproduce as reproduction
     from idcf.paper import run_plan, table_spec
-    from idcf.training.distributed import start
+    from idcf.training.distributed import start_runtime
 
     if merge is not None:
-        fresh, left = work.merge(merge, results)
-        told = f"{fresh} new rows of {merge} are in {results}"
-        if left:
-            told += f"; {left} runs there are of earlier settings and were left"
-        _tell({"merged": fresh, "left": left}, told, as_json)
+        _merge(merge, results, as_json)
         return
-    tables = list(table_spec.load_all().values()) if table == "all" else [table_spec.find(table)]
-    runs = run_plan.runs_of(
-        tables,
-        datasets=o.names(dataset),
-        models=o.names(models),
-        presets=o.names(preset),
-        seeds=seeds,
+    tables = (
+        list(table_spec.load_tables().values())
+        if table == "all"
+        else [table_spec.find_table(table)]
     )
-    todo = runs if again else work.missing(runs, results, longest_first=jobs > 1)
-    head = f"{len(runs)} runs, {len(runs) - len(todo)} of them done"
+    runs = run_plan.plan_runs(
+        tables,
+        datasets=o.split_commas(datasets),
+        models=o.split_commas(models),
+        presets=o.split_commas(presets),
+        n_seeds=seeds,
+    )
+    todo = runs if rerun else reproduction.missing_runs(runs, results, longest_first=jobs > 1)
+    progress = f"{len(runs)} runs, {len(runs) - len(todo)} of them done"
     if dry_run:
-        _tell({"runs": len(runs), "missing": _plain(todo)}, _listed(head, todo), as_json)
+        lines = [progress, *(f"missing: {run}" for run in todo)]
+        values = {"n_runs": len(runs), "missing": _run_names(todo)}
+        o.print_result(values, "\n".join(lines), as_json)
         return
-    typer.echo(head, err=True)
+    typer.echo(progress, err=True)
     try:
-        found = work.reproduce(
-            todo, results, runtime=start(device), jobs=jobs, progress=not as_json
+        outcome = reproduction.reproduce(
+            todo, results, runtime=start_runtime(device), n_jobs=jobs, progress=not as_json
         )
     except KeyboardInterrupt:
-        typer.echo("stopped; what was done is kept, and the same command goes on", err=True)
+        typer.echo("interrupted; finished runs are saved: the same command continues", err=True)
         raise typer.Exit(130) from None
-    text = f"{len(found.made)} runs made, {len(found.failed)} failed; rows are in {results}"
-    lines = [f"failed: {name}: {why}" for name, why in found.failed.items()]
-    _tell({"made": _plain(found.made), "failed": found.failed}, "\n".join([text, *lines]), as_json)
-    if found.failed:
+    completed, failed = outcome.completed, outcome.failed
+    lines = [f"{len(completed)} runs completed, {len(failed)} failed; rows are in {results}"]
+    lines += [f"failed: {name}: {reason}" for name, reason in failed.items()]
+    values = {"completed": _run_names(completed), "failed": failed}
+    o.print_result(values, "\n".join(lines), as_json)
+    if failed:
         raise typer.Exit(1)
 
 
 def report(
-    out: Annotated[Path, typer.Option(help="The folder of pages.")] = Path("docs/results"),
-    results: Results = _RESULTS,
+    out: Annotated[Path, typer.Option(metavar="FOLDER", help="Folder for the pages.")] = Path(
+        "docs/results"
+    ),
+    results: ResultsFolder = _DEFAULT_RESULTS,
     check: Annotated[
-        bool, typer.Option("--check", help="Write nothing; say which pages are not current.")
+        bool,
+        typer.Option("--check", help="Write nothing; exit with 1 if a page is out of date."),
     ] = False,
-    as_json: o.Json = False,
+    as_json: o.JsonSwitch = False,
 ) -> None:
-    """Draw the paper's tables from the rows at hand: a page of Markdown each, and HTML for all."""
+    """Render the paper's tables from result rows: one Markdown page each, and one HTML page."""
     from idcf.paper import pages, results_store
 
-    results_store.require(results)
-    found = pages.render(results)
+    results_store.require_results_folder(results)
+    rendered = pages.render_pages(results)
     if check:
-        old = pages.outdated(out, found)
-        told = "".join(f"{out / name} is not what {results} renders to\n" for name in old)
-        _tell({"outdated": old}, told + f"{len(found) - len(old)} pages are current", as_json)
-        raise typer.Exit(bool(old))
-    pages.write(out, found)
-    _tell({"pages": sorted(found)}, f"{len(found)} pages written to {out}", as_json)
+        outdated = pages.outdated_pages(out, rendered)
+        lines = [f"{out / name} is out of date" for name in outdated]
+        lines.append(f"{len(rendered) - len(outdated)} pages are up to date")
+        o.print_result({"outdated": outdated}, "\n".join(lines), as_json)
+        raise typer.Exit(bool(outdated))
+    pages.write_pages(out, rendered)
+    o.print_result({"pages": sorted(rendered)}, f"{len(rendered)} pages written to {out}", as_json)
 
 
-def _plain(runs: Sequence[Run]) -> list[str]:
+def _merge(source: Path, results: Path, as_json: bool) -> None:
+    """Copy the result rows of another folder."""
+    from idcf.paper.reproduce import merge_results
+
+    n_merged_rows, n_skipped_runs = merge_results(source, results)
+    text = f"{n_merged_rows} new rows of {source} were added to {results}"
+    if n_skipped_runs:
+        text += f"; {n_skipped_runs} runs with outdated settings were skipped"
+    values = {"n_merged_rows": n_merged_rows, "n_skipped_runs": n_skipped_runs}
+    o.print_result(values, text, as_json)
+
+
+def _run_names(runs: Sequence[Run]) -> list[str]:
     return [str(run) for run in runs]
-
-
-def _listed(head: str, runs: list[Run]) -> str:
-    return "\n".join([head, *(f"missing: {run}" for run in runs)])
-
-
-def _tell(plain: dict[str, object], text: str, as_json: bool) -> None:
-    typer.echo(json.dumps(plain, indent=2) if as_json else text)

@@ -1,4 +1,4 @@
-"""`idcf serve`: a saved model over HTTP, with a page in the browser."""
+"""`idcf serve`: serve a saved model over HTTP, with a web page."""
 
 from __future__ import annotations
 
@@ -15,36 +15,69 @@ from idcf.errors import ConfigError
 
 
 def serve(
-    folder: o.Folder,
-    host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free one.")] = 8000,
+    model_folder: o.ModelFolder,
+    host: Annotated[str, typer.Option(metavar="ADDRESS", help="Address to listen on.")] = (
+        "127.0.0.1"
+    ),
+    port: Annotated[
+        int,
+        typer.Option(min=0, max=65535, metavar="N", help="Port to listen on; 0 picks a free port."),
+    ] = 8000,
+    max_delay_ms: Annotated[
+        float,
+        typer.Option(
+            min=0,
+            max=100,
+            metavar="MS",
+            help="Longest time in milliseconds that a request waits to be batched with others.",
+        ),
+    ] = 1.0,
+    max_batch: Annotated[
+        int,
+        typer.Option(min=1, metavar="N", help="Largest number of requests computed together."),
+    ] = 64,
+    max_queue: Annotated[
+        int,
+        typer.Option(
+            min=1,
+            metavar="N",
+            help="Largest number of waiting requests; further ones get status 503.",
+        ),
+    ] = 1024,
     reload_token_file: Annotated[
         Path | None,
-        typer.Option(help="Holds the token that POST /admin/reload wants; off without it."),
+        typer.Option(
+            metavar="FILE",
+            help="File with the token for POST /admin/reload, which loads the model folder again; "
+            "without it reloading is off.",
+            show_default=False,
+        ),
     ] = None,
-    wait: Annotated[
-        float, typer.Option(min=0, max=100, help="Milliseconds to wait for company.")
-    ] = 1.0,
-    batch: Annotated[int, typer.Option(min=1, help="People to answer in one pass.")] = 64,
-    room: Annotated[int, typer.Option(min=1, help="Requests that may wait; then 503.")] = 1024,
     threads: o.Threads = 1,
-    as_json: o.Json = False,
+    as_json: o.JsonSwitch = False,
 ) -> None:
-    """Answer over HTTP: the page at /, the description at /openapi.json."""
-    if missing := [x for x in ("fastapi", "uvicorn", "msgspec") if find_spec(x) is None]:
-        raise ConfigError(f"{missing[0]} is not installed; pip install 'idcf[serve]'")
+    """Serve a model over HTTP, with a web page at /.
+
+    The HTTP interface is described at /openapi.json.
+    """
+    for package in ("fastapi", "uvicorn", "msgspec"):
+        if find_spec(package) is None:
+            raise ConfigError(f"{package} is not installed; pip install 'idcf[serve]'")
     o.limit_threads(threads)
-    from idcf.server.batcher import Limits
-    from idcf.server.run import read_token
-    from idcf.server.run import serve as run
+    from idcf.server import run
+    from idcf.server.batcher import BatcherLimits
 
-    def ready(address: str) -> None:
-        about = {"address": address, "folder": str(folder), "pid": os.getpid()}
-        typer.echo(json.dumps(about) if as_json else f"{address} (stop with Ctrl-C)")
+    def print_address(address: str) -> None:
+        values = {"address": address, "folder": str(model_folder), "pid": os.getpid()}
+        typer.echo(json.dumps(values) if as_json else f"{address} (stop with Ctrl-C)")
 
-    token = None if reload_token_file is None else read_token(reload_token_file)
-    limits = Limits(wait=wait / 1000, batch=batch, room=room)
+    token = None if reload_token_file is None else run.read_token(reload_token_file)
+    limits = BatcherLimits(
+        max_delay_s=max_delay_ms / 1000, max_batch=max_batch, max_queue=max_queue
+    )
     try:
-        run(folder, host=host, port=port, token=token, limits=limits, ready=ready)
-    except KeyboardInterrupt:  # the usual way to end it
+        run.serve(
+            model_folder, host=host, port=port, token=token, limits=limits, on_ready=print_address
+        )
+    except KeyboardInterrupt:  # Ctrl-C is the normal end
         return

@@ -1,11 +1,10 @@
-"""`idcf train`: a table of yours, or a dataset by its name, becomes a saved model."""
+"""`idcf train`: train a model on a dataset or a file and save it."""
 
 from __future__ import annotations
 
-import json
 import time
 from contextlib import ExitStack
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,134 +13,161 @@ import typer
 from idcf.cli import options as o
 
 if TYPE_CHECKING:
+    from idcf.inference.manifest import NewUserCurve
     from idcf.recommender import Recommender
 
 
+@dataclass(frozen=True)
+class TrainingSummary:
+    """Result of a training, as `idcf train --json` prints it."""
+
+    folder: str
+    model: str
+    n_items: int
+    n_rows: int
+    n_users: int
+    n_key_users: int
+    key_threshold: int
+    key_user_choice: str | int  # threshold, random, informative, or a number of informative users
+    seed: int
+    card_metrics: NewUserCurve | None  # None: not measured
+    seconds: float
+
+
 def train(
-    source: o.Source,
-    out: Annotated[Path, typer.Option(help="The folder to write.")],
-    model: o.Model = "idcf-bayes",
-    titles: Annotated[
-        Path | None, typer.Option(help="A table with columns item_id and title.")
-    ] = None,
-    users: Annotated[
-        Path | None, typer.Option(help="A table of users: user_id and their features.")
+    dataset: o.DatasetArgument,
+    out: Annotated[
+        Path,
+        typer.Option(metavar="FOLDER", help="Folder to save the model in.", show_default=False),
+    ],
+    model: o.ModelName = "idcf-bayes",
+    preset: o.PresetName = "clean",
+    seed: o.Seed = 0,
+    overrides: o.OptionOverrides = None,
+    column: o.ColumnMapping = None,
+    implicit: o.ImplicitSwitch = None,
+    user_features: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="CSV or Parquet table: user_id and one column per user feature.",
+            show_default=False,
+        ),
     ] = None,
     items: Annotated[
-        Path | None, typer.Option(help="A table of items: item_id, title, their features.")
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="CSV or Parquet table: item_id, optional title, and one column per item feature.",
+            show_default=False,
+        ),
     ] = None,
     key_threshold: o.KeyThreshold = None,
-    key_users: o.KeyUsers = "threshold",
-    preset: o.Preset = "clean",
-    seed: o.Seed = 0,
-    set_: o.Set = None,
-    column: o.Column = None,
-    implicit: o.Implicit = None,
+    key_users: o.KeyUserChoice = "threshold",
+    n_key_users: o.KeyUserCount = None,
+    card_metrics: Annotated[
+        bool,
+        typer.Option(
+            "--card-metrics/--no-card-metrics",
+            help="Train a second model without some key users to measure quality for new users in "
+            "the model card.",
+        ),
+    ] = True,
     tensorboard: Annotated[
-        Path | None, typer.Option(help="A folder for the curves of the training.")
+        Path | None,
+        typer.Option(
+            metavar="FOLDER", help="Write training curves for TensorBoard.", show_default=False
+        ),
     ] = None,
     mlflow: Annotated[
-        str | None, typer.Option(help="An MLflow tracking address for the same.")
+        str | None,
+        typer.Option(
+            metavar="URI",
+            help="Log training curves to this MLflow tracking server.",
+            show_default=False,
+        ),
     ] = None,
-    measure: Annotated[
-        bool,
-        typer.Option(help="Train a second time without some key users, to fill the card's curve."),
-    ] = True,
     device: o.Device = "auto",
     threads: o.Threads = 1,
-    as_json: o.Json = False,
+    as_json: o.JsonSwitch = False,
 ) -> None:
-    """Train a model on all of a table and save it, for `recommend`, `embed` and `serve`."""
+    """Train a model on all interactions of a dataset and save it.
+
+    The saved folder is the MODEL_FOLDER of `idcf recommend`, `embed`, `export` and `serve`.
+    """
     o.limit_threads(threads)
     from idcf.config import parse_overrides
     from idcf.recommender import Recommender
     from idcf.training import trackers
 
-    began = time.perf_counter()
-    options = parse_overrides(set_ or [])
-    made = Recommender(
+    start = time.perf_counter()
+    options = parse_overrides(overrides or [])
+    recommender = Recommender(
         model,
         key_threshold=key_threshold,
-        key_users=o.which(key_users),
+        key_users=o.parse_key_users(key_users, n_key_users),
         preset=preset,
         seed=seed,
         device=device,
         **options,
     )
-    data = o.opened(source, column, implicit, progress=not as_json)
-    named = _titles(titles) if titles else (data.titles or None)
+    data = o.open_dataset_argument(dataset, column, implicit, progress=not as_json)
     with ExitStack() as stack:
-        watchers: list[Any] = []
+        callbacks: list[Any] = []
         if tensorboard:
-            watchers.append(stack.enter_context(trackers.TensorBoard(tensorboard)))
+            callbacks.append(stack.enter_context(trackers.TensorBoard(tensorboard)))
         if mlflow:
-            about = {"model": model, "source": source, **options}
-            watchers.append(stack.enter_context(trackers.MLflow(mlflow, options=about)))
-        watcher = trackers.together(watchers)
-        made.fit(
+            logged = {"model": model, "dataset": dataset, **options}
+            callbacks.append(stack.enter_context(trackers.MLflow(mlflow, options=logged)))
+        recommender.fit(
             data.interactions,
-            users=users,
+            users=user_features,
             items=items,
-            titles=named,
-            measure=measure,
+            titles=data.titles or None,
+            card_metrics=card_metrics,
             progress=not as_json,
-            watcher=watcher,
+            callback=trackers.combine_callbacks(callbacks),
         )
-    made.save(out)
-    found = _summary(made, out, time.perf_counter() - began)
-    typer.echo(json.dumps(found, indent=2) if as_json else _text(found))
+    recommender.save(out)
+    summary = _training_summary(recommender, out, time.perf_counter() - start)
+    o.print_result(asdict(summary), _format_summary(summary), as_json)
 
 
-def _titles(path: Path) -> dict[Any, str]:
-    """Item ids and titles of a CSV or Parquet file."""
-    import pyarrow as pa
-    from pyarrow import csv, parquet
-
-    from idcf.errors import DataError, unknown
-
-    try:
-        table = parquet.read_table(path) if path.suffix == ".parquet" else csv.read_csv(path)
-    except (OSError, pa.ArrowException) as error:
-        raise DataError(f"{path}: the titles cannot be read: {error}") from None
-    for name in ("item_id", "title"):
-        if name not in table.column_names:
-            raise DataError(f"{path}: {unknown('column', name, table.column_names)}")
-    pairs = zip(table["item_id"].to_pylist(), table["title"].to_pylist(), strict=True)
-    return {x: str(title) for x, title in pairs if title is not None}
-
-
-def _summary(made: Recommender, out: Path, seconds: float) -> dict[str, Any]:
-    about = made.about
-    return {
-        "folder": str(out),
-        "model": about.model,
-        "items": about.domain.n_items,
-        "rows": about.data.rows,
-        "users": about.data.users,
-        "key_users": about.data.key_users,
-        "key_threshold": about.data.key_threshold,
-        "chosen": about.data.chosen,
-        "seed": about.seed,
-        "measured": asdict(about.measured) if about.measured else None,
-        "seconds": round(seconds, 1),
-    }
-
-
-def _text(found: dict[str, Any]) -> str:
-    fewer = "" if found["chosen"] == "threshold" else f", chosen: {found['chosen']}"
-    return (
-        f"{found['model']}: {found['rows']:,} rows of {found['users']:,} users "
-        f"({found['key_users']:,} of them key users, with {found['key_threshold']} rows or more"
-        f"{fewer}), {found['items']:,} items; {found['seconds']:.0f} s\n"
-        f"{_newcomers(found['measured'])}saved in {found['folder']}"
+def _training_summary(recommender: Recommender, out: Path, seconds: float) -> TrainingSummary:
+    manifest = recommender.manifest
+    data = manifest.training_data
+    return TrainingSummary(
+        folder=str(out),
+        model=manifest.model,
+        n_items=manifest.domain.n_items,
+        n_rows=data.n_rows,
+        n_users=data.n_users,
+        n_key_users=data.n_key_users,
+        key_threshold=data.key_threshold,
+        key_user_choice=data.key_user_rule,
+        seed=manifest.seed,
+        card_metrics=manifest.new_user_curve,
+        seconds=round(seconds, 1),
     )
 
 
-def _newcomers(measured: dict[str, Any] | None) -> str:
-    if not measured:
-        return ""
-    last, plain = measured["curve"][-1], measured["plain"]
+def _format_summary(summary: TrainingSummary) -> str:
+    x = summary
+    choice = "" if x.key_user_choice == "threshold" else f", chosen by {x.key_user_choice}"
     return (
-        f"{measured['people']:,} key users held out of a twin, {last['shown']} interactions each: "
-        f"{measured['metric']} {last['value']:.3f} ({plain} {last['plain']:.3f})\n"
+        f"{x.model}: {x.n_rows:,} rows of {x.n_users:,} users ({x.n_key_users:,} key users with at "
+        f"least {x.key_threshold} rows{choice}), {x.n_items:,} items; {x.seconds:.0f} s\n"
+        f"{_format_card_metrics(x.card_metrics)}saved in {x.folder}"
+    )
+
+
+def _format_card_metrics(curve: NewUserCurve | None) -> str:
+    """Return the quality at the longest measured history as one line, or nothing."""
+    if curve is None:
+        return ""
+    last = curve.points[-1]
+    return (
+        f"quality for new users with {last.history_length} interactions ({curve.n_users:,} key "
+        f"users were held out): {curve.metric} {last.value:.3f} "
+        f"({curve.baseline}: {last.baseline:.3f})\n"
     )

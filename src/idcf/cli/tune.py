@@ -1,8 +1,7 @@
-"""`idcf tune`: better options of a model for a table of yours, found on people held out of it."""
+"""`idcf tune`: search the options of a model on held-out key users of a dataset."""
 
 from __future__ import annotations
 
-import json
 import time
 from functools import partial
 from pathlib import Path
@@ -13,83 +12,102 @@ import typer
 from idcf.cli import options as o
 
 if TYPE_CHECKING:
-    from idcf.evaluation.tune import Trial, Tuned
+    from idcf.evaluation.tune import Trial, TuningResult
 
 
 def tune(
-    source: o.Source,
-    model: o.Model,
+    dataset: o.DatasetArgument,
+    model: o.ModelName,
     storage: Annotated[
-        Path, typer.Option(help="Keeps the trials (SQLite); the same file goes on with them.")
+        Path,
+        typer.Option(
+            metavar="FILE",
+            help="SQLite file of trials; an existing one is continued.",
+            show_default=False,
+        ),
     ],
-    trials: Annotated[int, typer.Option(min=1, help="In all, those in the file included.")] = 20,
+    trials: Annotated[
+        int,
+        typer.Option(
+            min=1, metavar="N", help="Total number of trials, including those in the file."
+        ),
+    ] = 20,
     out: Annotated[
-        Path | None, typer.Option(help="The TOML row to write; beside the storage if not said.")
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="TOML file for the best options. Default: the name of --storage with .toml.",
+            show_default=False,
+        ),
     ] = None,
-    key_threshold: o.KeyThreshold = None,
-    preset: o.Preset = "clean",
+    preset: o.PresetName = "clean",
     seed: o.Seed = 0,
     split_seed: o.SplitSeed = 0,
-    set_: o.Set = None,
-    column: o.Column = None,
-    implicit: o.Implicit = None,
+    overrides: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--option",
+            "-o",
+            metavar="NAME=VALUE",
+            help="Fix a model or training option, e.g. -o heads=2; it is not searched; repeatable.",
+            show_default=False,
+        ),
+    ] = None,
+    column: o.ColumnMapping = None,
+    implicit: o.ImplicitSwitch = None,
+    key_threshold: o.KeyThreshold = None,
     device: o.Device = "auto",
     threads: o.Threads = 1,
-    as_json: o.Json = False,
+    as_json: o.JsonSwitch = False,
 ) -> None:
-    """Search options on held-out people, but for those that are `--set`. Stop it when you like:
-    the same command goes on."""
+    """Search model options on held-out key users; resumes when run again."""
     o.limit_threads(threads)
     from idcf.config import parse_overrides
-    from idcf.evaluation import tune as search
+    from idcf.evaluation import tune as tuning
     from idcf.evaluation.protocol import standard_split
-    from idcf.evaluation.results import check_writable
-    from idcf.training.distributed import start
+    from idcf.files import check_writable, write_text
+    from idcf.training.distributed import start_runtime
 
-    row = out or storage.with_suffix(".toml")
-    for path in (storage, row):
+    toml_file = out or storage.with_suffix(".toml")
+    for path in (storage, toml_file):
         check_writable(path)
-    data = o.opened(source, column, implicit, progress=not as_json)
-    began = time.perf_counter()
-    found = search.tune(
+    data = o.open_dataset_argument(dataset, column, implicit, progress=not as_json)
+    start = time.perf_counter()
+    result = tuning.tune(
         data,
         model,
         trials,
         storage,
         split=standard_split(data, seed=split_seed, threshold=key_threshold),
         preset=preset,
-        options=parse_overrides(set_ or []),
+        fixed_options=parse_overrides(overrides or []),
         seed=seed,
-        runtime=start(device),
-        told=partial(_told, trials),
+        runtime=start_runtime(device),
+        on_trial=partial(_print_trial, trials),
     )
-    row.write_text(found.toml(preset, data.name), encoding="utf-8")
-    typer.echo(_plain(found, row, began) if as_json else _text(found, row))
-
-
-def _told(trials: int, trial: Trial) -> None:
-    typer.echo(f"trial {trial.number} of {trials}: {trial.value:.4f}, {trial.options}", err=True)
-
-
-def _plain(found: Tuned, row: Path, began: float) -> str:
-    about = {
-        "model": found.model,
-        "metric": found.metric,
-        "people": found.people,
-        "trials": len(found.trials),
-        "best": found.best._asdict(),
-        "first": found.trials[0]._asdict(),
-        "words": found.words(),
-        "file": str(row),
-        "seconds": round(time.perf_counter() - began, 1),
+    write_text(toml_file, result.to_toml(preset, data.name))
+    values = {
+        "model": result.model,
+        "metric": result.metric,
+        "n_users": result.n_users,
+        "n_trials": len(result.trials),
+        "best_trial": result.best_trial._asdict(),
+        "default_trial": result.trials[0]._asdict(),
+        "command_options": result.command_line_options(),
+        "file": str(toml_file),
+        "seconds": round(time.perf_counter() - start, 1),
     }
-    return json.dumps(about, indent=2)
+    o.print_result(values, _format_text(result, toml_file), as_json)
 
 
-def _text(found: Tuned, row: Path) -> str:
-    best, first = found.best, found.trials[0]
+def _print_trial(n_trials: int, trial: Trial) -> None:
+    typer.echo(f"trial {trial.number} of {n_trials}: {trial.value:.4f}, {trial.options}", err=True)
+
+
+def _format_text(result: TuningResult, toml_file: Path) -> str:
+    best, default = result.best_trial, result.trials[0]
     return (
-        f"{found.model}: {found.metric} {best.value:.4f} of {found.people} held-out people in "
-        f"trial {best.number} of {len(found.trials)} (as it comes: {first.value:.4f})\n"
-        f"{found.words()}\nwritten to {row}"
+        f"{result.model}: {result.metric} {best.value:.4f} on {result.n_users} held-out users in "
+        f"trial {best.number} of {len(result.trials)} (default options: {default.value:.4f})\n"
+        f"{result.command_line_options()}\nwritten to {toml_file}"
     )

@@ -1,1 +1,4 @@
-"""From raw files to tables of interactions, splits and batches. Ids stop at this border."""
+"""From files and tables to interactions, splits and batches.
+
+Ids are translated here: the other packages see rows 0..n-1 only.
+"""

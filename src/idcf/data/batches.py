@@ -1,139 +1,231 @@
-"""Turn a table into batches. A user stands in a batch once, however many rows are theirs.
+"""Turn a table into batches, in which each user is stored once.
 
-`rows`      visits every row once in random order and shows each user's whole history.
-`episodes`  plays the newcomer: a user comes with a short history and is asked about the rest,
-            so the target is never in the history and lengths are those met at deployment.
+`row_batches` visits every row once and gives each user the whole history.
+`episode_batches` simulates new users: a user comes with a short history and other rows of theirs
+are the targets, so that a target is never in the history it is predicted from.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from idcf.data.interactions import Interactions, Ints, ragged
-from idcf.types import Batch, History, Users, pick
+from idcf.data.interactions import Interactions, Ints, offsets_from_lengths, slice_index
+from idcf.types import Batch, History, Users, select_histories
 
-_BLOCK = 64  # batches laid out at a time: enough to share the cost, few enough to bound memory
+# batches whose arrays are computed together: enough to share the cost, few enough to bound memory
+_BATCHES_PER_BLOCK = 64
 
 
-def rows(
+def row_batches(
     table: Interactions,
-    seen: Interactions | None,
+    history_table: Interactions | None,
     *,
-    size: int,
+    batch_size: int,
     rng: np.random.Generator | None = None,
-    negatives: int = 0,
+    n_negatives: int = 0,
     device: torch.device | None = None,
 ) -> Iterator[Batch]:
-    """Batches of `size` rows, in table order where there is no `rng`.
+    """Yield batches of `batch_size` rows of a table.
 
-    Without `seen` the histories are empty (for models that do not read them). With
-    `negatives`, each row carries that many random items labelled 0. With a `device`, all that is
-    seen is laid there first and histories are picked there: to send them with every batch was 4 of
-    the 11 ms that a step of `gcmc` took on ML-1M.
+    Parameters
+    ----------
+    table
+        Rows to score: each is in one batch.
+    history_table
+        Table of the users' histories; None for empty histories, for models that do not use them.
+    batch_size
+        Rows of a batch; the last one may be smaller.
+    rng
+        Generator of the row order; None for table order.
+    n_negatives
+        Random items, labelled 0, that are added to each row.
+    device
+        If given, all histories are copied to it once and selected there, which saves a transfer for
+        each batch.
     """
-    histories = _histories(seen, device)
+    get_histories = _history_lookup(history_table, device)
     order = np.arange(len(table)) if rng is None else np.argsort(rng.random(len(table)))
-    for start in range(0, len(order), size):
-        some = order[start : start + size]
-        users, owner = np.unique(table.user[some], return_inverse=True)
-        columns = (users, owner, table.item[some, None], table.rating[some, None])
-        ids, mine, items, labels = map(torch.from_numpy, columns)
-        yield _batch(ids, histories(users), mine, items, labels, table, rng, negatives)
+    for start in range(0, len(order), batch_size):
+        rows = order[start : start + batch_size]
+        users, owner = np.unique(table.user[rows], return_inverse=True)
+        yield _make_batch(
+            torch.from_numpy(users),
+            get_histories(users),
+            torch.from_numpy(owner),
+            torch.from_numpy(table.item[rows, None]),
+            torch.from_numpy(table.rating[rows, None]),
+            table,
+            rng,
+            n_negatives,
+        )
 
 
-def _histories(seen: Interactions | None, device: torch.device | None) -> Callable[[Ints], History]:
-    """How the histories of a batch are come by."""
-    if seen is None:
+def _history_lookup(
+    history_table: Interactions | None, device: torch.device | None
+) -> Callable[[Ints], History]:
+    """Function from users to their histories (see `row_batches`)."""
+    if history_table is None:
         return lambda users: History.empty(len(users))
     if device is None:
-        return seen.history
-    counts = seen.counts()
-    whole = seen.history(np.arange(len(counts))).to(device)
-    return lambda users: pick(
-        whole, torch.from_numpy(users).to(device, non_blocking=True), int(counts[users].sum())
+        return history_table.history
+    counts = history_table.user_counts()
+    histories = history_table.history(np.arange(len(counts))).to(device)
+    return lambda users: select_histories(
+        histories, torch.from_numpy(users).to(device, non_blocking=True), int(counts[users].sum())
     )
 
 
-def episodes(
+def episode_batches(
     table: Interactions,
     *,
-    size: int,
-    lengths: tuple[int, int],
+    batch_size: int,
+    history_lengths: tuple[int, int],
     rng: np.random.Generator,
-    targets: int = 8,
-    share: float = 1.0,
-    negatives: int = 0,
+    targets_per_episode: int = 8,
+    max_target_share: float = 1.0,
+    n_negatives: int = 0,
 ) -> Iterator[Batch]:
-    """Batches of about `size` rows: each row of the table is asked for once an epoch.
+    """Yield batches of episodes: users with a short history and a few target rows each.
 
-    A user's rows are shuffled on a ring and cut into groups of `targets`, or of a `share` of
-    their own where that is less; the history of a group is the stretch of the ring that follows
-    it, of a random length within `lengths`.
+    In an epoch each row of the table is a target once. The rows of a user are shuffled on a ring
+    and cut into groups of targets; the history of a group is the stretch of the ring that follows
+    it. For a user with 7 rows and 3 targets per episode (t target, h history):
+
+        ring       r0 r1 r2 r3 r4 r5 r6
+        episode 1  t  t  t  h  h          a history of 2 rows
+        episode 2  h  h     t  t  t  h    a history of 3 rows
+        episode 3  h                 t    a history of 1 row
+
+    Parameters
+    ----------
+    table
+        The training table.
+    batch_size
+        Approximate number of target rows of a batch; episodes are not cut.
+    history_lengths
+        Lowest and highest length of a history; shorter where the user has too few rows.
+    rng
+        Generator of all draws.
+    targets_per_episode
+        Largest number of targets of an episode.
+    max_target_share
+        Largest share of a user's rows that are targets of one episode, but at least one row.
+    n_negatives
+        Random items, labelled 0, that are added to each target.
     """
-    order, start = table.by_user
-    drawn = rng.integers(1 << 40, size=len(order))
-    ring = order[np.argsort((table.user[order] << 40) | drawn)]  # shuffled, user by user
-    count = np.diff(start)
-    most = np.clip((count * share).astype(np.int64), 1, targets)
-    groups = -(-count // most)  # rounded up
-    user = np.repeat(np.arange(len(count)), groups)
-    first = (np.arange(len(user)) - np.repeat(np.cumsum(groups) - groups, groups)) * most[user]
-    asked = np.minimum(most[user], count[user] - first)
-    read = np.minimum(_lengths(lengths, len(user), rng), count[user] - asked)
+    episodes = _draw_episodes(table, history_lengths, targets_per_episode, max_target_share, rng)
+    batch_index = np.cumsum(episodes.n_targets) // batch_size
+    starts = np.flatnonzero(np.diff(batch_index)) + 1
+    bounds = np.concatenate([[0], starts, [len(episodes.user)]])
+    for first in range(0, len(bounds) - 1, _BATCHES_PER_BLOCK):
+        block = bounds[first : first + _BATCHES_PER_BLOCK + 1]
+        yield from _block_batches(table, episodes, block, rng, n_negatives)
+
+
+class _Episodes(NamedTuple):
+    """The E episodes of an epoch, in random order, and the rings of the U users."""
+
+    ring: Ints  # [rows]: rows of the table, user by user, shuffled within each user
+    ring_start: Ints  # [U + 1]: start of each user in `ring`
+    user: Ints  # [E]
+    first: Ints  # [E]: position of the first target on the ring of the user
+    n_targets: Ints  # [E]
+    history_length: Ints  # [E]
+
+
+def _draw_episodes(
+    table: Interactions,
+    history_lengths: tuple[int, int],
+    targets_per_episode: int,
+    max_target_share: float,
+    rng: np.random.Generator,
+) -> _Episodes:
+    """Draw the episodes of an epoch (see `episode_batches`)."""
+    order, ring_start = table.rows_by_user
+    shuffle_key = rng.integers(1 << 40, size=len(order))
+    ring = order[np.argsort((table.user[order] << 40) | shuffle_key)]
+    n_rows = np.diff(ring_start)
+    group_size = np.clip((n_rows * max_target_share).astype(np.int64), 1, targets_per_episode)
+    n_groups = -(-n_rows // group_size)  # rounded up
+    user = np.repeat(np.arange(len(n_rows)), n_groups)
+    group = np.arange(len(user)) - np.repeat(offsets_from_lengths(n_groups)[:-1], n_groups)
+    first = group * group_size[user]
+    n_targets = np.minimum(group_size[user], n_rows[user] - first)
+    lengths = _draw_history_lengths(history_lengths, len(user), rng)
+    lengths = np.minimum(lengths, n_rows[user] - n_targets)
     shuffled = np.argsort(rng.random(len(user)), kind="stable")
-    ends = np.cumsum(asked[shuffled]) // size
-    cuts = np.concatenate([[0], np.flatnonzero(np.diff(ends)) + 1, [len(shuffled)]])
-    for block in range(0, len(cuts) - 1, _BLOCK):
-        bounds = cuts[block : block + _BLOCK + 1]
-        units = shuffled[bounds[0] : bounds[-1]]
-        who = user[units]
-        # everything of a block at once; its batches are slices
-        places, rows_at = ragged(first[units], asked[units])
-        owner = np.repeat(np.arange(len(units)), asked[units])
-        pick = ring[start[who[owner]] + places]
-        after, read_at = ragged(first[units] + asked[units], read[units])
-        reader = np.repeat(who, read[units])
-        kept = ring[start[reader] + after % count[reader]]
-        bounds = bounds - bounds[0]
-        people = np.diff(bounds)
-        reads, asks = np.diff(read_at[bounds]), np.diff(rows_at[bounds])
-        ends = read_at[1:] - np.repeat(read_at[bounds[:-1]], people)
-        offsets = np.insert(ends, bounds[:-1], 0)  # from 0 in every batch
-        parts = zip(
-            _split(who, people),
-            _split(offsets, people + 1),
-            _split(table.item[kept], reads),
-            _split(table.rating[kept], reads),
-            _split(owner - np.repeat(bounds[:-1], asks), asks),
-            _split(table.item[pick, None], asks),
-            _split(table.rating[pick, None], asks),
-            strict=True,
-        )
-        for ids, at, seen, values, mine, items, labels in parts:
-            history = History(seen, values, at)
-            yield _batch(ids, history, mine, items, labels, table, rng, negatives)
+    return _Episodes(
+        ring, ring_start, user[shuffled], first[shuffled], n_targets[shuffled], lengths[shuffled]
+    )
 
 
-def _split(column: NDArray[Any], sizes: Ints) -> tuple[Tensor, ...]:
+def _draw_history_lengths(
+    bounds: tuple[int, int], n_episodes: int, rng: np.random.Generator
+) -> Ints:
+    """Draw lengths evenly over their logarithm: the first ratings of a new user matter most, so
+    short histories must be as frequent in training as long ones."""
+    low, high = bounds
+    scale = max(low, 1)
+    lengths = np.floor(scale * ((high + 1) / scale) ** rng.random(n_episodes)).astype(np.int64)
+    return np.clip(lengths, low, high)
+
+
+def _block_batches(
+    table: Interactions,
+    episodes: _Episodes,
+    bounds: Ints,
+    rng: np.random.Generator,
+    n_negatives: int,
+) -> Iterator[Batch]:
+    """Yield consecutive batches; batch k has the episodes bounds[k] : bounds[k + 1].
+
+    The arrays of all batches are computed at once and then split.
+    """
+    ring, ring_start = episodes.ring, episodes.ring_start
+    user, first, n_targets, history_length = (x[bounds[0] : bounds[-1]] for x in episodes[2:])
+    bounds = bounds - bounds[0]
+    n_episodes = np.diff(bounds)
+
+    position, target_offsets = slice_index(first, n_targets)
+    owner = np.repeat(np.arange(len(user)), n_targets)
+    target_rows = ring[ring_start[user[owner]] + position]
+    targets_per_batch = np.diff(target_offsets[bounds])
+    owner_in_batch = owner - np.repeat(bounds[:-1], targets_per_batch)
+
+    position, history_offsets = slice_index(first + n_targets, history_length)
+    history_user = np.repeat(user, history_length)
+    ring_length = ring_start[history_user + 1] - ring_start[history_user]
+    history_rows = ring[ring_start[history_user] + position % ring_length]
+    entries_per_batch = np.diff(history_offsets[bounds])
+    ends_in_batch = history_offsets[1:] - np.repeat(history_offsets[bounds[:-1]], n_episodes)
+    offsets_in_batch = np.insert(ends_in_batch, bounds[:-1], 0)
+
+    parts = zip(
+        _split_column(user, n_episodes),
+        _split_column(table.item[history_rows], entries_per_batch),
+        _split_column(table.rating[history_rows], entries_per_batch),
+        _split_column(offsets_in_batch, n_episodes + 1),
+        _split_column(owner_in_batch, targets_per_batch),
+        _split_column(table.item[target_rows, None], targets_per_batch),
+        _split_column(table.rating[target_rows, None], targets_per_batch),
+        strict=True,
+    )
+    for users, history_items, history_values, offsets, owners, items, labels in parts:
+        history = History(history_items, history_values, offsets)
+        yield _make_batch(users, history, owners, items, labels, table, rng, n_negatives)
+
+
+def _split_column(column: NDArray[Any], sizes: Ints) -> tuple[Tensor, ...]:
     return torch.from_numpy(column).split_with_sizes(sizes.tolist())
 
 
-def _lengths(bounds: tuple[int, int], n: int, rng: np.random.Generator) -> Ints:
-    """Evenly over the logarithm: the first ratings of a newcomer tell most, so a model must have
-    met short histories as often as long ones."""
-    low, high = bounds
-    least = max(low, 1)
-    drawn = np.floor(least * ((high + 1) / least) ** rng.random(n)).astype(np.int64)
-    return np.clip(drawn, low, high)
-
-
-def _batch(
+def _make_batch(
     users: Tensor,
     history: History,
     owner: Tensor,
@@ -141,16 +233,19 @@ def _batch(
     labels: Tensor,
     table: Interactions,
     rng: np.random.Generator | None,
-    negatives: int,
+    n_negatives: int,
 ) -> Batch:
-    if negatives:
-        drawn, zero = _negatives(table, len(items), negatives, rng or np.random.default_rng(0))
-        items, labels = torch.hstack([items, drawn]), torch.hstack([labels, zero])
+    """Build a batch; add features of the users and random negatives to the columns of items."""
+    if n_negatives:
+        negatives = _draw_negatives(table, len(items), n_negatives, rng or np.random.default_rng(0))
+        items = torch.hstack([items, negatives])
+        labels = torch.hstack([labels, torch.zeros(len(labels), n_negatives)])
     return Batch(Users(users, history, table.features_of(users.numpy())), owner, items, labels)
 
 
-def _negatives(
-    table: Interactions, n: int, each: int, rng: np.random.Generator
-) -> tuple[Tensor, Tensor]:
-    drawn = rng.integers(len(table.items), size=(n, each), dtype=np.int64)
-    return torch.from_numpy(drawn), torch.zeros(n, each)
+def _draw_negatives(
+    table: Interactions, n_rows: int, n_negatives: int, rng: np.random.Generator
+) -> Tensor:
+    """Draw items uniformly from the vocabulary, [n_rows, n_negatives]."""
+    drawn = rng.integers(len(table.items), size=(n_rows, n_negatives), dtype=np.int64)
+    return torch.from_numpy(drawn)

@@ -1,6 +1,6 @@
-"""Columns in memory become `Interactions`: the checks they pass, and the border to dataframes.
+"""Build `Interactions` from columns in memory: column roles, checks of values, dataframes.
 
-Knows nothing of files. Dataframes come in through narwhals, imported when one is given.
+Does not know files. Dataframes are read through narwhals, which is imported on first use.
 """
 
 from __future__ import annotations
@@ -14,108 +14,171 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
-from numpy.typing import NDArray
 
-from idcf.data.interactions import Floats, Interactions, Ints, Vocab, encode
-from idcf.errors import ConfigError, DataError, unknown
+from idcf.data.interactions import Doubles, Floats, Interactions, Ints, Vocab, encode_ids
+from idcf.errors import ConfigError, DataError, unknown_name_message
 
 if TYPE_CHECKING:
     import narwhals as nw
 
-ROLES = ("user_id", "item_id", "rating", "timestamp")
-Ids = tuple[Vocab, Ints]
-Numbers = NDArray[np.float64]
-_INTEGER = re.compile(r"0|-?[1-9][0-9]{0,17}")  # "007" and "+7" are names, not numbers
+COLUMN_ROLES = ("user_id", "item_id", "rating", "timestamp")
+EncodedIds = tuple[Vocab, Ints]
+_INTEGER = re.compile(r"0|-?[1-9][0-9]{0,17}")  # "007" and "+7" are text ids, not numbers
 
 
 class DataWarning(UserWarning):
-    """The interactions can be used, but something in them was put right on the way in."""
+    """The interactions can be used, but rows were dropped or an assumption was made."""
 
 
 @dataclass(frozen=True)
-class Origin:
-    """Where columns came from, so that an error can point at the place."""
+class ColumnOrigin:
+    """Source of columns and the labels of its rows and columns, for error messages."""
 
-    name: str
-    row: Callable[[int], str] = "row {}".format  # what the n-th row is called there
-    names: Mapping[str, str] = field(default_factory=dict)  # what a role is called there
+    source_name: str
+    row_label: Callable[[int], str] = "row {}".format  # label of the n-th row, such as "line 7"
+    column_names: Mapping[str, str] = field(default_factory=dict)  # name of each role's column
 
-    def refuse(self, role: str, row: int, value: object, why: str) -> NoReturn:
-        column = self.names.get(role, role)
-        raise DataError(f"{self.name}, {self.row(row)}, column {column!r}: {value!r} {why}")
+    def raise_bad_value(self, role: str, row: int, value: object, reason: str) -> NoReturn:
+        """Raise DataError for one value; `reason` completes the sentence that begins with it."""
+        column = self.column_names.get(role, role)
+        raise DataError(
+            f"{self.source_name}, {self.row_label(row)}, column {column!r}: {value!r} {reason}"
+        )
 
 
 def find_columns(
-    columns: Mapping[str, str] | None, names: Sequence[str], where: str, implicit: bool | None
+    columns: Mapping[str, str] | None, names: Sequence[str], source_name: str, implicit: bool | None
 ) -> dict[str, str]:
-    """Which of the names plays which role. Ids are needed; the others may be absent."""
-    asked = dict(columns or {})
-    for role in asked:
-        if role not in ROLES:
-            raise ConfigError(f"columns: {unknown('role', role, ROLES)}")
-    needed = {"user_id", "item_id", *asked, *(["rating"] if implicit is False else [])}
-    found = {role: asked.get(role, role) for role in ROLES}
-    for role in [role for role in ROLES if found[role] not in names]:
-        if role in needed:
-            yours = f"; name yours: columns={{{role!r}: ...}}, --column {role}=..."
-            way = "" if role in asked else yours
-            raise DataError(f"{where}: {unknown('column', found[role], names)}{way}")
-        del found[role]
-    for role, name in found.items():
+    """Map each role of `COLUMN_ROLES` to the name of its column.
+
+    Parameters
+    ----------
+    columns
+        Column names by role, where they differ from the role.
+    names
+        Names of all columns of the source.
+    source_name
+        Name of the source, for error messages.
+    implicit
+        False requires a rating; None warns if a rating column probably has another name.
+
+    Returns
+    -------
+    Column names by role. Rating and timestamp are absent where the source has no such column.
+
+    Raises
+    ------
+    ConfigError
+        If `columns` has an unknown role.
+    DataError
+        If a required column is missing, or two columns have its name.
+    """
+    given_names = dict(columns or {})
+    for role in given_names:
+        if role not in COLUMN_ROLES:
+            raise ConfigError(f"columns: {unknown_name_message('role', role, COLUMN_ROLES)}")
+    required = {"user_id", "item_id", *given_names, *(["rating"] if implicit is False else [])}
+    name_by_role = {role: given_names.get(role, role) for role in COLUMN_ROLES}
+    for role in [role for role in COLUMN_ROLES if name_by_role[role] not in names]:
+        if role in required:
+            message = f"{source_name}: {unknown_name_message('column', name_by_role[role], names)}"
+            if role not in given_names:
+                message += f"; name yours: columns={{{role!r}: ...}}, --column {role}=..."
+            raise DataError(message)
+        del name_by_role[role]
+    for role, name in name_by_role.items():
         if list(names).count(name) > 1:
-            raise DataError(f"{where}: two columns are named {name!r} ({role}); rename one of them")
-    lower = {name.lower(): name for name in names}
-    near = get_close_matches("rating", lower, n=1, cutoff=0.8)
-    if near and implicit is None and "rating" not in found:
-        hint = f"if it is {lower[near[0]]!r}, pass columns={{'rating': {lower[near[0]]!r}}}"
-        warn(f"{where}: no column 'rating', so taken as implicit feedback; {hint}")
-    return found
+            raise DataError(
+                f"{source_name}: two columns are named {name!r} ({role}); rename one of them"
+            )
+    if implicit is None and "rating" not in name_by_role:
+        _warn_of_probable_rating(names, source_name)
+    return name_by_role
 
 
-def text_ids(values: Sequence[str], role: str, origin: Origin, *, integer: bool = False) -> Ids:
-    """Ids out of a text file: integers where every one of them is written as one."""
+def _warn_of_probable_rating(names: Sequence[str], source_name: str) -> None:
+    """Warn if a column is named nearly "rating", which makes implicit feedback doubtful."""
+    name_by_lower = {name.lower(): name for name in names}
+    for match in get_close_matches("rating", name_by_lower, n=1, cutoff=0.8):
+        name = name_by_lower[match]
+        warn_about_data(
+            f"{source_name}: no column 'rating', so taken as implicit feedback; "
+            f"if it is {name!r}, pass columns={{'rating': {name!r}}}"
+        )
+
+
+def encode_text_ids(
+    values: Sequence[str], role: str, origin: ColumnOrigin, *, integer_ids: bool = False
+) -> EncodedIds:
+    """Encode ids read from a text file.
+
+    Parameters
+    ----------
+    values
+        Ids as text. They become integers if every one of them is written as an integer.
+    role
+        Role of the column, "user_id" or "item_id".
+    origin
+        Source of the column, for error messages.
+    integer_ids
+        Whether the format requires integers.
+
+    Returns
+    -------
+    The vocabulary, and the row of each entry in it.
+
+    Raises
+    ------
+    DataError
+        If an id is empty, or is not an integer where integers are required.
+    """
     unique = set(values)
     if not all(map(str.strip, unique)):
         row = next(i for i, x in enumerate(values) if not x.strip())
-        origin.refuse(role, row, values[row], "is an empty id; fill it in or drop the row")
-    whole = all(map(_INTEGER.fullmatch, unique))
-    if integer and not whole:
+        origin.raise_bad_value(role, row, values[row], "is an empty id; fill it in or drop the row")
+    all_integers = all(map(_INTEGER.fullmatch, unique))
+    if integer_ids and not all_integers:
         row = next(i for i, x in enumerate(values) if not _INTEGER.fullmatch(x))
-        origin.refuse(role, row, values[row], "is not an integer id, which this format needs")
-    ids: list[Any] = sorted(map(int, unique)) if whole else sorted(unique)
-    place = {str(x): n for n, x in enumerate(ids)}
-    return Vocab(ids), np.fromiter(map(place.__getitem__, values), np.int64, len(values))
+        reason = "is not an integer id, which this format needs"
+        origin.raise_bad_value(role, row, values[row], reason)
+    ids: list[Any] = sorted(map(int, unique)) if all_integers else sorted(unique)
+    row_by_text = {str(x): n for n, x in enumerate(ids)}
+    return Vocab(ids), np.fromiter(map(row_by_text.__getitem__, values), np.int64, len(values))
 
 
-def typed_ids(values: Sequence[Any], role: str, origin: Origin) -> Ids:
-    """Ids that are Python objects: all strings or all integers, none missing."""
-    kinds = set(map(type, values))
+def encode_typed_ids(values: Sequence[Any], role: str, origin: ColumnOrigin) -> EncodedIds:
+    """Encode ids that are Python objects: all strings or all integers.
+
+    Returns the vocabulary and the row of each entry in it. Raises DataError if an id is missing or
+    of another type.
+    """
+    types = set(map(type, values))
     for kind in (str, (int, np.integer)):
-        if all(issubclass(k, kind) and k is not bool for k in kinds):
+        if all(issubclass(t, kind) and t is not bool for t in types):
             ids = sorted(set(values))
-            place = {x: n for n, x in enumerate(ids)}
-            rows = np.fromiter(map(place.__getitem__, values), np.int64, len(values))
+            row_by_id = {x: n for n, x in enumerate(ids)}
+            rows = np.fromiter(map(row_by_id.__getitem__, values), np.int64, len(values))
             return Vocab([str(x) if kind is str else int(x) for x in ids]), rows
-    first = values[0]
     for row, value in enumerate(values):
-        _refuse_id(value, first, role, row, origin)
+        _check_id(value, values[0], role, row, origin)
     raise AssertionError("unreachable: some value was neither a string nor an integer")
 
 
-def _refuse_id(value: Any, first: Any, role: str, row: int, origin: Origin) -> None:
+def _check_id(value: Any, first: Any, role: str, row: int, origin: ColumnOrigin) -> None:
+    """Raise DataError if an id is missing, of a wrong type, or of another type than the first."""
     kind = type(value).__name__
     if kind in ("NoneType", "NAType", "NaTType") or (isinstance(value, float) and value != value):
-        origin.refuse(role, row, value, "is a missing id; drop the row")
+        origin.raise_bad_value(role, row, value, "is a missing id; drop the row")
     if isinstance(value, bool) or not isinstance(value, str | int | np.integer):
-        why = f"is of type {kind}; ids must be strings or integers: cast the column"
-        origin.refuse(role, row, value, why)
+        reason = f"is of type {kind}; ids must be strings or integers: cast the column"
+        origin.raise_bad_value(role, row, value, reason)
     if isinstance(value, str) is not isinstance(first, str):
-        why = f"is of type {kind} but {first!r} before it is not; cast all ids to one type"
-        origin.refuse(role, row, value, why)
+        reason = f"is of type {kind} but {first!r} before it is not; cast all ids to one type"
+        origin.raise_bad_value(role, row, value, reason)
 
 
-def numbers(values: Sequence[Any], role: str, origin: Origin) -> Numbers:
-    """A column of numerals. What is not one is an error that names the place."""
+def parse_numbers(values: Sequence[Any], role: str, origin: ColumnOrigin) -> Doubles:
+    """Convert a column to float64; raise DataError for the first value that is not a number."""
     try:
         return np.fromiter(map(float, values), np.float64, len(values))
     except (ValueError, TypeError):
@@ -123,177 +186,250 @@ def numbers(values: Sequence[Any], role: str, origin: Origin) -> Numbers:
             try:
                 float(value)
             except (ValueError, TypeError):
-                origin.refuse(role, row, value, "is not a number; correct the row or drop it")
+                reason = "is not a number; correct the row or drop it"
+                origin.raise_bad_value(role, row, value, reason)
         raise
 
 
-def seconds(values: Numbers, origin: Origin) -> Ints:
-    """Times as whole seconds; a missing one is an error."""
+def to_whole_seconds(values: Doubles, origin: ColumnOrigin) -> Ints:
+    """Convert times to integers; raise DataError for the first that is missing or infinite."""
     missing = np.flatnonzero(~np.isfinite(values))
     if len(missing):
-        why = "is not a time; drop the row, or the whole column if times do not matter"
-        origin.refuse("timestamp", int(missing[0]), float(values[missing[0]]), why)
+        reason = "is not a time; drop the row, or the whole column if times do not matter"
+        origin.raise_bad_value("timestamp", int(missing[0]), float(values[missing[0]]), reason)
     return values.astype(np.int64)
 
 
-def assemble(
-    origin: Origin,
-    users: Ids,
-    items: Ids,
-    rating: Numbers | None,
+def build_interactions(
+    origin: ColumnOrigin,
+    users: EncodedIds,
+    items: EncodedIds,
+    rating: Doubles | None,
     time: Ints | None,
     implicit: bool | None = None,
 ) -> Interactions:
-    """Columns as a table: ratings checked, and of each pair only the last row kept."""
+    """Build a table from encoded columns.
+
+    Parameters
+    ----------
+    origin
+        Source of the columns, for error messages and warnings.
+    users, items
+        Vocabulary of each id column and its entries.
+    rating
+        Ratings, or counts for implicit feedback: rows of count 0 are dropped, others become 1.
+    time
+        Seconds since 1970.
+    implicit
+        Whether the table is implicit feedback; by default it is if there is no rating.
+
+    Returns
+    -------
+    The table. If a (user, item) pair occurs several times, only its last row is in it.
+
+    Raises
+    ------
+    DataError
+        If a rating is not finite, a count is negative, or there are no rows.
+    """
     implicit = rating is None if implicit is None else implicit
-    n = len(users[1])
-    value = np.ones(n, np.float32) if rating is None else _checked(rating, origin, implicit)
-    table = Interactions(users[0], items[0], users[1], items[1], value, time, implicit)
-    if implicit and not value.all():
-        warn(f"{origin.name}: {n - np.count_nonzero(value):,} rows of weight 0 dropped")
-        table = table.where(value > 0)
+    n_rows = len(users[1])
+    if rating is None:
+        values = np.ones(n_rows, np.float32)
+    else:
+        values = _check_ratings(rating, origin, implicit)
+    table = Interactions(users[0], items[0], users[1], items[1], values, time, implicit)
+    if implicit and not values.all():
+        n_zeros = n_rows - np.count_nonzero(values)
+        warn_about_data(f"{origin.source_name}: {n_zeros:,} rows of weight 0 dropped")
+        table = table.where(values > 0)
     if not len(table):
-        raise DataError(f"{origin.name}: no rows; give at least one interaction")
+        raise DataError(f"{origin.source_name}: no rows; give at least one interaction")
     if implicit:
         table = replace(table, rating=np.ones_like(table.rating))
-    return _keep_last(table, origin.name)
+    return _keep_last_of_pairs(table, origin.source_name)
 
 
-def _checked(rating: Numbers, origin: Origin, implicit: bool) -> Floats:
+def _check_ratings(rating: Doubles, origin: ColumnOrigin, implicit: bool) -> Floats:
+    """Ratings as float32; raise DataError for the first that is not finite or a negative count."""
     with np.errstate(over="ignore"):
-        value = rating.astype(np.float32)
-    for row in np.flatnonzero(~np.isfinite(value))[:1]:
-        why = "is not a finite number; correct the row or drop it"
-        origin.refuse("rating", int(row), float(rating[row]), why)
-    for row in np.flatnonzero(value < 0)[:1] if implicit else ():
-        why = "is negative; implicit feedback is counted from 0 (ratings need implicit=False)"
-        origin.refuse("rating", int(row), float(rating[row]), why)
-    return value
+        values = rating.astype(np.float32)
+    for row in np.flatnonzero(~np.isfinite(values))[:1]:
+        reason = "is not a finite number; correct the row or drop it"
+        origin.raise_bad_value("rating", int(row), float(rating[row]), reason)
+    for row in np.flatnonzero(values < 0)[:1] if implicit else ():
+        reason = "is negative; implicit feedback is counted from 0 (ratings need implicit=False)"
+        origin.raise_bad_value("rating", int(row), float(rating[row]), reason)
+    return values
 
 
-def _keep_last(table: Interactions, name: str) -> Interactions:
+def _keep_last_of_pairs(table: Interactions, source_name: str) -> Interactions:
+    """Drop all rows of a (user, item) pair but the last, with a warning."""
     pair = table.user * len(table.items) + table.item
-    _, back = np.unique(pair[::-1], return_index=True)
-    again = len(pair) - len(back)
-    if not again:
+    _, row_from_end = np.unique(pair[::-1], return_index=True)
+    n_repeats = len(pair) - len(row_from_end)
+    if not n_repeats:
         return table
-    warn(f"{name}: {again:,} rows repeat a (user, item) pair; only the last row of each is kept")
-    return table.where(np.sort(len(pair) - 1 - back))
+    warn_about_data(
+        f"{source_name}: {n_repeats:,} rows repeat a (user, item) pair; "
+        "only the last row of each is kept"
+    )
+    return table.where(np.sort(len(pair) - 1 - row_from_end))
 
 
-def from_table(
+def to_dataframe(source: Any, error_message: str) -> nw.DataFrame[Any]:
+    """Wrap a pandas, Polars (collected) or Arrow table in a narwhals frame.
+
+    Raises DataError with `error_message` for anything else, or if column names repeat.
+    """
+    import narwhals as nw
+
+    try:
+        frame: nw.DataFrame[Any] = nw.from_native(source, eager_only=True)
+        _ = frame.columns  # raises if column names repeat
+    except (TypeError, nw.exceptions.NarwhalsError) as error:
+        raise DataError(error_message) from error
+    return frame
+
+
+def interactions_from_dataframe(
     source: Any,
     *,
     columns: Mapping[str, str] | None = None,
     implicit: bool | None = None,
-    origin: Origin | None = None,
-    text: bool = False,
+    origin: ColumnOrigin | None = None,
+    ids_are_text: bool = False,
 ) -> Interactions:
-    """From a pandas, Polars or Arrow table. With `text` it came out of a text file, where
-    an id has no type yet."""
-    import narwhals as nw
+    """Build a table from a dataframe.
 
-    try:
-        frame = nw.from_native(source, eager_only=True)
-        names = frame.columns
-    except (TypeError, nw.exceptions.NarwhalsError) as error:
-        raise DataError(
-            f"cannot read interactions from {type(source).__name__}: give the path of a file or "
-            f"a pandas, Polars (collected) or Arrow table with distinct column names"
-        ) from error
-    name = origin.name if origin else f"{frame.implementation.name.lower()} table"
-    found = find_columns(columns, names, name, implicit)
-    where = Origin(name, origin.row if origin else Origin.row, found)
-    return assemble(
-        where,
-        _ids(frame[found["user_id"]], "user_id", where, text),
-        _ids(frame[found["item_id"]], "item_id", where, text),
-        _ratings(frame[found["rating"]], where) if "rating" in found else None,
-        _times(frame[found["timestamp"]], where) if "timestamp" in found else None,
+    Parameters
+    ----------
+    source
+        A pandas, Polars (collected) or Arrow table.
+    columns
+        Column names by role, where they differ from the role (see `find_columns`).
+    implicit
+        Whether the table is implicit feedback; by default it is if there is no rating column.
+    origin
+        Source of the dataframe, for error messages; the dataframe library by default.
+    ids_are_text
+        Whether the dataframe was read from a text file, where an id has no type: ids then become
+        integers if all of them are written as integers.
+
+    Raises
+    ------
+    DataError
+        If the source is not a dataframe or a value cannot be used.
+    """
+    frame = to_dataframe(
+        source,
+        f"cannot read interactions from {type(source).__name__}: give the path of a file or "
+        "a pandas, Polars (collected) or Arrow table with distinct column names",
+    )
+    if origin is None:
+        origin = ColumnOrigin(f"{frame.implementation.name.lower()} table")
+    names = find_columns(columns, frame.columns, origin.source_name, implicit)
+    origin = replace(origin, column_names=names)
+    return build_interactions(
+        origin,
+        _ids_from_series(frame[names["user_id"]], "user_id", origin, ids_are_text),
+        _ids_from_series(frame[names["item_id"]], "item_id", origin, ids_are_text),
+        _ratings_from_series(frame[names["rating"]], origin) if "rating" in names else None,
+        _times_from_series(frame[names["timestamp"]], origin) if "timestamp" in names else None,
         implicit,
     )
 
 
-def _ids(series: nw.Series[Any], role: str, origin: Origin, text: bool) -> Ids:
+def _ids_from_series(
+    series: nw.Series[Any], role: str, origin: ColumnOrigin, ids_are_text: bool
+) -> EncodedIds:
+    """Encode a column of ids by the fastest method that its type allows."""
+    import narwhals as nw
+
     if series.dtype.is_integer() and not series.null_count():
-        return encode(series.to_numpy())
-    if series.dtype.is_float():  # what pandas makes of integers once one was missing
+        return encode_ids(series.to_numpy())
+    if series.dtype.is_float():  # pandas turns a column of integers with a gap into floats
         values = series.to_numpy().astype(np.float64)
         for row in np.flatnonzero(~np.isfinite(values) | (values != np.floor(values)))[:1]:
-            _refuse_id(values[row].item(), 0, role, int(row), origin)
-        return encode(values.astype(np.int64))
-    if text or (series.implementation.is_pyarrow() and series.dtype == _narwhals().String):
-        return _arrow_ids(series, role, origin, text)
-    return typed_ids(series.to_list(), role, origin)
+            _check_id(values[row].item(), 0, role, int(row), origin)
+        return encode_ids(values.astype(np.int64))
+    is_arrow_text = series.implementation.is_pyarrow() and series.dtype == nw.String
+    if ids_are_text or is_arrow_text:
+        return _ids_from_arrow(series, role, origin, ids_are_text)
+    return encode_typed_ids(series.to_list(), role, origin)
 
 
-def _arrow_ids(series: nw.Series[Any], role: str, origin: Origin, text: bool) -> Ids:
-    """Each different string is looked at once, so a million rows take no time."""
+def _ids_from_arrow(
+    series: nw.Series[Any], role: str, origin: ColumnOrigin, ids_are_text: bool
+) -> EncodedIds:
+    """Encode a column of strings by way of its distinct values, which is fast for many rows."""
     codes = series.to_native().dictionary_encode().combine_chunks()
-    unique, row = codes.dictionary.to_pylist(), codes.indices.to_numpy(zero_copy_only=False)
-    missing = codes.null_count or (text and not all(map(str.strip, unique)))
-    if missing or not unique:
-        values = series.to_list()
-        return text_ids(values, role, origin) if text else typed_ids(values, role, origin)
-    vocab, place = (text_ids if text else typed_ids)(unique, role, origin)
-    return vocab, place[row]
+    unique = codes.dictionary.to_pylist()
+    encode = encode_text_ids if ids_are_text else encode_typed_ids
+    has_gap = codes.null_count or (ids_are_text and not all(map(str.strip, unique)))
+    if has_gap or not unique:
+        return encode(series.to_list(), role, origin)  # finds the row, for the error message
+    vocab, row_of_code = encode(unique, role, origin)
+    return vocab, row_of_code[codes.indices.to_numpy(zero_copy_only=False)]
 
 
-def _floats(series: nw.Series[Any]) -> Numbers:
-    return series.cast(_narwhals().Float64).to_numpy().astype(np.float64)
+def _floats_from_series(series: nw.Series[Any]) -> Doubles:
+    import narwhals as nw
+
+    return series.cast(nw.Float64).to_numpy().astype(np.float64)
 
 
-def _ratings(series: nw.Series[Any], origin: Origin) -> Numbers:
+def _ratings_from_series(series: nw.Series[Any], origin: ColumnOrigin) -> Doubles:
     try:
-        return _floats(series)
-    except Exception:  # each engine has its own; the slow way finds the row, or succeeds
-        return numbers(series.to_list(), "rating", origin)
+        return _floats_from_series(series)
+    except Exception:  # each dataframe library raises its own; the slow parser names the row
+        return parse_numbers(series.to_list(), "rating", origin)
 
 
-def _times(series: nw.Series[Any], origin: Origin) -> Ints:
-    nw = _narwhals()
+def _times_from_series(series: nw.Series[Any], origin: ColumnOrigin) -> Ints:
+    """Seconds since 1970 of a column of dates, numbers or text."""
+    import narwhals as nw
+
     try:
         if series.dtype == nw.Date:
             series = series.cast(nw.Datetime)
         if series.dtype == nw.Datetime:
-            return seconds(np.floor(_floats(series.dt.timestamp("ms")) / 1000), origin)
-        return seconds(_floats(series), origin)
+            milliseconds = _floats_from_series(series.dt.timestamp("ms"))
+            return to_whole_seconds(np.floor(milliseconds / 1000), origin)
+        return to_whole_seconds(_floats_from_series(series), origin)
     except DataError:
         raise
-    except Exception:  # as above: text or objects
-        return _dates(series.to_list(), origin)
+    except Exception:  # each dataframe library raises its own for text and objects
+        return _parse_dates(series.to_list(), origin)
 
 
-def _dates(values: Sequence[Any], origin: Origin) -> Ints:
-    """Seconds since 1970 of ISO dates or numerals; a date without a zone is taken as UTC."""
+def _parse_dates(values: Sequence[Any], origin: ColumnOrigin) -> Ints:
+    """Seconds since 1970 of ISO dates or numbers; a date without a time zone is taken as UTC."""
     try:
-        with warnings.catch_warnings(action="error"):  # numpy warns of zones and drops them
-            fast = np.array(values, "datetime64[s]")
-        if not np.isnat(fast).any():
-            return fast.astype(np.int64)
+        with warnings.catch_warnings(action="error"):  # numpy warns of time zones and drops them
+            dates = np.array(values, "datetime64[s]")
+        if not np.isnat(dates).any():
+            return dates.astype(np.int64)
     except (ValueError, TypeError, UserWarning, DeprecationWarning):
         pass
-    return seconds(np.array([_instant(x, n, origin) for n, x in enumerate(values)]), origin)
+    return to_whole_seconds(
+        np.array([_parse_instant(x, n, origin) for n, x in enumerate(values)]), origin
+    )
 
 
-def _instant(value: Any, row: int, origin: Origin) -> float:
+def _parse_instant(value: Any, row: int, origin: ColumnOrigin) -> float:
+    """Seconds since 1970 of one ISO date or number."""
     try:
         return float(value)
     except (ValueError, TypeError):
         try:
             date = datetime.fromisoformat(str(value))
         except ValueError:
-            why = "is neither seconds nor an ISO date; correct it or drop the column"
-            origin.refuse("timestamp", row, value, why)
+            reason = "is neither seconds nor an ISO date; correct it or drop the column"
+            origin.raise_bad_value("timestamp", row, value, reason)
     return (date if date.tzinfo else date.replace(tzinfo=UTC)).timestamp()
 
 
-def _narwhals() -> Any:
-    import narwhals
-
-    return narwhals
-
-
-def warn(text: str) -> None:
-    """Say what was put right."""
-    warnings.warn(text, DataWarning, stacklevel=3)
+def warn_about_data(message: str) -> None:
+    """Issue a DataWarning that points at the caller of the calling function."""
+    warnings.warn(message, DataWarning, stacklevel=3)

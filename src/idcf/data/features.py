@@ -1,168 +1,208 @@
-"""What is known of users or items beside their interactions, as numbers: one row each.
+"""Encode features of users or items as numbers, one row each.
 
-A column of numbers becomes itself and a fifth it falls into; a column of words becomes one column
-per word, with several words in a cell separated by `|`. All of it is standardised over the rows
-that are known, and 0 where nothing is: the average. The `Encoding` is kept, so that a newcomer's
-own features can be read the same way; it holds words and means, and nobody's row.
+A column of numbers becomes the number and one indicator per quantile bin; a column of words becomes
+one indicator per frequent word, where a cell may hold several words separated by `|`. All features
+are standardized over the known rows and 0, the average, where nothing is known.
+`FeatureEncoder` is saved with a model, to encode the features of new users; it holds words and
+means, but no row of any user. Does not know files or datasets.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
-from idcf.data.datasets import formats
-from idcf.data.interactions import Floats, Interactions, Vocab
-from idcf.errors import DataError, unknown
+from idcf.data.interactions import Doubles, Floats, Mask, Vocab
+from idcf.errors import DataError, unknown_name_message
 
-Numbers = NDArray[np.float64]
-
-_MOST = 64  # words of a column, the most frequent
-_LEAST = 3  # rows that a word must have
-_PARTS = 5  # into which numbers fall
-_FAR = 20.0  # spreads from the mean, beyond which a newcomer's number is a slip
-_YEAR = re.compile(r"\((\d{4})\)\s*$")
+_MAX_WORDS = 64  # words of a column that are encoded, the most frequent
+_MIN_ROWS_PER_WORD = 3
+_N_QUANTILES = 5  # bins of a column of numbers
+_MAX_Z_SCORE = 20.0  # a number further from the mean, in standard deviations, is an error
 
 
 @dataclass(frozen=True, kw_only=True)
-class Column:
-    """How one column is read: as numbers, or as words where there are any."""
+class FeatureColumn:
+    """Encoding of one column: of words if `words` is set, otherwise of numbers."""
 
     name: str
     words: tuple[str, ...] | None = None
-    usual: float = 0.0  # the number where none is said
-    edges: tuple[float, ...] = ()  # between its parts
+    fill_value: float = 0.0  # number used where the value is missing
+    bin_edges: tuple[float, ...] = ()  # between the quantile bins; empty for two values or fewer
 
     @classmethod
-    def learn(cls, name: str, values: Sequence[Any]) -> Self:
+    def fit(cls, name: str, values: Sequence[Any]) -> Self:
+        """Choose the encoding of a column from its values: numbers if all of them are numeric."""
         try:
-            numbers = _numbers(values)
+            numbers = _parse_feature_numbers(values)
         except (TypeError, ValueError):
-            return cls(name=name, words=_frequent(values))
-        known = numbers[np.isfinite(numbers)]
-        if not len(known):
-            return cls(name=name, words=())  # says nothing
-        usual = float(known.mean())
-        numbers = np.where(np.isfinite(numbers), numbers, usual)
+            return cls(name=name, words=_frequent_words(values))
+        finite = numbers[np.isfinite(numbers)]
+        if not len(finite):
+            return cls(name=name, words=())  # a column without values has no features
+        mean = float(finite.mean())
+        numbers = np.where(np.isfinite(numbers), numbers, mean)
         if len(np.unique(numbers)) <= 2:
-            return cls(name=name, usual=usual)
-        edges = np.unique(np.quantile(numbers, np.arange(1, _PARTS) / _PARTS))
-        return cls(name=name, usual=usual, edges=tuple(edges.tolist()))
+            return cls(name=name, fill_value=mean)
+        edges = np.unique(np.quantile(numbers, np.arange(1, _N_QUANTILES) / _N_QUANTILES))
+        return cls(name=name, fill_value=mean, bin_edges=tuple(edges.tolist()))
 
     @property
     def width(self) -> int:
+        """Number of features that the column becomes."""
         if self.words is not None:
             return len(self.words)
-        return 2 + len(self.edges) if self.edges else 1
+        return 2 + len(self.bin_edges) if self.bin_edges else 1
 
-    def read(self, values: Sequence[Any]) -> Numbers:
-        """[n, width]"""
+    def transform(self, values: Sequence[Any]) -> Doubles:
+        """Features of n values, not standardized, [n, width]."""
         if self.words is not None:
-            each = [_words(x) for x in values]
-            found = [[w in words for w in self.words] for words in each]
-            return np.array(found, np.float64).reshape(len(each), len(self.words))
-        numbers = _numbers(values)
-        numbers = np.where(np.isfinite(numbers), numbers, self.usual)
-        if not self.edges:
+            cells = [_split_words(x) for x in values]
+            has_word = [[w in cell for w in self.words] for cell in cells]
+            return np.array(has_word, np.float64).reshape(len(cells), len(self.words))
+        numbers = _parse_feature_numbers(values)
+        numbers = np.where(np.isfinite(numbers), numbers, self.fill_value)
+        if not self.bin_edges:
             return numbers[:, None]
-        part = np.searchsorted(self.edges, numbers, side="right")
-        return np.column_stack([numbers, part[:, None] == np.arange(len(self.edges) + 1)])
+        bins = np.searchsorted(self.bin_edges, numbers, side="right")
+        return np.column_stack([numbers, bins[:, None] == np.arange(len(self.bin_edges) + 1)])
 
 
 @dataclass(frozen=True, kw_only=True)
-class Encoding:
-    """How a table of features becomes numbers."""
+class FeatureEncoder:
+    """Encoding of a table of features: its columns, and mean and standard deviation of each."""
 
-    columns: tuple[Column, ...]
-    mean: tuple[float, ...]  # of each number
-    spread: tuple[float, ...]  # 0: the same for all of them, and left out
+    columns: tuple[FeatureColumn, ...]
+    mean: tuple[float, ...]  # of each feature, before constant ones are dropped
+    std: tuple[float, ...]  # 0 for a constant feature, which is dropped
 
     @classmethod
-    def learn(cls, columns: Mapping[str, Sequence[Any]], known: NDArray[np.bool_]) -> Self:
-        """Words and fifths from all rows, means over those that are `known`."""
-        found = tuple(Column.learn(name, values) for name, values in columns.items())
-        parts = [x.read(columns[x.name])[known] for x in found]
-        table = np.hstack(parts) if parts else np.empty((int(known.sum()), 0))
-        none = np.zeros(table.shape[1])
-        mean, spread = (table.mean(0), table.std(0)) if len(table) else (none, none)
-        return cls(columns=found, mean=tuple(mean.tolist()), spread=tuple(spread.tolist()))
+    def fit(cls, columns: Mapping[str, Sequence[Any]], is_known: Mask) -> Self:
+        """Fit an encoder.
+
+        Parameters
+        ----------
+        columns
+            Values of each column by name; words and bins are chosen from all rows.
+        is_known
+            Rows over which features are standardized.
+        """
+        encodings = tuple(FeatureColumn.fit(name, values) for name, values in columns.items())
+        parts = [x.transform(columns[x.name])[is_known] for x in encodings]
+        table = np.hstack(parts) if parts else np.empty((int(is_known.sum()), 0))
+        zeros = np.zeros(table.shape[1])
+        mean, std = (table.mean(0), table.std(0)) if len(table) else (zeros, zeros)
+        return cls(columns=encodings, mean=tuple(mean.tolist()), std=tuple(std.tolist()))
 
     @property
-    def names(self) -> list[str]:
-        """Of the columns that say anything."""
+    def feature_names(self) -> list[str]:
+        """Names of the columns that are not constant."""
         ends = np.cumsum([x.width for x in self.columns]).tolist()
-        both = zip(self.columns, ends, strict=True)
-        return [x.name for x, end in both if any(self.spread[end - x.width : end])]
+        return [
+            column.name
+            for column, end in zip(self.columns, ends, strict=True)
+            if any(self.std[end - column.width : end])
+        ]
 
-    def _first(self) -> Iterator[tuple[float, float] | None]:
-        """Mean and spread of each column of numbers."""
-        at = 0
+    def _numeric_stats(self) -> Iterator[tuple[float, float] | None]:
+        """Mean and standard deviation of each column of numbers, None for a column of words."""
+        start = 0
         for column in self.columns:
-            yield None if column.words is not None else (self.mean[at], self.spread[at])
-            at += column.width
+            yield None if column.words is not None else (self.mean[start], self.std[start])
+            start += column.width
 
-    def read(self, columns: Mapping[str, Sequence[Any]]) -> Floats:
-        """[n, F]; a column that is not there is unknown of everybody."""
-        spread, mean = np.array(self.spread), np.array(self.mean)
-        n, at, parts = len(next(iter(columns.values()), ())), 0, []
+    def transform(self, columns: Mapping[str, Sequence[Any]]) -> Floats:
+        """Features of n rows, [n, F]; a column that is missing counts as average everywhere."""
+        std, mean = np.array(self.std), np.array(self.mean)
+        n_rows = len(next(iter(columns.values()), ()))
+        start, parts = 0, []
         for column in self.columns:
-            own = slice(at, at := at + column.width)
+            end = start + column.width
             if column.name in columns:
-                parts.append(column.read(columns[column.name]) - mean[own])
+                parts.append(column.transform(columns[column.name]) - mean[start:end])
             else:
-                parts.append(np.zeros((n, column.width)))
-        table = np.hstack(parts) if parts else np.empty((n, 0))
-        out: Floats = (table[:, spread > 0] / spread[spread > 0]).astype(np.float32)
-        return out
+                parts.append(np.zeros((n_rows, column.width)))
+            start = end
+        table = np.hstack(parts) if parts else np.empty((n_rows, 0))
+        features: Floats = (table[:, std > 0] / std[std > 0]).astype(np.float32)
+        return features
 
-    def one(self, told: Mapping[str, Any]) -> Floats:
-        """[F] of a newcomer. What they do not say, or nobody said before, counts as the average."""
-        if not isinstance(told, Mapping):
-            raise DataError(f"features must be a dict {{name: value}}, got {told!r:.80}")
-        usual = dict(zip((x.name for x in self.columns), self._first(), strict=True))
-        for name, value in told.items():
-            if name not in usual:
-                raise DataError(unknown("feature", str(name), self.names))
-            if (around := usual[name]) is not None:
-                _check_number(name, value, *around)
-        said = {name: [value] for name, value in told.items() if _words(value)}
-        wide = sum(x > 0 for x in self.spread)
-        return self.read(said)[0] if said else np.zeros(wide, np.float32)
+    def transform_one(self, features: Mapping[str, Any]) -> Floats:
+        """Encode the features of one new user.
+
+        Parameters
+        ----------
+        features
+            Values by column name. A column that is missing or empty counts as average.
+
+        Returns
+        -------
+        Features [F].
+
+        Raises
+        ------
+        DataError
+            If a name is unknown, or a number is not one or is far outside the training data.
+        """
+        if not isinstance(features, Mapping):
+            raise DataError(f"features must be a dict {{name: value}}, got {features!r:.80}")
+        names = (x.name for x in self.columns)
+        stats_by_name = dict(zip(names, self._numeric_stats(), strict=True))
+        for name, value in features.items():
+            if name not in stats_by_name:
+                raise DataError(unknown_name_message("feature", str(name), self.feature_names))
+            if (stats := stats_by_name[name]) is not None:
+                _check_number(name, value, *stats)
+        columns = {name: [value] for name, value in features.items() if _split_words(value)}
+        n_features = sum(x > 0 for x in self.std)
+        return self.transform(columns)[0] if columns else np.zeros(n_features, np.float32)
 
 
-def encode(vocab: Vocab, ids: Sequence[Hashable], columns: Mapping[str, Sequence[Any]]) -> Floats:
-    """[n, F] for the ids of a vocabulary, from columns that stand beside `ids`."""
-    return encoded(vocab, ids, columns)[0]
-
-
-def encoded(
+def fit_feature_encoder(
     vocab: Vocab, ids: Sequence[Hashable], columns: Mapping[str, Sequence[Any]]
-) -> tuple[Floats, Encoding]:
-    """The same, and how it was done."""
+) -> tuple[Floats, FeatureEncoder]:
+    """Fit an encoder on a table of features and encode it for a vocabulary.
+
+    Parameters
+    ----------
+    vocab
+        Users or items of the interactions.
+    ids
+        Id of each row of the table. Features are standardized over the ids of the vocabulary.
+    columns
+        Values of each column by name, in the order of `ids`.
+
+    Returns
+    -------
+    Features [len(vocab), F], 0 for ids that are not in the table; and the encoder.
+
+    Raises
+    ------
+    DataError
+        If a column has another length than `ids`.
+    """
     for name, values in columns.items():
         if len(values) != len(ids):
             raise DataError(f"features: column {name!r} has {len(values)} rows, not {len(ids)}")
-    at = vocab.rows(ids)
-    known = at >= 0
-    encoding = Encoding.learn(columns, known)
-    table = encoding.read(columns)
-    out = np.zeros((len(vocab), table.shape[1]), np.float32)
-    out[at[known]] = table[known] if len(table) else 0.0
-    return out, encoding
+    rows = vocab.rows(ids)
+    is_known = rows >= 0
+    encoder = FeatureEncoder.fit(columns, is_known)
+    table = encoder.transform(columns)
+    features = np.zeros((len(vocab), table.shape[1]), np.float32)
+    features[rows[is_known]] = table[is_known] if len(table) else 0.0
+    return features, encoder
 
 
-def _numbers(values: Sequence[Any]) -> Numbers:
+def _parse_feature_numbers(values: Sequence[Any]) -> Doubles:
+    """Values as float64, NaN where one is missing; raise if one is not a number."""
     return np.array([np.nan if x in (None, "") else float(x) for x in values], np.float64)
 
 
-def _words(value: Any) -> set[str]:
-    """In a cell: separated by `|`, or a list of them. A gap has none."""
+def _split_words(value: Any) -> set[str]:
+    """Words of a cell: text separated by `|`, or a list; empty for a missing value."""
     if value is None or (isinstance(value, float) and value != value):
         return set()
     if isinstance(value, list | tuple | set | frozenset | np.ndarray):
@@ -170,59 +210,24 @@ def _words(value: Any) -> set[str]:
     return {w.strip() for w in str(value).split("|")} - {""}
 
 
-def _frequent(values: Sequence[Any]) -> tuple[str, ...]:
-    count: dict[str, int] = {}
+def _frequent_words(values: Sequence[Any]) -> tuple[str, ...]:
+    """The words of a column that occur often enough, most frequent first."""
+    counts: dict[str, int] = {}
     for value in values:
-        for w in _words(value):
-            count[w] = count.get(w, 0) + 1
-    kept = sorted((w for w in count if count[w] >= _LEAST), key=lambda w: (-count[w], w))
-    return tuple(kept[:_MOST])
+        for word in _split_words(value):
+            counts[word] = counts.get(word, 0) + 1
+    frequent = [word for word in counts if counts[word] >= _MIN_ROWS_PER_WORD]
+    return tuple(sorted(frequent, key=lambda word: (-counts[word], word))[:_MAX_WORDS])
 
 
-def _check_number(name: str, value: Any, mean: float, spread: float) -> None:
+def _check_number(name: str, value: Any, mean: float, std: float) -> None:
+    """Raise DataError if a feature is not a number or is far outside the training data."""
     try:
         number = mean if value in (None, "") else float(value)
     except (TypeError, ValueError, OverflowError):
         raise DataError(f"feature {name!r} is a number, got {value!r:.80}") from None
-    if not abs(number - mean) <= _FAR * spread + 1e-9:
+    if not abs(number - mean) <= _MAX_Z_SCORE * std + 1e-9:
         raise DataError(
-            f"feature {name!r} is {value!r:.80}, far outside what was trained on: about "
-            f"{mean:.3g}, give or take {spread:.3g}"
+            f"feature {name!r} is {value!r:.80}, far outside the training data "
+            f"(mean {mean:.3g}, standard deviation {std:.3g})"
         )
-
-
-def movielens(table: Interactions, users: Path, items: Path) -> dict[str, Floats]:
-    """Of users age, gender and occupation, of films genres and year, as far as files are there."""
-    out = {}
-    if users.is_file():
-        found = formats.side_table(users)
-        codes = {"age": found["age"], "gender": found["gender"]}
-        codes["occupation"] = [f"job {x}" for x in found["occupation"]]  # ML-1M's are numbers
-        out["user_features"] = encode(table.users, [int(x) for x in found["user_id"]], codes)
-    if items.is_file():
-        found = formats.side_table(items)
-        ids, named = [int(x) for x in found["item_id"]], formats.titles(items)
-        year = [_YEAR.search(named[x]) for x in ids]
-        told = {k: v for k, v in found.items() if k in ("genres", "class") or "genre_" in k}
-        if "class" in told:  # RecBole's genres, which a blank separates
-            told["class"] = [x.replace(" ", "|") for x in told["class"]]
-        told["year"] = [y.group(1) if y else "" for y in year]
-        out["item_features"] = encode(table.items, ids, told)
-    return out
-
-
-def neighbours(links: NDArray[Any]) -> Floats:
-    """Of each user themself and their friends: I + D^-½ W D^-½, [U, U].
-
-    Rows of the graph, not its leading eigenvectors: most users of Douban have no friends and would
-    all be alike in these, and friends there hardly rate alike (their biases correlate at .04), so
-    that a graph without its own nodes says nothing. With them a row names a person, as a one-hot
-    code does; of somebody who was not trained on, only the friends can say anything.
-    """
-    if links.ndim != 2 or len(links) != links.shape[1]:
-        raise DataError(f"a graph of users must be square, got {links.shape}")
-    joined = (links != 0) | (links.T != 0)
-    np.fill_diagonal(joined, False)
-    scale = np.maximum(joined.sum(1), 1) ** -0.5
-    out: Floats = (np.eye(len(links)) + joined * scale * scale[:, None]).astype(np.float32)
-    return out

@@ -1,7 +1,6 @@
-"""What newcomers did, in whatever form it comes, becomes rows and values.
+"""Read the histories and features of new users, in every form that a caller may pass.
 
-The border for the ids of people who are met after training: a dict, a list or a table goes in.
-Knows no model.
+Translates external item ids into rows. Does not know any model.
 """
 
 from __future__ import annotations
@@ -16,67 +15,89 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from idcf.data.columns import warn
-from idcf.data.interactions import Floats, Ints, Vocab
-from idcf.errors import DataError, unknown
+from idcf.data.columns import to_dataframe, warn_about_data
+from idcf.data.features import FeatureEncoder
+from idcf.data.interactions import Floats, Ints, Vocab, offsets_from_lengths
+from idcf.errors import DataError, unknown_name_message
 from idcf.types import History, Users
 
-Pairs = Collection[tuple[Any, Any]]  # (item id, rating)
-_FORMS = (
+ItemRatingPairs = Collection[tuple[Any, Any]]  # (item id, rating)
+_ACCEPTED_FORMS = (
     "a history is a dict {item_id: rating}, a list of (item_id, rating), a list of item ids "
     "(implicit feedback), or a table with columns item_id and rating"
 )
-_LOOKED_AT = 20_000  # names compared with one that is unknown
+_NO_FEATURES = "features: the model was trained without any; fit it with users=, or leave them out"
+_MAX_COMPARED_NAMES = 20_000  # ids and titles, each, that are compared with an unknown id
 
 
-class Read(NamedTuple):
-    """One history inside: known items in ascending order, each once, so order cannot matter."""
+class NewUser(NamedTuple):
+    """The parsed history and features of one new user.
 
-    rows: Ints
-    values: Floats
-    unknown: tuple[Hashable, ...] = ()
-    features: Floats | None = None  # what else is known of them [F]
+    Item rows are sorted and distinct, so the order of the history does not matter.
+    """
+
+    item_rows: Ints
+    values: Floats  # rating of each item, or 1 for implicit feedback
+    unknown_items: tuple[Hashable, ...] = ()  # external ids that the model does not know
+    features: Floats | None = None  # [F]
 
     @property
-    def told(self) -> bool:
-        """Is anything known at all?"""
-        return bool(len(self.rows)) or (self.features is not None and bool(self.features.any()))
+    def has_data(self) -> bool:
+        """Whether there is a known item, or a feature that differs from the average."""
+        return bool(len(self.item_rows)) or (
+            self.features is not None and bool(self.features.any())
+        )
 
 
-_NOTHING = Read(np.empty(0, np.int64), np.empty(0, np.float32))
+_EMPTY_NEW_USER = NewUser(np.empty(0, np.int64), np.empty(0, np.float32))
 
 
-def lookup(vocab: Vocab) -> dict[Hashable, int]:
-    """Row of every id, whether it comes as text or as a number."""
+def row_lookup(vocab: Vocab) -> dict[Hashable, int]:
+    """Row of every id, by the id as text and, where it is written as a number, as an integer."""
     rows: dict[Hashable, int] = {x: n for n, x in enumerate(vocab.ids)}
     for n, x in enumerate(vocab.ids):
         if not isinstance(x, str):
             rows.setdefault(str(x), n)
-        elif len(x) < 20 and x.lstrip("-").isdecimal() and str(int(x)) == x:  # "007" is a name
+        elif len(x) < 20 and x.lstrip("-").isdecimal() and str(int(x)) == x:  # not "007"
             rows.setdefault(int(x), n)
     return rows
 
 
-def named(items: Vocab, titles: Mapping[Any, str] | None) -> tuple[str | None, ...]:
-    """The title of each item, where there is one."""
-    out: list[str | None] = [None] * len(items)
-    rows = lookup(items) if titles else {}
+def titles_by_row(items: Vocab, titles: Mapping[Any, str] | None) -> tuple[str | None, ...]:
+    """Title of each item of a vocabulary, in row order; None where `titles` has none."""
+    result: list[str | None] = [None] * len(items)
+    rows = row_lookup(items) if titles else {}
     for x, title in (titles or {}).items():
         if x in rows:
-            out[rows[x]] = str(title)
-    return tuple(out)
+            result[rows[x]] = str(title)
+    return tuple(result)
 
 
-def is_many(history: Any) -> bool:
-    """A list of histories, or a table of several users? In a list, a pair is a tuple."""
+def has_many_users(history: Any) -> bool:
+    """Whether an input holds several histories: a list of histories, or a table with `user_id`.
+
+    A list of tuples is one history, because a tuple is an (item, rating) pair.
+    """
     if isinstance(history, list):
         return bool(history) and isinstance(history[0], Mapping | list)
-    names: Any = getattr(history, "column_names", None)  # Arrow: its `columns` are the data
+    names: Any = getattr(history, "column_names", None)  # `columns` of an Arrow table are its data
     return "user_id" in (getattr(history, "columns", ()) if names is None else names)
 
 
-class Reader:
-    """Reads histories over one vocabulary of items, of one scale of ratings."""
+class HistoryReader:
+    """Parser of histories for one vocabulary of items and one rating scale.
+
+    Parameters
+    ----------
+    items
+        The items that the model knows.
+    implicit
+        Whether the model was trained on implicit feedback.
+    levels
+        Rating values of the training data; ratings far outside them are rejected.
+    titles
+        Title of each item, for hints in error messages.
+    """
 
     def __init__(
         self,
@@ -86,97 +107,138 @@ class Reader:
         levels: Sequence[float] = (),
         titles: Sequence[str | None] = (),
     ) -> None:
-        self.ids, self.titles, self.implicit = items.ids, titles, implicit
-        self._row = lookup(items)
+        self.item_ids, self.titles, self.implicit = items.ids, titles, implicit
+        self._row_by_id = row_lookup(items)
         low, high = (min(levels), max(levels)) if levels else (-inf, inf)
-        room = max(
-            high - low, 1.0
-        )  # rare ratings may never have occurred; another scale is refused
-        self._low, self._high = (0.0, inf) if implicit else (low - room, high + room)
+        # a rare rating may be missing from the training data; another scale must be rejected
+        margin = max(high - low, 1.0)
+        self._min_rating, self._max_rating = 0.0, inf
+        if not implicit:
+            self._min_rating, self._max_rating = low - margin, high + margin
 
     @property
-    def limits(self) -> tuple[float, float]:
-        """Ratings beyond these are of another scale."""
-        return self._low, self._high
+    def rating_limits(self) -> tuple[float, float]:
+        """Lowest and highest rating that is accepted."""
+        return self._min_rating, self._max_rating
 
-    def one(self, history: Any) -> Read:
-        """The history of one newcomer. Of an item that is named twice the last rating counts."""
+    def read_history(self, history: Any) -> NewUser:
+        """Parse the history of one new user.
+
+        Parameters
+        ----------
+        history
+            A dict {item_id: rating}, a list of (item_id, rating), a list of item ids (implicit
+            feedback), a table with columns item_id and rating, or None for an empty history. If an
+            item occurs twice, its last rating counts.
+
+        Raises
+        ------
+        DataError
+            If the history has another form, a rating cannot be used, or no item is known.
+        """
         if history is None:
-            return _NOTHING
+            return _EMPTY_NEW_USER
         if isinstance(history, Mapping):
-            return self.pairs(history.items())
+            return self.read_pairs(history.items())
         if isinstance(history, np.ndarray):
             history = history.tolist()
         if isinstance(history, list | tuple | set | frozenset | range):
-            return self.pairs(self._listed(list(history)))
-        return self.pairs(self._columns(history))
+            return self.read_pairs(self._pairs_from_list(list(history)))
+        return self.read_pairs(self._pairs_from_table(history))
 
-    def many(self, histories: Any) -> tuple[list[Hashable], list[Read]]:
-        """The histories of a list, or of a table with a column user_id, in order of appearance."""
+    def read_histories(self, histories: Any) -> tuple[list[Hashable], list[NewUser]]:
+        """Parse the histories of several new users.
+
+        Parameters
+        ----------
+        histories
+            A list of histories (see `read_history`), or a table with a column user_id.
+
+        Returns
+        -------
+        The user ids in order of appearance (None for each history of a list), and the new users.
+        """
         if isinstance(histories, list | tuple):
-            return [None] * len(histories), [self.one(x) for x in histories]
-        frame = _frame(histories)
+            return [None] * len(histories), [self.read_history(x) for x in histories]
+        frame = _history_frame(histories)
         if "user_id" not in frame.columns:
-            raise DataError(f"table: {unknown('column', 'user_id', frame.columns)}")
-        each: dict[Hashable, list[tuple[Any, Any]]] = {}
-        for user, pair in zip(frame["user_id"].to_list(), self._columns(frame), strict=True):
-            each.setdefault(user, []).append(pair)
-        return list(each), [self.pairs(pairs) for pairs in each.values()]
+            raise DataError(f"table: {unknown_name_message('column', 'user_id', frame.columns)}")
+        pairs_by_user: dict[Hashable, list[tuple[Any, Any]]] = {}
+        pairs = self._pairs_from_table(frame)
+        for user, pair in zip(frame["user_id"].to_list(), pairs, strict=True):
+            pairs_by_user.setdefault(user, []).append(pair)
+        return list(pairs_by_user), [self.read_pairs(x) for x in pairs_by_user.values()]
 
-    def rows(self, ids: Iterable[Any], what: str, *, strict: bool = True) -> Ints:
-        """Rows of the known among the ids; with `strict`, an error where none of them is."""
+    def item_rows(self, ids: Iterable[Any], label: str, *, strict: bool = True) -> Ints:
+        """Sorted distinct rows of the known items among `ids`.
+
+        Parameters
+        ----------
+        ids
+            External item ids; unknown ones are ignored.
+        label
+            Name of the argument, for error messages.
+        strict
+            Whether to raise DataError if there are ids and none of them is known.
+        """
         if isinstance(ids, str | bytes) or not isinstance(ids, Iterable):
-            raise DataError(f"{what} must be a list of item ids, got {ids!r}")
-        asked = list(ids)
+            raise DataError(f"{label} must be a list of item ids, got {ids!r}")
+        ids = list(ids)
         try:
-            found = {self._row.get(x, -1) for x in asked} - {-1}
+            rows = {self._row_by_id.get(x, -1) for x in ids} - {-1}
         except TypeError:
-            raise DataError(f"{what} must be a list of item ids, got {asked!r:.200}") from None
-        if strict and asked and not found:
-            self._refuse_unknown(asked, what)
-        return np.array(sorted(found), np.int64)
+            raise DataError(f"{label} must be a list of item ids, got {ids!r:.200}") from None
+        if strict and ids and not rows:
+            self._raise_unknown_items(ids, label)
+        return np.array(sorted(rows), np.int64)
 
-    def knows(self, item: Any) -> bool:
-        """Is this an id of the vocabulary? Costs nothing, unlike the hint of an error."""
-        return isinstance(item, Hashable) and item in self._row
+    def knows_item(self, item: Any) -> bool:
+        """Whether an external id is in the vocabulary."""
+        return isinstance(item, Hashable) and item in self._row_by_id
 
-    def row(self, item: Any) -> int:
-        found = self._row.get(item, -1) if isinstance(item, Hashable) else -1
-        if found < 0:
-            self._refuse_unknown([item], "item")
-        return found
+    def item_row(self, item: Any) -> int:
+        """Row of one item; raise DataError with the nearest names if it is unknown."""
+        row = self._row_by_id.get(item, -1) if isinstance(item, Hashable) else -1
+        if row < 0:
+            self._raise_unknown_items([item], "item")
+        return row
 
-    def pairs(self, pairs: Pairs) -> Read:
-        """The history of one newcomer as (item id, rating), without further ado."""
-        get, strange = self._row.get, ()
+    def read_pairs(self, pairs: ItemRatingPairs) -> NewUser:
+        """Parse the history of one new user from (item id, rating) pairs (see `read_history`)."""
+        get = self._row_by_id.get
+        unknown_items: tuple[Hashable, ...] = ()
         try:
-            told = {get(x, -1): float(v) for x, v in pairs}
+            rating_by_row = {get(x, -1): float(v) for x, v in pairs}
         except (TypeError, ValueError, OverflowError):
-            self._refuse(pairs)
-        if -1 in told:
-            strange = tuple(dict.fromkeys(x for x, _ in pairs if x not in self._row))
-            del told[-1]
-            if not told:
-                self._refuse_unknown(strange, "history")
-        if not told:
-            return _NOTHING
-        values = told.values()
-        fits = self._low <= min(values) and max(values) <= self._high and isfinite(sum(values))
-        if not fits:
-            self._refuse(pairs)
-        if self.implicit:
-            told = {row: 1.0 for row, value in told.items() if value}
-        rows = sorted(told)
-        return Read(
-            np.array(rows, np.int64), np.array([told[r] for r in rows], np.float32), strange
+            self._raise_bad_entry(pairs)
+        if -1 in rating_by_row:
+            unknown_items = tuple(dict.fromkeys(x for x, _ in pairs if x not in self._row_by_id))
+            del rating_by_row[-1]
+            if not rating_by_row:
+                self._raise_unknown_items(unknown_items, "history")
+        if not rating_by_row:
+            return _EMPTY_NEW_USER
+        ratings = rating_by_row.values()
+        in_range = (
+            self._min_rating <= min(ratings)
+            and max(ratings) <= self._max_rating
+            and isfinite(sum(ratings))
         )
+        if not in_range:
+            self._raise_bad_entry(pairs)
+        if self.implicit:
+            rating_by_row = {row: 1.0 for row, rating in rating_by_row.items() if rating}
+        rows = sorted(rating_by_row)
+        values = np.array([rating_by_row[r] for r in rows], np.float32)
+        return NewUser(np.array(rows, np.int64), values, unknown_items)
 
-    def _listed(self, entries: list[Any]) -> Pairs:
-        paired = [isinstance(x, tuple | list) and len(x) == 2 for x in entries]
-        if all(paired):
+    def _pairs_from_list(self, entries: list[Any]) -> ItemRatingPairs:
+        """Pairs of a list of pairs or, for implicit feedback, of item ids."""
+        is_pair = [isinstance(x, tuple | list) and len(x) == 2 for x in entries]
+        if all(is_pair):
             return entries
-        if any(paired):
-            raise DataError(f"the history mixes ids and pairs ({entries!r:.80}); {_FORMS}")
+        if any(is_pair):
+            raise DataError(f"the history mixes ids and pairs ({entries!r:.80}); {_ACCEPTED_FORMS}")
         if not self.implicit:
             raise DataError(
                 f"the model was trained on ratings, so ratings are needed with the items "
@@ -184,22 +246,25 @@ class Reader:
             )
         return [(x, 1.0) for x in entries]
 
-    def _columns(self, table: Any) -> Pairs:
-        frame = _frame(table)
-        needed = ("item_id",) if self.implicit else ("item_id", "rating")
-        for name in needed:
+    def _pairs_from_table(self, table: Any) -> ItemRatingPairs:
+        """Pairs of a table with the columns item_id and, if there are ratings, rating."""
+        frame = _history_frame(table)
+        required = ("item_id",) if self.implicit else ("item_id", "rating")
+        for name in required:
             if name not in frame.columns:
-                raise DataError(f"history: {unknown('column', name, frame.columns)}")
+                raise DataError(f"history: {unknown_name_message('column', name, frame.columns)}")
         items = frame["item_id"].to_list()
-        rated = "rating" in frame.columns
-        values = frame["rating"].to_list() if rated else [1.0] * len(items)
+        has_ratings = "rating" in frame.columns
+        values = frame["rating"].to_list() if has_ratings else [1.0] * len(items)
         return list(zip(items, values, strict=True))
 
-    def _refuse(self, pairs: Pairs) -> NoReturn:
-        """Name the first entry that cannot be read."""
+    def _raise_bad_entry(self, pairs: ItemRatingPairs) -> NoReturn:
+        """Raise DataError for the first pair that cannot be used."""
         for x, value in pairs:
             if not isinstance(x, Hashable):
-                raise DataError(f"item id {x!r:.80} is of type {type(x).__name__}; {_FORMS}")
+                raise DataError(
+                    f"item id {x!r:.80} is of type {type(x).__name__}; {_ACCEPTED_FORMS}"
+                )
             if value is None:
                 raise DataError(f"item {x!r:.80} has no rating; the model was trained on ratings")
             try:
@@ -208,73 +273,133 @@ class Reader:
                 raise DataError(f"rating {value!r:.80} of item {x!r} is not a number") from None
             if not isfinite(number):
                 raise DataError(f"rating {value!r} of item {x!r} is not finite; leave the item out")
-            if not self._low <= number <= self._high:
+            if not self._min_rating <= number <= self._max_rating:
                 scale = "counts from 0" if self.implicit else "the scale it was trained on"
                 raise DataError(f"rating {value!r} of item {x!r} is far outside {scale}")
-        raise DataError(f"{pairs!r:.80} cannot be read; {_FORMS}")
+        raise DataError(f"{pairs!r:.80} cannot be read; {_ACCEPTED_FORMS}")
 
-    def _refuse_unknown(self, ids: Sequence[Any], what: str) -> NoReturn:
+    def _raise_unknown_items(self, ids: Sequence[Any], label: str) -> NoReturn:
+        """Raise DataError for ids that are all unknown, with the names nearest to the first."""
         first = str(ids[0])
-        near = self.nearest(first)
-        hint = f"; nearest known: {', '.join(near)}" if near else ""
-        are = "is" if len(ids) == 1 else f"and the {len(ids) - 1} others are"
-        raise DataError(f"{what}: {first!r:.80} {are} not known to the model{hint}")
+        names = self.nearest_names(first)
+        hint = f"; nearest known: {', '.join(names)}" if names else ""
+        verb = "is" if len(ids) == 1 else f"and the {len(ids) - 1} others are"
+        raise DataError(f"{label}: {first!r:.80} {verb} not known to the model{hint}")
 
-    def nearest(self, text: str, n: int = 3) -> list[str]:
-        """Known titles and ids that look like this text, for a hint."""
-        names = [str(x) for x in islice(self.ids, _LOOKED_AT)]
-        names += [x for x in islice(self.titles, _LOOKED_AT) if x]
-        folded = {x.casefold(): x for x in names}
-        near = get_close_matches(text.casefold(), folded, n=n)
-        inside = (x for low, x in folded.items() if len(text) > 2 and text.casefold() in low)
-        return list(dict.fromkeys([*(folded[x] for x in near), *islice(inside, n)]))[:n]
+    def nearest_names(self, text: str, n: int = 3) -> list[str]:
+        """Up to n titles and ids that resemble a text or contain it, for a hint."""
+        names = [str(x) for x in islice(self.item_ids, _MAX_COMPARED_NAMES)]
+        names += [x for x in islice(self.titles, _MAX_COMPARED_NAMES) if x]
+        name_by_folded = {x.casefold(): x for x in names}
+        folded = text.casefold()
+        similar = [name_by_folded[x] for x in get_close_matches(folded, name_by_folded, n=n)]
+        containing = (x for low, x in name_by_folded.items() if len(text) > 2 and folded in low)
+        return list(dict.fromkeys([*similar, *islice(containing, n)]))[:n]
 
 
-def report(reads: Sequence[Read]) -> None:
-    """Where an answer has no place for it, what was unknown is said as a warning."""
-    strange = [x for read in reads for x in read.unknown]
-    if strange:
-        warn(
-            f"{len(strange)} items of the history are unknown to the model, such as {strange[0]!r}"
+def read_new_user(
+    reader: HistoryReader, encoder: FeatureEncoder | None, history: Any, features: Any
+) -> NewUser:
+    """Parse the history and features of one new user.
+
+    Parameters
+    ----------
+    reader
+        Parser of the history.
+    encoder
+        Encoder of the features; None if the model was trained without user features.
+    history
+        A history (see `HistoryReader.read_history`).
+    features
+        A dict {name: value}, or None.
+
+    Raises
+    ------
+    DataError
+        If the history or the features cannot be used.
+    """
+    new_user = reader.read_history(history)
+    return new_user if features is None else with_features(new_user, encoder, features)
+
+
+def with_features(new_user: NewUser, encoder: FeatureEncoder | None, features: Any) -> NewUser:
+    """A copy of a new user with encoded features; raise DataError if there is no encoder."""
+    if encoder is None:
+        raise DataError(_NO_FEATURES)
+    return new_user._replace(features=encoder.transform_one(features))
+
+
+def read_new_users(
+    reader: HistoryReader, encoder: FeatureEncoder | None, histories: Any, features: Any
+) -> tuple[list[Hashable], list[NewUser]]:
+    """Parse the histories and features of several new users.
+
+    Parameters
+    ----------
+    reader, encoder
+        As for `read_new_user`.
+    histories
+        Several histories (see `HistoryReader.read_histories`); a list if there are features.
+    features
+        A list with a dict {name: value}, or None, for each history; or None.
+
+    Returns
+    -------
+    The user ids (None for each history of a list), and the new users.
+    """
+    if features is None:
+        return reader.read_histories(histories)
+    if not isinstance(histories, list) or not isinstance(features, Sequence):
+        raise DataError("features of many go with a list of histories: a list of dicts")
+    if len(features) != len(histories):
+        raise DataError(f"features are {len(features)}, but there are {len(histories)} people")
+    new_users = [
+        read_new_user(reader, encoder, history, values)
+        for history, values in zip(histories, features, strict=True)
+    ]
+    return [None] * len(histories), new_users
+
+
+def warn_unknown_items(new_users: Sequence[NewUser]) -> None:
+    """Issue a DataWarning if a history has unknown items, for results that cannot list them."""
+    unknown_items = [x for new_user in new_users for x in new_user.unknown_items]
+    if unknown_items:
+        warn_about_data(
+            f"{len(unknown_items)} items of the history are unknown to the model, "
+            f"such as {unknown_items[0]!r}"
         )
 
 
-def ragged(lists: Sequence[Ints]) -> History:
-    """Rows of items of some people, without ratings."""
-    offsets = np.zeros(len(lists) + 1, np.int64)
-    np.cumsum([len(x) for x in lists], out=offsets[1:])
-    items = torch.from_numpy(np.concatenate(lists) if lists else np.empty(0, np.int64))
+def history_from_item_rows(item_rows: Sequence[Ints]) -> History:
+    """Histories of B users from the item rows of each, with all values 1."""
+    offsets = offsets_from_lengths([len(x) for x in item_rows])
+    items = torch.from_numpy(np.concatenate(item_rows) if item_rows else np.empty(0, np.int64))
     return History(items, torch.ones(len(items)), torch.from_numpy(offsets))
 
 
-def as_users(reads: Sequence[Read]) -> Users:
-    """Newcomers as the models see them: no identity, ragged histories."""
-    offsets = np.zeros(len(reads) + 1, np.int64)
-    np.cumsum([len(x.rows) for x in reads], out=offsets[1:])
-    if not reads:
+def as_users(new_users: Sequence[NewUser]) -> Users:
+    """New users as models expect them, with ids -1."""
+    if not new_users:
         return Users(torch.empty(0, dtype=torch.int64), History.empty(0))
     history = History(
-        torch.from_numpy(np.concatenate([x.rows for x in reads])),
-        torch.from_numpy(np.concatenate([x.values for x in reads])),
-        torch.from_numpy(offsets),
+        torch.from_numpy(np.concatenate([x.item_rows for x in new_users])),
+        torch.from_numpy(np.concatenate([x.values for x in new_users])),
+        torch.from_numpy(offsets_from_lengths([len(x.item_rows) for x in new_users])),
     )
-    return Users(torch.full((len(reads),), -1), history, _features(reads))
+    return Users(torch.full((len(new_users),), -1), history, _stack_features(new_users))
 
 
-def _features(reads: Sequence[Read]) -> Tensor | None:
-    """[B, F], 0 for those of whom nothing is told."""
-    told = [x.features for x in reads if x.features is not None]
-    if not told:
+def _stack_features(new_users: Sequence[NewUser]) -> Tensor | None:
+    """Features [B, F], 0 for a new user without features; None if no user has any."""
+    given = [x.features for x in new_users if x.features is not None]
+    if not given:
         return None
-    none = np.zeros_like(told[0])
-    rows = [none if x.features is None else x.features for x in reads]
+    average = np.zeros_like(given[0])
+    rows = [average if x.features is None else x.features for x in new_users]
     return torch.from_numpy(np.stack(rows))
 
 
-def _frame(table: Any) -> Any:
-    import narwhals as nw
-
-    try:
-        return nw.from_native(table, eager_only=True)
-    except TypeError:
-        raise DataError(f"cannot read {type(table).__name__} as a history; {_FORMS}") from None
+def _history_frame(table: Any) -> Any:
+    return to_dataframe(
+        table, f"cannot read {type(table).__name__} as a history; {_ACCEPTED_FORMS}"
+    )

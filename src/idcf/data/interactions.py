@@ -1,6 +1,6 @@
-"""An immutable table of (user, item, rating, time), and the map from outside ids to rows.
+"""The table of interactions (user, item, rating, time) and the vocabularies of its ids.
 
-Knows nothing of files or formats: `parsers` reads those and comes here.
+Does not know files or formats: `readers` builds tables from those.
 """
 
 from __future__ import annotations
@@ -12,25 +12,32 @@ from typing import Any, Self
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from idcf.errors import DataError
-from idcf.types import Domain, History, Users
+from idcf.types import Domain, History, Ragged, Users
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float32]
+Doubles = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 
 
 class Vocab:
-    """Two-way map between outside ids (all strings or all integers) and 0..n-1."""
+    """Two-way map between external ids and rows 0..n-1.
+
+    Parameters
+    ----------
+    ids
+        The external ids in row order, all strings or all integers, each once.
+    """
 
     def __init__(self, ids: Sequence[Hashable]) -> None:
         self.ids = tuple(ids)
-        self._row = {x: i for i, x in enumerate(self.ids)}
-        if len(self._row) != len(self.ids):
-            raise DataError(f"{len(self.ids) - len(self._row)} duplicate ids in vocabulary")
+        self._row_by_id = {x: i for i, x in enumerate(self.ids)}
+        if len(self._row_by_id) != len(self.ids):
+            raise DataError(f"{len(self.ids) - len(self._row_by_id)} duplicate ids in vocabulary")
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -41,31 +48,36 @@ class Vocab:
     def __hash__(self) -> int:
         return hash(self.ids)
 
-    def row(self, x: Hashable, missing: int = -1) -> int:
-        """Row of an id; `missing` where it was never seen."""
-        return self._row.get(x, missing)
+    def row(self, external_id: Hashable, missing: int = -1) -> int:
+        """Row of an id, or `missing` if the id is not in the vocabulary."""
+        return self._row_by_id.get(external_id, missing)
 
     def rows(self, ids: Iterable[Hashable]) -> Ints:
-        get = self._row.get
+        """Row of each id, -1 for an id that is not in the vocabulary."""
+        get = self._row_by_id.get
         return np.fromiter((get(x, -1) for x in ids), np.int64)
 
 
-def encode(values: NDArray[Any]) -> tuple[Vocab, Ints]:
-    """Rows of a column of ids, and the map back: sorted, so file order does not matter."""
+def encode_ids(values: NDArray[Any]) -> tuple[Vocab, Ints]:
+    """Vocabulary of a column of ids, in sorted order, and the row of each entry."""
     ids, rows = np.unique(values, return_inverse=True)
     return Vocab(ids.tolist()), rows.astype(np.int64)
 
 
 @dataclass(frozen=True, eq=False)
 class Interactions:
-    """Columns of equal length. Rows are selected by `where`, never copied by hand."""
+    """Immutable table with one row per interaction.
 
-    users: Vocab
-    items: Vocab
-    user: Ints
-    item: Ints
-    rating: Floats  # 1 everywhere for implicit feedback
-    time: Ints | None = None
+    `users` and `items` are the vocabularies; `user` and `item` are the columns, which hold rows of
+    these vocabularies. A vocabulary may hold users or items without interactions.
+    """
+
+    users: Vocab  # U ids
+    items: Vocab  # I ids
+    user: Ints  # [rows], 0..U-1
+    item: Ints  # [rows], 0..I-1
+    rating: Floats  # [rows]; 1 everywhere for implicit feedback
+    time: Ints | None = None  # [rows], seconds since 1970
     implicit: bool = False
     user_features: Floats | None = None  # [U, F]
     item_features: Floats | None = None  # [I, F]
@@ -78,14 +90,28 @@ class Interactions:
         rating: NDArray[Any] | None = None,
         time: NDArray[Any] | None = None,
     ) -> Self:
-        """From columns of outside ids that were checked before. No `rating`: implicit feedback."""
+        """Build a table from columns of external ids, without the checks of `read_interactions`.
+
+        Parameters
+        ----------
+        user, item
+            External ids, one per interaction; no pair may occur twice.
+        rating
+            Ratings; None for implicit feedback.
+        time
+            Seconds since 1970.
+
+        Raises
+        ------
+        DataError
+            If the columns are empty.
+        """
         if len(user) == 0:
             raise DataError("no interactions given")
-        users, u = encode(user)
-        items, i = encode(item)
-        implicit = rating is None
-        value = np.ones(len(u), np.float32) if rating is None else rating.astype(np.float32)
-        return cls(users, items, u, i, value, None if time is None else time, implicit)
+        users, user_rows = encode_ids(user)
+        items, item_rows = encode_ids(item)
+        values = np.ones(len(user), np.float32) if rating is None else rating.astype(np.float32)
+        return cls(users, items, user_rows, item_rows, values, time, implicit=rating is None)
 
     def __len__(self) -> int:
         return len(self.user)
@@ -98,54 +124,54 @@ class Interactions:
         )
 
     def where(self, mask: Mask | Ints) -> Self:
-        """The rows that a mask or an index selects."""
+        """The table of the rows that a mask or an index selects; vocabularies are not reduced."""
         time = None if self.time is None else self.time[mask]
         return replace(
             self, user=self.user[mask], item=self.item[mask], rating=self.rating[mask], time=time
         )
 
-    def had(self) -> Self:
-        """Who had what, and not how they rated it."""
+    def as_implicit(self) -> Self:
+        """The table as implicit feedback: every rating becomes 1."""
         return replace(self, rating=np.ones_like(self.rating), implicit=True)
 
-    def of(self, users: Ints) -> Self:
-        """The rows of these users."""
-        chosen = np.zeros(len(self.users), bool)
-        chosen[users] = True
-        return self.where(chosen[self.user])
+    def for_users(self, users: Ints) -> Self:
+        """The table of the rows of these users."""
+        is_selected = np.zeros(len(self.users), bool)
+        is_selected[users] = True
+        return self.where(is_selected[self.user])
 
-    def plus(self, other: Interactions) -> Self:
-        """Both tables in one; they must share their vocabularies."""
+    def concat(self, other: Interactions) -> Self:
+        """The rows of this table, then those of `other`, which must share both vocabularies."""
         if self.users is not other.users or self.items is not other.items:
             raise DataError("only tables of one vocabulary can be joined")
-        both = self.time is not None and other.time is not None
+        has_time = self.time is not None and other.time is not None
         join = np.concatenate
         return replace(
             self,
             user=join([self.user, other.user]),
             item=join([self.item, other.item]),
             rating=join([self.rating, other.rating]),
-            time=join([self.time, other.time]) if both else None,
+            time=join([self.time, other.time]) if has_time else None,
         )
 
-    def counts(self) -> Ints:
-        """Rows of each user."""
+    def user_counts(self) -> Ints:
+        """Number of rows of each user, [U]."""
         return np.bincount(self.user, minlength=len(self.users))
 
     def item_counts(self) -> Ints:
+        """Number of rows of each item, [I]."""
         return np.bincount(self.item, minlength=len(self.items))
 
     @cached_property
-    def by_user(self) -> tuple[Ints, Ints]:
-        """Stable order of the rows by user, and where each user starts."""
-        return group(self.user, len(self.users))
+    def rows_by_user(self) -> tuple[Ints, Ints]:
+        """Table rows ordered by user, and the start of each user in that order, [U + 1]."""
+        return group_rows_by_key(self.user, len(self.users))
 
     def history(self, users: Ints) -> History:
-        """What each of these users did, in table order; empty for user -1."""
-        order, start = self.by_user
-        index, offsets = ragged(
-            start[users], np.where(users < 0, 0, start[users + 1] - start[users])
-        )
+        """Histories of these users, in table order; empty for user -1."""
+        order, start = self.rows_by_user
+        lengths = np.where(users < 0, 0, start[users + 1] - start[users])
+        index, offsets = slice_index(start[users], lengths)
         rows = order[index]
         return History(
             torch.from_numpy(self.item[rows]),
@@ -153,25 +179,30 @@ class Interactions:
             torch.from_numpy(offsets),
         )
 
-    def people(self, users: Ints) -> Users:
-        """These users, with all that is known of them."""
+    def build_users(self, users: Ints) -> Users:
+        """These users with their histories and features, as models expect them."""
         return Users(torch.from_numpy(users), self.history(users), self.features_of(users))
 
     def features_of(self, users: Ints) -> Tensor | None:
-        """[B, F]; nothing is known of user -1."""
+        """Features of these users, [B, F], 0 for user -1; None if the table has no features."""
         if self.user_features is None:
             return None
-        known = self.user_features[users].astype(np.float32, copy=False)  # a copy, as indexed
-        known[users < 0] = 0
-        return torch.from_numpy(known)
+        # indexing with an array copies, so the table is not changed
+        features = self.user_features[users].astype(np.float32, copy=False)
+        features[users < 0] = 0
+        return torch.from_numpy(features)
 
     def domain(self) -> Domain:
-        order, start = group(self.item, len(self.items))
-        raters = History(
+        """Facts about this table that a model needs when it is built."""
+        order, start = group_rows_by_key(self.item, len(self.items))
+        raters = Ragged(
             torch.from_numpy(self.user[order]),
             torch.from_numpy(self.rating[order]),
             torch.from_numpy(start),
         )
+        item_features = None
+        if self.item_features is not None:
+            item_features = torch.from_numpy(self.item_features.astype(np.float32))
         return Domain(
             n_users=len(self.users),
             n_items=len(self.items),
@@ -180,21 +211,69 @@ class Interactions:
             implicit=self.implicit,
             raters=raters,
             n_user_features=0 if self.user_features is None else self.user_features.shape[1],
-            item_features=None
-            if self.item_features is None
-            else torch.from_numpy(self.item_features.astype(np.float32)),
+            item_features=item_features,
         )
 
 
-def group(keys: Ints, n: int) -> tuple[Ints, Ints]:
-    """Stable order of rows by key, and where each of n keys starts [n + 1]."""
-    start = np.concatenate([[0], np.cumsum(np.bincount(keys, minlength=n))])
-    return np.argsort(keys, kind="stable"), start
+def align_vocabularies(*tables: Interactions) -> list[Interactions]:
+    """The tables with common vocabularies, which hold the ids of all of them.
+
+    Raises
+    ------
+    DataError
+        If ids are strings in one table and integers in another.
+    """
+    users = _merge_vocabularies("user", [t.users for t in tables])
+    items = _merge_vocabularies("item", [t.items for t in tables])
+    return [recode_ids(t, users, items) for t in tables]
 
 
-def ragged(start: Ints, length: Ints) -> tuple[Ints, Ints]:
+def recode_ids(table: Interactions, users: Vocab, items: Vocab) -> Interactions:
+    """The table with these vocabularies in place of its own.
+
+    Raises
+    ------
+    DataError
+        If an id of the table is not in the new vocabulary.
+    """
+    user_rows = users.rows(table.users.ids)
+    item_rows = items.rows(table.items.ids)
+    for kind, rows, vocab in (("user", user_rows, table.users), ("item", item_rows, table.items)):
+        if len(missing := np.flatnonzero(rows < 0)):
+            external_id = vocab.ids[missing[0]]
+            raise DataError(f"{kind} {external_id!r} is not in the vocabulary it must be in")
+    return replace(
+        table,
+        users=users,
+        items=items,
+        user=user_rows[table.user],
+        item=item_rows[table.item],
+    )
+
+
+def _merge_vocabularies(kind: str, vocabs: Sequence[Vocab]) -> Vocab:
+    ids: list[Any] = list(set().union(*(v.ids for v in vocabs)))
+    if len({isinstance(x, str) for x in ids}) > 1:
+        raise DataError(f"{kind} ids are strings in one table and integers in the other")
+    return Vocab(sorted(ids))
+
+
+def offsets_from_lengths(lengths: ArrayLike) -> Ints:
+    """Start of each of n ragged rows laid end to end, and the end of the last, int64 [n + 1]."""
+    lengths = np.asarray(lengths, np.int64)
+    offsets = np.zeros(len(lengths) + 1, np.int64)
+    np.cumsum(lengths, out=offsets[1:])
+    return offsets
+
+
+def group_rows_by_key(keys: Ints, n_keys: int) -> tuple[Ints, Ints]:
+    """Stable order of the rows by key, and the start of each key in that order, [n_keys + 1]."""
+    offsets = offsets_from_lengths(np.bincount(keys, minlength=n_keys))
+    return np.argsort(keys, kind="stable"), offsets
+
+
+def slice_index(start: Ints, length: Ints) -> tuple[Ints, Ints]:
     """Index of the slices start[b] : start[b] + length[b] laid end to end, and their offsets."""
-    offsets = np.zeros(len(length) + 1, np.int64)
-    np.cumsum(length, out=offsets[1:])
+    offsets = offsets_from_lengths(length)
     index = np.arange(offsets[-1]) + np.repeat(start - offsets[:-1], length)
     return index, offsets

@@ -1,159 +1,237 @@
-"""Anything people bring becomes `Interactions`: a dataframe, CSV, Parquet, a raw format.
+"""Read interactions from a dataframe or a file: CSV, TSV, Parquet, RecBole or MovieLens.
 
-Imports pyarrow only when a CSV or Parquet file is read. What columns must look like is known by
-`tables`, what the raw formats look like by `raw`, which datasets there are by `sources`.
+Does not know the public datasets. Checks of values are in `columns`, the text formats in
+`datasets.formats`. Imports pyarrow only when a CSV or Parquet file is read.
 """
 
 from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from idcf.data.columns import Origin, find_columns, from_table, warn
-from idcf.data.datasets.formats import (
-    atomic,
-    check_file,
-    from_text,
-    movielens,
-    read_text,
-    wrong_width,
+from idcf.data.columns import (
+    ColumnOrigin,
+    find_columns,
+    interactions_from_dataframe,
+    warn_about_data,
 )
-from idcf.data.interactions import Interactions, Vocab
+from idcf.data.datasets.formats import (
+    interactions_from_text,
+    read_movielens,
+    read_recbole,
+    wrong_width_message,
+)
+from idcf.data.interactions import Interactions, align_vocabularies
 from idcf.errors import DataError
+from idcf.files import check_file, read_text
 
-_KNOWN = ".csv, .tsv, .parquet, .inter, .data, .base, .test or .dat (text may be gzipped)"
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_ID_COLUMNS = ("user_id", "item_id")
+_SUPPORTED_SUFFIXES = (
+    ".csv, .tsv, .parquet, .inter, .data, .base, .test or .dat (text may be gzipped)"
+)
 
 
 def read_interactions(
     source: Any, *, columns: Mapping[str, str] | None = None, implicit: bool | None = None
 ) -> Interactions:
-    """From a pandas, Polars or Arrow table, or a file (.csv, .tsv, .parquet, .inter, ...).
+    """Read interactions from a dataframe or a file.
 
-    Columns are `user_id, item_id, rating, timestamp`; `columns` maps these to other names. No
-    rating column: implicit feedback, and so with `implicit=True`, where ratings are counts.
+    Parameters
+    ----------
+    source
+        A pandas, Polars or Arrow table, the path of a file (.csv, .tsv, .parquet, .inter, .data,
+        .base, .test, .dat; text may be gzipped), or `Interactions`.
+    columns
+        Column names by role, where they differ from the roles `user_id`, `item_id`, `rating` and
+        `timestamp`.
+    implicit
+        True: implicit feedback; a rating is a count, and rows of count 0 are dropped.
+        False: ratings are required. By default the table is implicit if it has no rating column.
+
+    Returns
+    -------
+    The table, with ids sorted in its vocabularies.
+
+    Raises
+    ------
+    DataError
+        If the source cannot be read, a required column is missing or a value cannot be used.
     """
     if isinstance(source, Interactions):
-        return source
+        return source.as_implicit() if implicit and not source.implicit else source
     if not isinstance(source, str | Path):
-        return from_table(source, columns=columns, implicit=implicit)
+        return interactions_from_dataframe(source, columns=columns, implicit=implicit)
     path = Path(source).expanduser()
-    suffix = path.name.removesuffix(".gz").rpartition(".")[2].lower()
+    suffix = _format_suffix(path)
     if suffix in ("csv", "tsv"):
-        return _csv(path, "," if suffix == "csv" else "\t", columns, implicit)
+        return _read_csv_interactions(path, columns, implicit)
     if suffix == "parquet":
-        return _parquet(path, columns, implicit)
+        return _read_parquet_interactions(path, columns, implicit)
     if suffix == "inter":
-        return from_text(*atomic(path), columns, implicit)
+        return interactions_from_text(*read_recbole(path), columns, implicit)
     if suffix in ("data", "base", "test", "dat"):
-        return movielens(path, columns, implicit)
-    raise DataError(f"{path}: the format cannot be told from the name; give {_KNOWN}")
+        return read_movielens(path, columns, implicit)
+    raise DataError(f"{path}: the format cannot be told from the name; give {_SUPPORTED_SUFFIXES}")
 
 
-def read_split(
+def read_train_test(
     train: Any,
     test: Any,
     *,
     columns: Mapping[str, str] | None = None,
     implicit: bool | None = None,
 ) -> tuple[Interactions, Interactions]:
-    """Two sources as tables of one vocabulary. A pair in both stays in `test` alone."""
-    one = read_interactions(train, columns=columns, implicit=implicit)
-    two = read_interactions(test, columns=columns, implicit=implicit)
-    one, two = align(one, two)
-    n = len(one.items)
-    again = np.isin(one.user * n + one.item, two.user * n + two.item)
-    if again.any():
-        warn(f"{again.sum():,} (user, item) pairs are in both train and test; kept in test only")
-        one = one.where(~again)
-    return one, two
+    """Read two sources as tables with common vocabularies.
+
+    The parameters are those of `read_interactions`. A (user, item) pair that is in both sources is
+    dropped from `train`, with a warning.
+    """
+    train_table, test_table = align_vocabularies(
+        read_interactions(train, columns=columns, implicit=implicit),
+        read_interactions(test, columns=columns, implicit=implicit),
+    )
+    n_items = len(train_table.items)
+    is_shared = np.isin(
+        train_table.user * n_items + train_table.item, test_table.user * n_items + test_table.item
+    )
+    if is_shared.any():
+        warn_about_data(
+            f"{is_shared.sum():,} (user, item) pairs are in both train and test; kept in test only"
+        )
+        train_table = train_table.where(~is_shared)
+    return train_table, test_table
 
 
-def align(*tables: Interactions) -> list[Interactions]:
-    """The same rows over one vocabulary that holds the ids of all the tables."""
-    users = _union("user", [t.users for t in tables])
-    items = _union("item", [t.items for t in tables])
-    return [recode(t, users, items) for t in tables]
+def read_table(path: Path, text_columns: Collection[str] = ()) -> pa.Table:
+    """Read a CSV, TSV or Parquet file whole, as an Arrow table.
+
+    Parameters
+    ----------
+    path
+        The file; its name says the format, and any other suffix is read as CSV. CSV and TSV may be
+        gzipped.
+    text_columns
+        Columns of a CSV or TSV file that are read as text. `user_id` and `item_id` always are, so
+        that an id `007` keeps its zeros; Arrow guesses the type of the others. Columns of a Parquet
+        file have the types of the file.
+
+    Raises
+    ------
+    DataError
+        If the file is missing, empty or damaged.
+    """
+    if _format_suffix(path) == "parquet":
+        from pyarrow import parquet
+
+        with _parquet_errors(path):
+            return parquet.read_table(path)
+    return _parse_csv(path, read_text(path), text_columns=(*_ID_COLUMNS, *text_columns))
 
 
-def recode(table: Interactions, users: Vocab, items: Vocab) -> Interactions:
-    """The same rows over other vocabularies, which must hold all ids of the table."""
-    user, item = users.rows(table.users.ids), items.rows(table.items.ids)
-    for kind, rows, old in (("user", user, table.users), ("item", item, table.items)):
-        if len(lost := np.flatnonzero(rows < 0)):
-            raise DataError(f"{kind} {old.ids[lost[0]]!r} is not in the vocabulary it must be in")
-    return replace(table, users=users, items=items, user=user[table.user], item=item[table.item])
+def _format_suffix(path: Path) -> str:
+    """Suffix in lower case, without a dot and without `.gz`."""
+    return path.name.removesuffix(".gz").rpartition(".")[2].lower()
 
 
-def _union(kind: str, vocabs: Sequence[Vocab]) -> Vocab:
-    ids: list[Any] = list(set().union(*(v.ids for v in vocabs)))
-    if len({isinstance(x, str) for x in ids}) > 1:
-        raise DataError(f"{kind} ids are strings in one table and integers in the other")
-    return Vocab(sorted(ids))
+def _delimiter(path: Path) -> str:
+    return "\t" if _format_suffix(path) == "tsv" else ","
 
 
-def _csv(
-    path: Path, delimiter: str, columns: Mapping[str, str] | None, implicit: bool | None
+def _read_csv_interactions(
+    path: Path, columns: Mapping[str, str] | None, implicit: bool | None
 ) -> Interactions:
-    """Everything is read as text and typed by us, so that an id 007 keeps its zeros."""
-    import pyarrow as pa
-    from pyarrow import csv as arrow
+    """Read all columns as text; their values are parsed by `interactions_from_dataframe`."""
+    text, delimiter = read_text(path), _delimiter(path)
+    header = next(csv.reader(io.StringIO(text), delimiter=delimiter))
+    if len(header) == 1:
+        first_line = text.split("\n")[0]
+        raise DataError(wrong_width_message(f"{path}, line 1", first_line, delimiter, 2))
+    name_by_role = find_columns(columns, header, str(path), implicit)
+    names = list(dict.fromkeys(name_by_role.values()))
+    table = _parse_csv(path, text, text_columns=names, columns=names)
+    origin = ColumnOrigin(str(path), partial(_csv_line_label, text, delimiter))
+    # with `name_by_role` every column of the table has its role, so no column is reported twice
+    return interactions_from_dataframe(
+        table, columns=name_by_role, implicit=implicit, origin=origin, ids_are_text=True
+    )
 
-    text = read_text(path)
-    names = next(csv.reader(io.StringIO(text), delimiter=delimiter))
-    if len(names) == 1:
-        raise DataError(wrong_width(f"{path}, line 1", text.split("\n")[0], delimiter, 2))
-    found = find_columns(columns, names, str(path), implicit)
-    used = list(dict.fromkeys(found.values()))
+
+def _parse_csv(
+    path: Path, text: str, *, text_columns: Collection[str], columns: Sequence[str] = ()
+) -> pa.Table:
+    """Parse the text of a CSV or TSV file; `columns` selects columns, all of them if empty."""
+    import pyarrow as pa
+    from pyarrow import csv as arrow_csv
+
+    delimiter = _delimiter(path)
     try:
-        table = arrow.read_csv(
+        return arrow_csv.read_csv(
             pa.BufferReader(text.encode()),
-            parse_options=arrow.ParseOptions(delimiter=delimiter, newlines_in_values='"' in text),
-            convert_options=arrow.ConvertOptions(
-                include_columns=used, column_types={name: pa.string() for name in used}
+            parse_options=arrow_csv.ParseOptions(
+                delimiter=delimiter, newlines_in_values='"' in text
+            ),
+            convert_options=arrow_csv.ConvertOptions(
+                include_columns=list(columns),
+                column_types={name: pa.string() for name in text_columns},
             ),
         )
-    except pa.ArrowInvalid as error:
-        _refuse_csv(path, text, delimiter, len(names))
+    except pa.ArrowException as error:
+        _raise_wrong_csv_width(path, text, delimiter)
         raise DataError(f"{path}: {str(error).splitlines()[0]}; correct the file") from None
-    origin = Origin(str(path), partial(_csv_line, text, delimiter))
-    # the table has no columns but the ones found, so a name cannot be missed twice
-    return from_table(table, columns=found, implicit=implicit, origin=origin, text=True)
 
 
-def _csv_line(text: str, delimiter: str, row: int) -> str:
+def _csv_line_label(text: str, delimiter: str, row: int) -> str:
+    """Label of the line where a row of the table ends, such as "line 7"."""
     reader = csv.reader(io.StringIO(text), delimiter=delimiter)
     next(islice(filter(None, reader), row + 1, None))
     return f"line {reader.line_num}"
 
 
-def _refuse_csv(path: Path, text: str, delimiter: str, width: int) -> None:
-    """Name the first line that has not as many fields as the header."""
+def _raise_wrong_csv_width(path: Path, text: str, delimiter: str) -> None:
+    """Raise DataError for the first line with fewer or more fields than the header, if any."""
     reader = csv.reader(io.StringIO(text), delimiter=delimiter)
-    for row in filter(None, reader):
-        if len(row) != width:
-            line = delimiter.join(row)
-            where = f"{path}, line {reader.line_num}"
-            raise DataError(wrong_width(where, line, delimiter, width))
+    rows = filter(None, reader)
+    width = len(next(rows))
+    for fields in rows:
+        if len(fields) != width:
+            position = f"{path}, line {reader.line_num}"
+            line = delimiter.join(fields)
+            raise DataError(wrong_width_message(position, line, delimiter, width))
 
 
-def _parquet(path: Path, columns: Mapping[str, str] | None, implicit: bool | None) -> Interactions:
-    import pyarrow as pa
+def _read_parquet_interactions(
+    path: Path, columns: Mapping[str, str] | None, implicit: bool | None
+) -> Interactions:
     from pyarrow import parquet
+
+    with _parquet_errors(path):
+        names = parquet.read_schema(path).names
+        name_by_role = find_columns(columns, names, str(path), implicit)
+        table = parquet.read_table(path, columns=list(dict.fromkeys(name_by_role.values())))
+    return interactions_from_dataframe(
+        table, columns=name_by_role, implicit=implicit, origin=ColumnOrigin(str(path))
+    )
+
+
+@contextmanager
+def _parquet_errors(path: Path) -> Iterator[None]:
+    """Raise DataError if the file is missing or empty, or if reading it in the block fails."""
+    import pyarrow as pa
 
     check_file(path)
     try:
-        names = parquet.read_schema(path).names
-        found = find_columns(columns, names, str(path), implicit)
-        table = parquet.read_table(path, columns=list(dict.fromkeys(found.values())))
+        yield
     except (pa.ArrowException, OSError) as error:
-        why = str(error).splitlines()[0]
-        raise DataError(f"{path}: not a whole Parquet file ({why}); write it again") from None
-    return from_table(table, columns=found, implicit=implicit, origin=Origin(str(path)))
+        reason = str(error).splitlines()[0]
+        raise DataError(f"{path}: not a whole Parquet file ({reason}); write it again") from None

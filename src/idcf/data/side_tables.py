@@ -1,147 +1,143 @@
-"""A person's own table of users or of items, beside the interactions: ids, and what is known.
+"""Side tables: features of users or items and item titles, beside the interactions.
 
-Comes as a dataframe (pandas, Polars, Arrow) or as the path of a CSV or Parquet file.
+A side table is a dataframe (pandas, Polars, Arrow) or the path of a CSV, TSV or Parquet file.
+Does not know how features become numbers: that is `features`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from idcf.data.datasets.formats import check_file
-from idcf.data.features import Encoding, encoded
-from idcf.data.history_reader import Read, Reader, lookup
+from idcf.data.columns import to_dataframe
+from idcf.data.features import FeatureEncoder, fit_feature_encoder
+from idcf.data.history_reader import row_lookup
 from idcf.data.interactions import Floats, Interactions, Vocab
-from idcf.errors import DataError, unknown
+from idcf.data.readers import read_table
+from idcf.errors import DataError, unknown_name_message
 
-Kind = Literal["user", "item"]
-_NO_FEATURES = "features: the model was trained without any; fit it with users=, or leave them out"
+EntityKind = Literal["user", "item"]
 
 
 @dataclass(frozen=True)
-class Side:
-    """Columns that stand beside ids. A title is a name, not a feature."""
+class SideTable:
+    """Feature columns of users or items, and titles of items; a title is not a feature."""
 
-    kind: Kind
+    kind: EntityKind
     ids: Sequence[Any]
-    columns: Mapping[str, Sequence[Any]]
-    titles: Mapping[Any, str]
+    columns: Mapping[str, Sequence[Any]]  # features by name, in the order of `ids`
+    titles: Mapping[Any, str]  # by item id
 
-    def encode(self, vocab: Vocab) -> tuple[Floats, Encoding]:
-        """A row for each id of the vocabulary, and how to read the same columns of others."""
-        rows = lookup(vocab)
-        ids = [vocab.ids[rows[x]] if x in rows else None for x in self.ids]
+    def encode(self, vocab: Vocab) -> tuple[Floats, FeatureEncoder]:
+        """Fit a feature encoder and encode the features of each id of a vocabulary.
+
+        Returns
+        -------
+        Features [len(vocab), F], 0 for ids that are not in this table; and the encoder.
+
+        Raises
+        ------
+        DataError
+            If no id is in the vocabulary, or no column distinguishes its ids.
+        """
+        row_by_id = row_lookup(vocab)
+        ids = [vocab.ids[row_by_id[x]] if x in row_by_id else None for x in self.ids]
         if not any(x is not None for x in ids):
             raise DataError(
                 f"{self.kind}s: none of the {len(ids):,} ids is among the interactions, where they "
                 f"look like {vocab.ids[0]!r}; these look like {self.ids[0]!r}"
             )
-        found, encoding = encoded(vocab, ids, self.columns)
-        if not found.shape[1]:
+        features, encoder = fit_feature_encoder(vocab, ids, self.columns)
+        if not features.shape[1]:
             names = ", ".join(map(repr, self.columns)) or "none"
             raise DataError(
-                f"{self.kind}s: no column tells one {self.kind} from another (columns: {names}; a "
-                "word says something where it occurs three times)"
+                f"{self.kind}s: no column tells one {self.kind} from another (columns: {names}; "
+                "words that occur fewer than three times are ignored)"
             )
-        return found, encoding
+        return features, encoder
 
 
-def read_side(source: Any, kind: Kind) -> Side:
-    """The table, checked: a column `user_id` or `item_id`, each id once."""
-    import narwhals as nw
+def read_side_table(source: Any, kind: EntityKind) -> SideTable:
+    """Read a side table and check it.
 
-    key, where = f"{kind}_id", f"{kind}s"
-    native = _file(Path(source).expanduser(), key) if isinstance(source, str | Path) else source
-    try:
-        frame = nw.from_native(native, eager_only=True)
-        names = frame.columns
-    except (TypeError, nw.exceptions.NarwhalsError):
-        raise DataError(
-            f"{where}: cannot read {type(source).__name__}; give a pandas, Polars (collected) or "
-            "Arrow table, or the path of a CSV or Parquet file"
-        ) from None
-    if key not in names:
-        raise DataError(f"{where}: {unknown('column', key, names)}")
-    ids = frame[key].to_list()
+    Parameters
+    ----------
+    source
+        A dataframe, or the path of a CSV, TSV or Parquet file, with a column `user_id` or
+        `item_id`.
+    kind
+        Whether the rows are users or items. The column `title` of an item table holds titles.
+
+    Raises
+    ------
+    DataError
+        If the source cannot be read, has no id column or no rows, or an id has two rows.
+    """
+    id_column, label = f"{kind}_id", f"{kind}s"
+    table = read_table(Path(source).expanduser()) if isinstance(source, str | Path) else source
+    frame = to_dataframe(
+        table,
+        f"{label}: cannot read {type(source).__name__}; give a pandas, Polars (collected) or "
+        "Arrow table, or the path of a CSV or Parquet file",
+    )
+    if id_column not in frame.columns:
+        raise DataError(f"{label}: {unknown_name_message('column', id_column, frame.columns)}")
+    ids = frame[id_column].to_list()
     if not ids:
-        raise DataError(f"{where}: the table has no rows")
+        raise DataError(f"{label}: the table has no rows")
+    _check_distinct(ids, label)
+    columns = {name: frame[name].to_list() for name in frame.columns if name != id_column}
+    titles = columns.pop("title", []) if kind == "item" else []
+    # a missing title is None or NaN, and NaN is not equal to itself
+    title_by_id = {x: str(t) for x, t in zip(ids, titles, strict=False) if t is not None and t == t}
+    return SideTable(kind, ids, columns, title_by_id)
+
+
+def _check_distinct(ids: Sequence[Any], label: str) -> None:
+    """Raise DataError for the first id that occurs twice."""
     seen: set[Any] = set()
     for x in ids:
         if x in seen:
-            raise DataError(f"{where}: {x!r} has two rows; keep one")
+            raise DataError(f"{label}: {x!r} has two rows; keep one")
         seen.add(x)
-    columns = {name: frame[name].to_list() for name in names if name != key}
-    titles = columns.pop("title", []) if kind == "item" else []
-    named = {x: str(t) for x, t in zip(ids, titles, strict=False) if t is not None and t == t}
-    return Side(kind, ids, columns, named)
-
-
-def _file(path: Path, key: str) -> Any:
-    """Ids are read as text, so that 007 keeps its zeros; a number is found by its text too."""
-    import pyarrow as pa
-    from pyarrow import csv, parquet
-
-    check_file(path)
-    try:
-        if path.suffix == ".parquet":
-            return parquet.read_table(path)
-        return csv.read_csv(
-            path, convert_options=csv.ConvertOptions(column_types={key: pa.string()})
-        )
-    except (pa.ArrowException, OSError) as error:
-        raise DataError(f"{path}: {str(error).splitlines()[0]}; correct the file") from None
 
 
 @dataclass(frozen=True)
-class Beside:
-    """Interactions with all that is known, how a newcomer's features are read, and names."""
+class EnrichedInteractions:
+    """Interactions with the features and titles of side tables."""
 
-    table: Interactions
-    features: tuple[str, ...] = ()  # of `user_features` and `item_features`, those there are
-    of_users: Encoding | None = None
-    titles: Mapping[Any, str] | None = None
+    interactions: Interactions
+    feature_fields: tuple[str, ...] = ()  # "user_features", "item_features": those that are set
+    user_encoder: FeatureEncoder | None = None  # for the features of new users
+    titles: Mapping[Any, str] | None = None  # by item id
 
 
-def beside(table: Interactions, users: Any, items: Any) -> Beside:
-    """What tables of users and items add. A table of titles alone has no features."""
-    found = Beside(table)
+def add_side_tables(table: Interactions, users: Any, items: Any) -> EnrichedInteractions:
+    """Add side tables of users and items to interactions.
+
+    Parameters
+    ----------
+    table
+        The interactions.
+    users, items
+        Side tables (see `read_side_table`), or None. An item table of titles only adds no features.
+    """
+    enriched = EnrichedInteractions(table)
     if users is not None:
-        read, encoding = read_side(users, "user").encode(table.users)
-        known = replace(table, user_features=read)
-        found = Beside(known, ("user_features",), encoding)
+        features, encoder = read_side_table(users, "user").encode(table.users)
+        enriched = EnrichedInteractions(
+            replace(table, user_features=features), ("user_features",), encoder
+        )
     if items is not None:
-        side = read_side(items, "item")
-        found = replace(found, titles=side.titles)
-        if side.columns or not side.titles:
-            known = replace(found.table, item_features=side.encode(table.items)[0])
-            found = replace(found, table=known, features=(*found.features, "item_features"))
-    return found
-
-
-def newcomer(reader: Reader, encoding: Encoding | None, history: Any, features: Any) -> Read:
-    """One newcomer's history and, where they are told, features."""
-    read = reader.one(history)
-    return read if features is None else told(read, encoding, features)
-
-
-def told(read: Read, encoding: Encoding | None, features: Any) -> Read:
-    """The same person, with what else they say of themselves."""
-    if encoding is None:
-        raise DataError(_NO_FEATURES)
-    return read._replace(features=encoding.one(features))
-
-
-def newcomers(
-    reader: Reader, encoding: Encoding | None, histories: Any, features: Any
-) -> tuple[list[Hashable], list[Read]]:
-    """Many: their `features` are a list, one dict for each of a list of histories."""
-    if features is None:
-        return reader.many(histories)
-    if not isinstance(histories, list) or not isinstance(features, Sequence):
-        raise DataError("features of many go with a list of histories: a list of dicts")
-    if len(features) != len(histories):
-        raise DataError(f"features are {len(features)}, but there are {len(histories)} people")
-    both = zip(histories, features, strict=True)
-    return [None] * len(histories), [newcomer(reader, encoding, *x) for x in both]
+        side_table = read_side_table(items, "item")
+        enriched = replace(enriched, titles=side_table.titles)
+        if side_table.columns or not side_table.titles:
+            features, _ = side_table.encode(table.items)
+            enriched = replace(
+                enriched,
+                interactions=replace(enriched.interactions, item_features=features),
+                feature_fields=(*enriched.feature_fields, "item_features"),
+            )
+    return enriched

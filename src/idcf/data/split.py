@@ -1,6 +1,7 @@
-"""Who is trained on, who is met only later, and what is held out of each.
+"""Split interactions into training and test data, and users into key users and query users.
 
-The same seed gives the same split anywhere: draws depend on nothing but the generator given.
+A split depends on the table and on the generator or seed only, so a seed gives the same split on
+any machine.
 """
 
 from __future__ import annotations
@@ -9,131 +10,217 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from idcf.data.interactions import Interactions, Ints, Mask, group
-from idcf.errors import ConfigError, DataError, unknown
+from idcf.data.interactions import Doubles, Interactions, Ints, Mask, group_rows_by_key
+from idcf.errors import ConfigError, DataError, unknown_name_message
 
-PRIOR = 5.0  # raters that what is known of any item is worth
-ROUNDS = 64
-LEFT = 0.005
+# constants of `select_informative_users`
+PRIOR_RATERS = 5.0  # number of raters that prior knowledge of an item is worth
+MAX_ROUNDS = 64  # rounds in which users are added
+MAX_REMAINING_GAIN = 0.005  # share of the whole gain at which adding users stops
+
+_KEY_USER_RULES = ("threshold", "random", "informative")
 
 
 @dataclass(frozen=True)
 class Split:
-    """Roles, not tuples. `train` holds the histories of query users too: who may train on
-    them is the recipe's choice, and in the *new user* setting nobody may."""
+    """Training and test table, and the roles of the users.
+
+    `train` holds the rows of query users too. The training setting decides whether they are used;
+    in the *new user* setting they are not.
+    """
 
     train: Interactions
     test: Interactions
-    key_users: Ints  # many ratings: the backbone is trained on these
-    query_users: Ints  # few ratings: the relation model must answer for these
+    key_users: Ints  # users with many ratings, on whom the backbone is trained
+    query_users: Ints  # users with few ratings, whose embeddings the relation model computes
 
 
 @dataclass(frozen=True)
-class Task:
-    """Rows to predict, and what may be read of their users while doing so."""
+class PredictionTask:
+    """Rows to predict, and the histories of their users that a model may use for it."""
 
-    seen: Interactions
-    rows: Interactions
-
-
-def by_threshold(train: Interactions, test: Interactions, threshold: int) -> Split:
-    """Key users have at least `threshold` training ratings (the paper's δ)."""
-    counts = train.counts()
-    return _split(train, test, counts >= threshold, f"threshold {threshold}")
+    history_table: Interactions
+    target_table: Interactions
 
 
-def at_random(
+def split_by_threshold(train: Interactions, test: Interactions, threshold: int) -> Split:
+    """Split users by activity: key users have at least `threshold` training rows (the paper's δ).
+
+    Raises
+    ------
+    DataError
+        If there is no key user.
+    """
+    is_key_user = train.user_counts() >= threshold
+    return _split_by_mask(train, test, is_key_user, f"threshold {threshold}")
+
+
+def split_at_random(
     train: Interactions, test: Interactions, gamma: float, rng: np.random.Generator
 ) -> Split:
-    """Each user is a key user with probability `gamma` (the paper's random split)."""
+    """Split users at random: each is a key user with probability `gamma` (the paper's γ).
+
+    Raises
+    ------
+    DataError
+        If `gamma` is not between 0 and 1, or there is no key user.
+    """
     if not 0 < gamma < 1:
         raise DataError(f"gamma must lie strictly between 0 and 1, got {gamma}")
-    return _split(train, test, rng.random(len(train.users)) < gamma, f"gamma {gamma}")
+    return _split_by_mask(train, test, rng.random(len(train.users)) < gamma, f"gamma {gamma}")
 
 
-def among(
-    train: Interactions, test: Interactions, threshold: int, keys: str | int, seed: int = 0
+def split_by_key_users(
+    train: Interactions, test: Interactions, threshold: int, key_users: str | int, seed: int = 0
 ) -> Split:
-    """Key users by threshold, or fewer of those: "random" takes half of them, "informative" as
-    many as leave the items nearly as well known, a number that many informative ones."""
-    split = by_threshold(train, test, threshold)
-    if keys == "threshold":
-        return split
-    found = split.key_users
-    if keys == "random":
-        chosen = sample_users(found, 0.5, np.random.default_rng(seed))
-    elif keys == "informative" or (isinstance(keys, int) and not isinstance(keys, bool)):
-        if isinstance(keys, int) and not 1 <= keys <= len(found):
-            raise DataError(
-                f"key_users is {keys}, but {len(found)} users have {threshold} rows or more: give "
-                f"a number from 1 to {len(found)}, or another threshold"
-            )
-        chosen = informative(train, found, keys if isinstance(keys, int) else None)
-    else:
-        known = ("threshold", "random", "informative")
-        raise ConfigError(f"{unknown('choice of key users', str(keys), known)}; or give a number")
-    mask = np.zeros(len(train.users), bool)
-    mask[chosen] = True
-    return _split(train, test, mask, f"key_users {keys}")
+    """Split users by activity and a rule that selects key users among the active ones.
 
+    Parameters
+    ----------
+    train, test
+        The tables.
+    threshold
+        Training rows that a key user has at least.
+    key_users
+        "threshold": all users at the threshold. "random": half of them. "informative": as many as
+        are needed to know the items nearly as well (see `select_informative_users`). A number:
+        that many informative ones.
+    seed
+        Seed of the rule "random".
 
-def informative(train: Interactions, users: Ints, budget: int | None = None) -> Ints:
-    """The users who together leave least unknown of the items that people ask for.
-
-    An item with n raters is known to about 1 / (n + PRIOR); it is asked for as often as it is
-    rated. Users are added where they lower the sum most, in up to ROUNDS helpings. Without a
-    `budget`, until what is left to gain is a LEFT-th of what all of them gain.
+    Raises
+    ------
+    ConfigError
+        If the rule does not exist.
+    DataError
+        If there is no key user, or the number is not from 1 to the number of active users.
     """
-    table = train.of(users)
-    place = np.full(len(train.users), -1)
-    place[users] = np.arange(len(users))
-    owner, demand = place[table.user], table.item_counts().astype(np.float64)
-    raters, taken = np.zeros(len(demand)), np.zeros(len(users), bool)
-    most = len(users) if budget is None else budget
-    helping = max(1, most // ROUNDS)
+    split = split_by_threshold(train, test, threshold)
+    if key_users == "threshold":
+        return split
+    active = split.key_users
+    if key_users == "random":
+        selected = sample_users(active, 0.5, np.random.default_rng(seed))
+    elif key_users == "informative":
+        selected = select_informative_users(train, active)
+    elif isinstance(key_users, int) and not isinstance(key_users, bool):
+        if not 1 <= key_users <= len(active):
+            raise DataError(
+                f"key_users is {key_users}, but {len(active)} users have {threshold} rows or more: "
+                f"give a number from 1 to {len(active)}, or another threshold"
+            )
+        selected = select_informative_users(train, active, key_users)
+    else:
+        message = unknown_name_message("choice of key users", str(key_users), _KEY_USER_RULES)
+        raise ConfigError(f"{message}; or give a number")
+    is_key_user = np.zeros(len(train.users), bool)
+    is_key_user[selected] = True
+    return _split_by_mask(train, test, is_key_user, f"key_users {key_users}")
 
-    def unknown_of(n: np.typing.NDArray[np.float64]) -> float:
-        return float((demand / (n + PRIOR)).sum())
 
-    none, all_ = unknown_of(raters), unknown_of(demand)
-    while (n := int(taken.sum())) < most:
-        if budget is None and unknown_of(raters) - all_ <= LEFT * (none - all_):
+def select_informative_users(
+    train: Interactions, users: Ints, n_selected: int | None = None
+) -> Ints:
+    """Select users greedily so that the items in demand have many raters among them.
+
+    The uncertainty about an item with n selected raters is 1 / (n + PRIOR_RATERS), and its demand
+    d_i is its number of raters among all `users`. The selection lowers Σ_i d_i / (n_i +
+    PRIOR_RATERS), in up to MAX_ROUNDS rounds that each add the users with the largest gain.
+
+    Parameters
+    ----------
+    train
+        The training table.
+    users
+        Users to select from.
+    n_selected
+        Number of users to select. By default, users are added until the remaining gain is at most
+        a share of MAX_REMAINING_GAIN of the gain of all users.
+    """
+    table = train.for_users(users)
+    position = np.full(len(train.users), -1)
+    position[users] = np.arange(len(users))
+    owner = position[table.user]
+    demand = table.item_counts().astype(np.float64)
+    n_raters = np.zeros(len(demand))
+    is_selected = np.zeros(len(users), bool)
+    max_selected = len(users) if n_selected is None else n_selected
+    users_per_round = max(1, max_selected // MAX_ROUNDS)
+
+    def uncertainty(n: Doubles) -> float:
+        return float((demand / (n + PRIOR_RATERS)).sum())
+
+    lowest = uncertainty(demand)
+    min_gain = MAX_REMAINING_GAIN * (uncertainty(n_raters) - lowest)
+    while (n := int(is_selected.sum())) < max_selected:
+        if n_selected is None and uncertainty(n_raters) - lowest <= min_gain:
             break
-        worth = demand / ((raters + PRIOR) * (raters + 1 + PRIOR))
-        gain = np.bincount(owner, worth[table.item], len(users))
-        gain[taken] = -1
-        more = np.argsort(-gain, kind="stable")[: min(helping, most - n)]
-        taken[more] = True
-        added = np.zeros(len(users), bool)
-        added[more] = True
-        raters += np.bincount(table.item[added[owner]], minlength=len(demand))
-    return users[taken]
+        gain_per_row = demand / ((n_raters + PRIOR_RATERS) * (n_raters + 1 + PRIOR_RATERS))
+        gain = np.bincount(owner, gain_per_row[table.item], len(users))
+        gain[is_selected] = -1
+        added = np.argsort(-gain, kind="stable")[: min(users_per_round, max_selected - n)]
+        is_selected[added] = True
+        is_added = np.zeros(len(users), bool)
+        is_added[added] = True
+        n_raters += np.bincount(table.item[is_added[owner]], minlength=len(demand))
+    return users[is_selected]
 
 
-def _split(train: Interactions, test: Interactions, key: Mask, how: str) -> Split:
-    if not key.any():
+def _split_by_mask(train: Interactions, test: Interactions, is_key_user: Mask, rule: str) -> Split:
+    """Split users by a mask [U]; raise DataError, which names the rule, if no user is in it."""
+    if not is_key_user.any():
         raise DataError(
-            f"{how} leaves no key user: the most active has {train.counts().max()} rows"
+            f"{rule} leaves no key user: the most active has {train.user_counts().max()} rows"
         )
-    return Split(train, test, np.flatnonzero(key), np.flatnonzero(~key))
+    return Split(train, test, np.flatnonzero(is_key_user), np.flatnonzero(~is_key_user))
 
 
-def hold_out(
+def hold_out_rows(
     data: Interactions, share: float, rng: np.random.Generator
 ) -> tuple[Interactions, Interactions]:
-    """Exactly that share of the rows, at random, becomes test."""
+    """Split rows at random into training and test table.
+
+    Parameters
+    ----------
+    data
+        The table.
+    share
+        Share of the rows that become test rows, rounded to a whole number of rows.
+    rng
+        Generator of the draw.
+
+    Raises
+    ------
+    DataError
+        If `share` is not between 0 and 1.
+    """
     if not 0 < share < 1:
         raise DataError(f"the share to hold out must lie strictly between 0 and 1, got {share}")
-    test = np.zeros(len(data), bool)
-    test[rng.permutation(len(data))[round((1 - share) * len(data)) :]] = True
-    return data.where(~test), data.where(test)
+    is_test = np.zeros(len(data), bool)
+    is_test[rng.permutation(len(data))[round((1 - share) * len(data)) :]] = True
+    return data.where(~is_test), data.where(is_test)
 
 
-def last_n(
+def hold_out_last_rows(
     data: Interactions, n: int, rng: np.random.Generator | None = None
 ) -> tuple[Interactions, Interactions]:
-    """The last n rows of each user become test: by time, by table order where there is none,
-    or n random ones where an `rng` is given. Users with n rows or fewer keep them all."""
+    """Split rows into training and test table: the last n rows of each user become test rows.
+
+    Parameters
+    ----------
+    data
+        The table.
+    n
+        Test rows of each user. All rows of a user with n rows or fewer are training rows.
+    rng
+        If given, n random rows of each user become test rows. Otherwise rows are ordered by time,
+        or by their order in the table if it has no time.
+
+    Raises
+    ------
+    DataError
+        If `n` is less than 1.
+    """
     if n < 1:
         raise DataError(f"the number of rows to hold out must be positive, got {n}")
     if rng is not None:
@@ -142,59 +229,80 @@ def last_n(
         rank = _rank_in_user(data, data.time)
     else:
         rank = _rank_in_user(data, np.arange(len(data)))
-    counts = data.counts()[data.user]
-    test = (rank >= counts - n) & (counts > n)
-    return data.where(~test), data.where(test)
+    counts = data.user_counts()[data.user]
+    is_test = (rank >= counts - n) & (counts > n)
+    return data.where(~is_test), data.where(is_test)
 
 
 def hold_out_users(
     data: Interactions,
     users: Ints,
-    lengths: tuple[int, int],
+    history_lengths: tuple[int, int],
     rng: np.random.Generator,
-) -> tuple[Interactions, Task]:
-    """Strong generalization: these users leave the training table whole. Of each, a random
-    history of `lengths[0]` to `lengths[1]` rows may be read and the rest is to be predicted."""
-    low, high = lengths
+) -> tuple[Interactions, PredictionTask]:
+    """Hold out whole users (strong generalization).
+
+    Parameters
+    ----------
+    data
+        The table.
+    users
+        Users to hold out.
+    history_lengths
+        Lowest and highest number of random rows of a held-out user that become the history. At
+        least one row of each user remains to be predicted.
+    rng
+        Generator of the draw.
+
+    Returns
+    -------
+    The training table of the other users, and the task of predicting the held-out users.
+
+    Raises
+    ------
+    DataError
+        If the lengths are negative or in the wrong order.
+    """
+    low, high = history_lengths
     if not 0 <= low <= high:
-        raise DataError(f"history lengths must satisfy 0 <= low <= high, got {lengths}")
-    away = np.zeros(len(data.users), bool)
-    away[users] = True
-    theirs = data.where(away[data.user])
-    rank = _rank_in_user(theirs, rng.random(len(theirs)))
-    # somebody with few rows still keeps one to be asked about
-    cut = low + np.floor(rng.random(len(data.users)) * (high - low + 1)).astype(np.int64)
-    cut = np.minimum(cut, np.maximum(theirs.counts() - 1, 0))
-    read = rank < cut[theirs.user]
-    return data.where(~away[data.user]), Task(theirs.where(read), theirs.where(~read))
+        raise DataError(f"history lengths must satisfy 0 <= low <= high, got {history_lengths}")
+    is_held_out = np.zeros(len(data.users), bool)
+    is_held_out[users] = True
+    held_out = data.where(is_held_out[data.user])
+    rank = _rank_in_user(held_out, rng.random(len(held_out)))
+    lengths = low + np.floor(rng.random(len(data.users)) * (high - low + 1)).astype(np.int64)
+    lengths = np.minimum(lengths, np.maximum(held_out.user_counts() - 1, 0))
+    in_history = rank < lengths[held_out.user]
+    task = PredictionTask(held_out.where(in_history), held_out.where(~in_history))
+    return data.where(~is_held_out[data.user]), task
 
 
-def first(table: Interactions, n: int, rng: np.random.Generator) -> Interactions:
-    """n random rows of each user; of one generator a longer cut holds the shorter one."""
+def sample_rows_per_user(table: Interactions, n: int, rng: np.random.Generator) -> Interactions:
+    """Sample n rows of each user; with one seed, a larger n gives a superset of the rows."""
     return table.where(_rank_in_user(table, rng.random(len(table))) < n)
 
 
 def sample_users(users: Ints, share: float, rng: np.random.Generator) -> Ints:
-    """That share of the users (at least one), at random."""
-    return np.sort(users[_shuffled(len(users), rng)[: max(1, round(share * len(users)))]])
+    """Sample a share of the users, at least one, sorted."""
+    order = np.argsort(rng.random(len(users)), kind="stable")
+    return np.sort(users[order[: max(1, round(share * len(users)))]])
 
 
-def lightest_users(data: Interactions, share: float, rng: np.random.Generator) -> Ints:
-    """That share of the users who have rows, those with fewest: the nearest there is to newcomers
-    who have just come. Among equals chance decides."""
-    users, counts = np.flatnonzero(data.counts()), data.counts()
+def least_active_users(data: Interactions, share: float, rng: np.random.Generator) -> Ints:
+    """The share of users with the fewest rows, sorted; ties are broken at random.
+
+    Users without rows do not count. These users resemble new users most.
+    """
+    counts = data.user_counts()
+    users = np.flatnonzero(counts)
     order = np.lexsort((rng.random(len(users)), counts[users]))
     return np.sort(users[order[: round(share * len(users))]])
 
 
-def _shuffled(n: int, rng: np.random.Generator) -> Ints:
-    return np.argsort(rng.random(n), kind="stable")
-
-
-def _rank_in_user(data: Interactions, by: np.typing.NDArray[np.generic]) -> Ints:
-    """Place of each row among its user's rows when they are sorted by `by`."""
-    order = np.lexsort((by, data.user))
-    _, start = group(data.user, len(data.users))
+def _rank_in_user(data: Interactions, sort_key: np.typing.NDArray[np.generic]) -> Ints:
+    """Rank of each row among the rows of its user, when they are sorted by `sort_key`."""
+    order = np.lexsort((sort_key, data.user))
+    _, start = group_rows_by_key(data.user, len(data.users))
     rank = np.empty(len(data), np.int64)
     rank[order] = np.arange(len(data)) - start[data.user[order]]
     return rank

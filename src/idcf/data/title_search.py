@@ -1,6 +1,6 @@
-"""Finding an item by what people type: any order of words, no accents, small slips forgiven.
+"""Search items by title: words in any order, accents ignored, spelling mistakes tolerated.
 
-Knows rows and names, no model.
+Knows rows and names of items. Does not know any model.
 """
 
 from __future__ import annotations
@@ -13,80 +13,102 @@ from unicodedata import combining, normalize
 import numpy as np
 
 _WORD = re.compile(r"\w+")
-_CLOSE = 0.3  # share of pairs of letters in common from which a name counts as a slip of another
-_NONE = np.empty(0, np.int32)
-_COMPARED = 12  # letter by letter, of the names nearest by their pairs
+_MIN_SIMILARITY = 0.3  # bigram similarity below which two names are not a spelling mistake
+_NO_ROWS = np.empty(0, np.int32)
+_MAX_COMPARED = 12  # names, nearest by bigrams, that are then compared letter by letter
 
 
-def fold(text: str) -> str:
-    """Without case and accents: é is e, ß is ss."""
+def normalize_text(text: str) -> str:
+    """Text in lower case without accents: é becomes e, ß becomes ss."""
     return "".join(x for x in normalize("NFKD", text.casefold()) if not combining(x))
 
 
-class Titles:
-    """The names of a catalogue: a title where there is one, else the id."""
+class TitleIndex:
+    """Search index over the names of a catalogue.
+
+    Parameters
+    ----------
+    ids
+        External id of each item.
+    titles
+        Title of each item; an item without a title is named by its id.
+    """
 
     def __init__(self, ids: Sequence[Hashable], titles: Sequence[str | None]) -> None:
         self.names = [t if t is not None else str(x) for x, t in zip(ids, titles, strict=True)]
-        self._ids = {str(x): n for n, x in enumerate(ids)}
-        self._folded = [fold(x) for x in self.names]
-        self._spaced = [" " + " ".join(_WORD.findall(x)) for x in self._folded]
-        self._whole: dict[str, int] = {}
+        self._row_by_id = {str(x): n for n, x in enumerate(ids)}
+        self._normalized = [normalize_text(x) for x in self.names]
+        self._spaced_words = [" " + " ".join(_WORD.findall(x)) for x in self._normalized]
+        self._row_by_title: dict[str, int] = {}
         rows: dict[str, list[int]] = {}
-        for n, (text, spaced) in enumerate(zip(self._folded, self._spaced, strict=True)):
-            self._whole.setdefault(text, n)
-            for pair in _pairs(spaced):
-                rows.setdefault(pair, []).append(n)
-        self._sizes = np.array([len(_pairs(x)) for x in self._spaced], np.int64)
-        self._rows = {k: np.array(v, np.int32) for k, v in rows.items()}
+        for n, (text, spaced) in enumerate(zip(self._normalized, self._spaced_words, strict=True)):
+            self._row_by_title.setdefault(text, n)
+            for bigram in _bigrams(spaced):
+                rows.setdefault(bigram, []).append(n)
+        self._bigram_counts = np.array([len(_bigrams(x)) for x in self._spaced_words], np.int64)
+        self._rows_by_bigram = {k: np.array(v, np.int32) for k, v in rows.items()}
 
-    def find(self, text: str) -> int | None:
-        """The row of exactly this title or id."""
-        by_id = self._ids.get(text)
-        return self._whole.get(fold(text.strip())) if by_id is None else by_id
+    def find_exact(self, text: str) -> int | None:
+        """Row of the item with this id, or with this title but for case and accents."""
+        row = self._row_by_id.get(text)
+        return self._row_by_title.get(normalize_text(text.strip())) if row is None else row
 
     def search(self, text: str, n: int = 10) -> list[int]:
-        """Rows of names that have every word typed, or its beginning; else of the nearest."""
-        words = _WORD.findall(fold(text))
+        """Find items by words of their names.
+
+        Parameters
+        ----------
+        text
+            Words or beginnings of words, in any order.
+        n
+            Largest number of results.
+
+        Returns
+        -------
+        Rows of the names that contain every word, an exact match first; if there are none, rows of
+        the most similar names. Without words, the first rows.
+        """
+        words = _WORD.findall(normalize_text(text))
         if not words:
             return list(range(min(n, len(self.names))))
-        exact = self.find(text)
+        exact_row = self.find_exact(text)
         starts = [f" {word}" for word in words]
-        found = [row for row, x in enumerate(self._spaced) if all(s in x for s in starts)]
-        found.sort(key=lambda row: (not self._spaced[row].startswith(starts[0]), row))
-        first = [] if exact is None else [exact]
-        return list(dict.fromkeys([*first, *found]))[:n] or self.nearest(text, n)
+        rows = [row for row, x in enumerate(self._spaced_words) if all(s in x for s in starts)]
+        rows.sort(key=lambda row: (not self._spaced_words[row].startswith(starts[0]), row))
+        first = [] if exact_row is None else [exact_row]
+        return list(dict.fromkeys([*first, *rows]))[:n] or self.nearest(text, n)
 
-    def holds(self, row: int, text: str) -> bool:
-        """Has this name every word typed, or its beginning?"""
-        return all(f" {word}" in self._spaced[row] for word in _WORD.findall(fold(text)))
+    def matches(self, row: int, text: str) -> bool:
+        """Whether the name of a row contains every word of a text, or words that begin so."""
+        words = _WORD.findall(normalize_text(text))
+        return all(f" {word}" in self._spaced_words[row] for word in words)
 
     def nearest(self, text: str, n: int = 3) -> list[int]:
-        """Rows of the names that look like this one, for a slip of the finger."""
-        asked = _pairs(" " + " ".join(_WORD.findall(fold(text))))
-        common = np.zeros(len(self.names), np.int64)
-        for pair in asked:
-            common[self._rows.get(pair, _NONE)] += 1
-        likeness = 2 * common / np.maximum(self._sizes + len(asked), 1)
-        # a few words of a long title: what was typed is all in it
-        likeness = np.maximum(likeness, 0.8 * common / max(len(asked), 1))
-        near = np.argsort(-likeness, kind="stable")[: max(n, _COMPARED)]
-        near = near[likeness[near] >= _CLOSE]
-        match = SequenceMatcher(b=fold(text))
+        """Rows of up to n names that resemble a text, the most similar first."""
+        bigrams = _bigrams(" " + " ".join(_WORD.findall(normalize_text(text))))
+        n_common = np.zeros(len(self.names), np.int64)
+        for bigram in bigrams:
+            n_common[self._rows_by_bigram.get(bigram, _NO_ROWS)] += 1
+        similarity = 2 * n_common / np.maximum(self._bigram_counts + len(bigrams), 1)
+        # a few words of a long title are similar to it if all their bigrams are in it
+        similarity = np.maximum(similarity, 0.8 * n_common / max(len(bigrams), 1))
+        rows = np.argsort(-similarity, kind="stable")[: max(n, _MAX_COMPARED)]
+        rows = rows[similarity[rows] >= _MIN_SIMILARITY]
+        matcher = SequenceMatcher(b=normalize_text(text))
 
-        def alike(row: int) -> float:
-            match.set_seq1(self._folded[row])
-            return match.ratio() + float(likeness[row])
+        def total_similarity(row: int) -> float:
+            matcher.set_seq1(self._normalized[row])
+            return matcher.ratio() + float(similarity[row])
 
-        return sorted(near.tolist(), key=alike, reverse=True)[:n]
-
-
-def _pairs(spaced: str) -> set[str]:
-    """Pairs of neighbours; the space before a word is one of them."""
-    return {spaced[k : k + 2] for k in range(len(spaced) - 1)}
+        return sorted(rows.tolist(), key=total_similarity, reverse=True)[:n]
 
 
-def either(names: Iterable[str]) -> str:
-    """For an error message: 'a', 'b' or 'c'."""
-    said = [f"{x!r:.100}" for x in names]
-    return " or ".join([", ".join(said[:-1]), said[-1]] if len(said) > 1 else said)
+def _bigrams(spaced_words: str) -> set[str]:
+    """Pairs of adjacent characters; the space before each word is a character too."""
+    return {spaced_words[k : k + 2] for k in range(len(spaced_words) - 1)}
+
+
+def join_alternatives(names: Iterable[str]) -> str:
+    """Names joined for an error message, as in "'a', 'b' or 'c'"."""
+    quoted = [f"{x!r:.100}" for x in names]
+    return " or ".join([", ".join(quoted[:-1]), quoted[-1]] if len(quoted) > 1 else quoted)

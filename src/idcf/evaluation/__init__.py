@@ -1,1 +1,1 @@
-"""Compare systems under one protocol: splits, rows of results, tables, figures, reports."""
+"""Compare models on a dataset: split, train, measure, tabulate; and tune the options of one."""

@@ -1,19 +1,20 @@
 """The groups of users that an evaluation reports on.
 
-`new`       query users: absent from training, known by their histories alone.
-`few-shot`  query users whose training rows are trained on.
-`all`       every test row; trained as `few-shot`.
-`probe`     users with fewer than `PROBE_ROWS` training rows, key users or not: one fixed group for
-            splits that differ in their key users. Trained as `few-shot`; `probe-new` as `new`.
+`new`        query users that are absent from training; a model reads their histories only.
+`few-shot`   query users whose training rows are trained on.
+`all`        every user with test rows, trained as `few-shot`.
+`probe`      users with fewer than `PROBE_ROWS` training rows, key users or not: one fixed group for
+             splits that differ in their key users, trained as `few-shot`.
+`probe-new`  the users of `probe`, absent from training as in `new`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from idcf.training.train import QueryUsers
+from idcf.training.train import QueryUserMode
 
-GROUPS: Mapping[str, QueryUsers] = {  # group -> how its query users are trained on
+USER_GROUPS: Mapping[str, QueryUserMode] = {  # group -> how its query users take part in training
     "new": "new",
     "few-shot": "few-shot",
     "all": "few-shot",
@@ -21,7 +22,7 @@ GROUPS: Mapping[str, QueryUsers] = {  # group -> how its query users are trained
     "probe-new": "new",
 }
 PROBE_ROWS = 20
-DESCRIPTIONS = {
+GROUP_DESCRIPTIONS = {
     "new": "new users (absent from training, known by their histories alone)",
     "few-shot": "few-shot users (their few training rows are trained on)",
     "all": "all users (every test row)",

@@ -1,14 +1,16 @@
-"""Put one system through one examination: held-out rows of a group of users.
+"""Measure models on the held-out rows of a group of users.
 
-Ratings: rmse, mae, and two orderings. `ndcg` is the paper's: gain 2^rating - 1, the user's whole
-test list, users with at least 2 test ratings. `ndcg@10` has the same gain, and `recall@20` counts
-every held-out item; both rank the whole catalogue less what the user had in training, and are left
-out for a model to whom that is not affordable (`Model.lists`).
-Implicit feedback: each positive meets NEGATIVES uniform items of the whole vocabulary, not
-filtered, as in the paper; `auc` pools all users, `auc-user` does not, `ndcg` orders each user's
-positives and negatives, `ndcg@20` goes with `recall@20`. Predictions are not clipped.
-Where a model says how sure it is: `cover90` is the share of ratings inside its 90 % intervals,
-`nll` the negative log-likelihood of the ratings.
+Ratings: `rmse`, `mae`, and three orderings. `ndcg` is the paper's: gain 2^rating - 1 over the whole
+test list of a user with at least 2 test ratings. `ndcg@10` has the same gain and `recall@20` counts
+every held-out item; both rank the whole catalogue without the user's training items, and are left
+out for models that declare `can_rank_catalog = False`. For models with a posterior, `cover90` is
+the share of ratings inside 90 % intervals and `nll` the negative log-likelihood of the ratings.
+
+Implicit feedback: each test positive is compared with `N_NEGATIVES` items drawn uniformly from the
+whole catalogue, not filtered, as in the paper. `auc` pools all users, `auc-user` averages users,
+`ndcg` orders each user's positives and negatives, and `ndcg@20` is reported beside `recall@20`.
+
+Predictions are not clipped to the rating scale. This module trains nothing.
 """
 
 from __future__ import annotations
@@ -23,196 +25,313 @@ from idcf import metrics
 from idcf.data.interactions import Floats, Interactions, Ints
 from idcf.data.split import Split
 from idcf.errors import DataError
-from idcf.inference.scoring import deviations, predict, top
-from idcf.metrics import Interval, PerUser, Relevant
+from idcf.inference.scoring import interaction_std, score_interactions, top_unseen_items
+from idcf.metrics import Interval, PerUserMetric, RelevantItems
 from idcf.metrics.stats import Statistic
-from idcf.models.base import Model, Posterior
-from idcf.rng import stream
+from idcf.models.base import Model, PosteriorModel
+from idcf.rng import random_stream
 
-NEGATIVES = 5  # for each positive
+N_NEGATIVES = 5  # per test positive
 NDCG_AT, RECALL_AT = 10, 20
-CELLS = 1 << 21  # of a matrix of scores held at once
-_LISTS = (f"ndcg@{NDCG_AT}", f"recall@{RECALL_AT}")
+_NDCG, _RECALL = f"ndcg@{NDCG_AT}", f"recall@{RECALL_AT}"
+_IMPLICIT_NDCG = f"ndcg@{RECALL_AT}"
 
 
-def metrics_of(implicit: bool) -> tuple[str, ...]:
-    """Every metric that such data may have."""
+def metric_names(implicit: bool) -> tuple[str, ...]:
+    """Return every metric that `compute_metrics` may report for this kind of feedback."""
     if implicit:
-        return ("auc", "auc-user", "ndcg", *_LISTS, f"ndcg@{RECALL_AT}")
-    return ("rmse", "mae", "cover90", "nll", "ndcg", *_LISTS)
+        return ("auc", "auc-user", "ndcg", _NDCG, _RECALL, _IMPLICIT_NDCG)
+    return ("rmse", "mae", "cover90", "nll", "ndcg", _NDCG, _RECALL)
 
 
-class Part(NamedTuple):
-    """Who answers for whom."""
+class ModelAssignment(NamedTuple):
+    """A model and the users that it scores."""
 
     model: Model
     users: Ints
 
 
-class Measured(NamedTuple):
+class MetricResult(NamedTuple):
+    """One metric of one system over a group of users."""
+
     interval: Interval
     n_users: int
     n_ratings: int
-    each: PerUser | None = None  # what the interval is of: for pairing systems
+    per_user: PerUserMetric | None = None  # the averaged values, for paired comparisons
 
 
 @dataclass(frozen=True, eq=False)
-class Exam:
-    """What a group of users did before, and what they are asked about."""
+class EvaluationSet:
+    """The held-out rows of a group of users, and the histories that models may read.
 
-    seen: Interactions
-    rows: Interactions  # held out
-    asked: Interactions  # the same, and the negatives of implicit feedback, rated 0
-    users: Ints  # who has rows
-    relevant: Relevant  # the items of `rows`, in the order of `users`
+    Parameters
+    ----------
+    history_table : Interactions
+        The training rows: the users' histories.
+    test_rows : Interactions
+        The held-out rows.
+    scored_rows : Interactions
+        The rows that models score: the held-out rows and, for implicit feedback, sampled negatives
+        with rating 0.
+    users : ndarray [U]
+        The users with held-out rows.
+    relevant : RelevantItems
+        The items of `test_rows`, in the order of `users`.
+    """
+
+    history_table: Interactions
+    test_rows: Interactions
+    scored_rows: Interactions
+    users: Ints
+    relevant: RelevantItems
 
     @classmethod
-    def of(cls, split: Split, users: Ints) -> Self:
-        rows = split.test.of(users)
-        if not len(rows):
+    def from_split(cls, split: Split, users: Ints) -> Self:
+        """Select the test rows of these users.
+
+        Raises
+        ------
+        DataError
+            If none of the users has a test row.
+        """
+        test_rows = split.test.for_users(users)
+        if not len(test_rows):
             raise DataError(
-                f"none of the {len(users):,} users asked for has test rows "
+                f"none of the {len(users):,} users of the group has test rows "
                 f"({len(split.key_users):,} key and {len(split.query_users):,} query users, "
                 f"{len(split.test):,} test rows); choose another --key-threshold"
             )
-        asked = _with_negatives(rows) if rows.implicit else rows
-        who = np.unique(rows.user)
-        return cls(split.train, rows, asked, who, _relevant(rows, who))
+        scored_rows = _with_negatives(test_rows) if test_rows.implicit else test_rows
+        users = np.unique(test_rows.user)
+        relevant = _relevant_items(test_rows, users)
+        return cls(split.train, test_rows, scored_rows, users, relevant)
 
-    def labels(self) -> Floats:
-        """Ratings as gains can use them: none below 0."""
-        return self.asked.rating - min(0.0, float(self.asked.rating.min()))
+    def nonnegative_labels(self) -> Floats:
+        """Return the ratings of the scored rows, shifted so that none is below 0."""
+        return self.scored_rows.rating - min(0.0, float(self.scored_rows.rating.min()))
 
 
-def measure(exam: Exam, parts: Sequence[Part], *, lists: bool = True) -> dict[str, Measured]:
-    """Every metric that the system has, by name; without `lists` no whole catalogue is ranked."""
-    asked, scores = exam.asked, _scores(exam, parts)
-    found: dict[str, Measured] = {}
-    if not exam.rows.implicit and all(part.model.rates for part in parts):
-        errors = metrics.squared_error(asked.user, scores, asked.rating)
-        found["rmse"] = _average(exam, errors, "rmse")
-        found["mae"] = _average(
-            exam, metrics.absolute_error(asked.user, scores, asked.rating), "mean-ratio"
+def compute_metrics(
+    evaluation_set: EvaluationSet,
+    assignments: Sequence[ModelAssignment],
+    *,
+    rank_catalog: bool = True,
+) -> dict[str, MetricResult]:
+    """Compute every metric that a system has on an evaluation set.
+
+    Parameters
+    ----------
+    evaluation_set : EvaluationSet
+    assignments : sequence of ModelAssignment
+        The models of the system and the users that each of them scores.
+    rank_catalog : bool
+        Whether to compute the metrics that rank the whole catalogue.
+
+    Returns
+    -------
+    dict of str to MetricResult
+        By metric name, in the order of `metric_names`.
+    """
+    rows = evaluation_set.scored_rows
+    scores = _score_rows(evaluation_set, assignments)
+    results: dict[str, MetricResult] = {}
+    if rows.implicit:
+        results |= _auc_metrics(evaluation_set, scores)
+    elif all(part.model.predicts_ratings for part in assignments):
+        results |= _rating_metrics(evaluation_set, scores)
+        results |= _calibration_metrics(evaluation_set, assignments, scores)
+    ndcg = metrics.ndcg(rows.user, scores, evaluation_set.nonnegative_labels())
+    results["ndcg"] = _aggregate(evaluation_set, ndcg)
+    if rank_catalog and all(part.model.can_rank_catalog for part in assignments):
+        results |= _catalog_metrics(evaluation_set, assignments)
+    return results
+
+
+def expected_random_metrics(evaluation_set: EvaluationSet) -> dict[str, MetricResult]:
+    """Compute the exact expectation of every ordering metric under a random order.
+
+    Parameters
+    ----------
+    evaluation_set : EvaluationSet
+
+    Returns
+    -------
+    dict of str to MetricResult
+        By metric name. Metrics of predicted ratings are not included.
+    """
+    rows, relevant = evaluation_set.scored_rows, evaluation_set.relevant
+    results: dict[str, MetricResult] = {}
+    if rows.implicit:
+        half = MetricResult(
+            Interval(0.5, 0.5, 0.5), len(evaluation_set.users), len(evaluation_set.test_rows)
         )
-        found |= _calibration(exam, parts, scores)
-    if exam.rows.implicit:
-        pooled = metrics.auc_interval(asked.user, scores, asked.rating)
-        each = metrics.auc_parts(asked.user, scores, asked.rating)
-        found["auc"] = Measured(pooled, len(exam.users), len(exam.rows), each)
-        found["auc-user"] = _average(exam, metrics.auc_per_user(asked.user, scores, asked.rating))
-    found["ndcg"] = _average(exam, metrics.ndcg(asked.user, scores, exam.labels()))
-    if not (lists and all(part.model.lists for part in parts)):
-        return found
-    best = _lists(exam, parts, max(NDCG_AT, RECALL_AT))
-    at = min(NDCG_AT, best.shape[1])
-    found[_LISTS[0]] = _each(exam, metrics.ndcg_at(best, exam.relevant, at))
-    found[_LISTS[1]] = _each(exam, metrics.recall_at(best, exam.relevant))
-    if exam.rows.implicit:
-        found[f"ndcg@{RECALL_AT}"] = _each(exam, metrics.ndcg_at(best, exam.relevant))
-    return found
+        results |= {"auc": half, "auc-user": half}
+    ndcg = metrics.random_ndcg(rows.user, evaluation_set.nonnegative_labels())
+    results["ndcg"] = _aggregate(evaluation_set, ndcg)
+    n_candidates = (
+        len(rows.items) - evaluation_set.history_table.user_counts()[evaluation_set.users]
+    )
+    results[_NDCG] = _aggregate_values(
+        evaluation_set, metrics.random_ndcg_at(relevant, n_candidates, NDCG_AT)
+    )
+    if rows.implicit:
+        results[_IMPLICIT_NDCG] = _aggregate_values(
+            evaluation_set, metrics.random_ndcg_at(relevant, n_candidates, RECALL_AT)
+        )
+    recall = np.minimum(RECALL_AT / np.maximum(n_candidates, 1), 1.0)
+    recall[relevant.lengths() == 0] = np.nan
+    results[_RECALL] = _aggregate_values(evaluation_set, recall)
+    return results
 
 
-def _calibration(exam: Exam, parts: Sequence[Part], scores: Floats) -> dict[str, Measured]:
-    """Nothing where some part of the system does not know how sure it is."""
-    std, asked = spreads(exam, parts), exam.asked
+def predict_stds(
+    evaluation_set: EvaluationSet, assignments: Sequence[ModelAssignment]
+) -> Floats | None:
+    """Return the standard deviation of every scored row, or None if a model has no posterior."""
+    rows = evaluation_set.scored_rows
+    stds = np.full(len(rows), np.nan, np.float32)
+    for part, positions in _positions_by_assignment(rows.user, assignments, len(rows.users)):
+        if not isinstance(part.model, PosteriorModel):
+            return None
+        stds[positions] = interaction_std(
+            part.model,
+            rows.where(positions),
+            evaluation_set.history_table,
+            anonymous=part.model.ignores_user_ids,
+        )
+    return stds
+
+
+def inductive_rmse(
+    evaluation_set: EvaluationSet, model: Model, history_table: Interactions
+) -> Interval:
+    """Return the RMSE of an inductive model on the test rows, with histories of a table."""
+    rows = evaluation_set.test_rows
+    scores = score_interactions(model, rows, history_table, anonymous=True)
+    errors = metrics.squared_error(rows.user, scores, rows.rating)
+    return _aggregate(evaluation_set, errors, "rmse").interval
+
+
+def _rating_metrics(evaluation_set: EvaluationSet, scores: Floats) -> dict[str, MetricResult]:
+    rows = evaluation_set.scored_rows
+    squared = metrics.squared_error(rows.user, scores, rows.rating)
+    absolute = metrics.absolute_error(rows.user, scores, rows.rating)
+    return {
+        "rmse": _aggregate(evaluation_set, squared, "rmse"),
+        "mae": _aggregate(evaluation_set, absolute),
+    }
+
+
+def _calibration_metrics(
+    evaluation_set: EvaluationSet, assignments: Sequence[ModelAssignment], scores: Floats
+) -> dict[str, MetricResult]:
+    """Compute `cover90` and `nll`; empty if a model of the system has no posterior."""
+    rows, std = evaluation_set.scored_rows, predict_stds(evaluation_set, assignments)
     if std is None:
         return {}
-    inside = metrics.covered(asked.user, scores, std, asked.rating, 0.9)
-    surprise = metrics.negative_log_likelihood(asked.user, scores, std, asked.rating)
-    return {"cover90": _average(exam, inside), "nll": _average(exam, surprise)}
+    coverage = metrics.interval_coverage(rows.user, scores, std, rows.rating, 0.9)
+    nll = metrics.negative_log_likelihood(rows.user, scores, std, rows.rating)
+    return {
+        "cover90": _aggregate(evaluation_set, coverage),
+        "nll": _aggregate(evaluation_set, nll),
+    }
 
 
-def spreads(exam: Exam, parts: Sequence[Part]) -> Floats | None:
-    """The standard deviation of every row that is asked about."""
-    out = np.full(len(exam.asked), np.nan, np.float32)
-    for part, mine in _shares(exam.asked.user, parts, len(exam.asked.users)):
-        if not isinstance(part.model, Posterior):
-            return None
-        out[mine] = deviations(
-            part.model, exam.asked.where(mine), exam.seen, anonymous=part.model.anonymous
-        )
-    return out
-
-
-def chance(exam: Exam) -> dict[str, Measured]:
-    """What a random order gets: the floor of every ordering."""
-    asked = exam.asked
-    found: dict[str, Measured] = {}
-    if exam.rows.implicit:
-        half = Measured(Interval(0.5, 0.5, 0.5), len(exam.users), len(exam.rows))
-        found |= {"auc": half, "auc-user": half}
-    found["ndcg"] = _average(exam, metrics.random_ndcg(asked.user, exam.labels()))
-    candidates = len(asked.items) - exam.seen.counts()[exam.users]
-    expected = metrics.random_ndcg_at(exam.relevant, candidates, NDCG_AT)
-    found[f"ndcg@{NDCG_AT}"] = _each(exam, expected)
-    if exam.rows.implicit:
-        longer = metrics.random_ndcg_at(exam.relevant, candidates, RECALL_AT)
-        found[f"ndcg@{RECALL_AT}"] = _each(exam, longer)
-    recalled = np.minimum(RECALL_AT / np.maximum(candidates, 1), 1.0)
-    recalled[exam.relevant.lengths() == 0] = np.nan
-    found[f"recall@{RECALL_AT}"] = _each(exam, recalled)
-    return found
-
-
-def errors(exam: Exam, model: Model, seen: Interactions) -> Interval:
-    """RMSE of an inductive model that may read `seen` and no more."""
-    scores = predict(model, exam.rows, seen, anonymous=True)
-    each = metrics.squared_error(exam.rows.user, scores, exam.rows.rating)
-    return _average(exam, each, "rmse").interval
-
-
-def _scores(exam: Exam, parts: Sequence[Part]) -> Floats:
-    out = np.full(len(exam.asked), np.nan, np.float32)
-    for part, mine in _shares(exam.asked.user, parts, len(exam.asked.users)):
-        out[mine] = predict(
-            part.model, exam.asked.where(mine), exam.seen, anonymous=part.model.anonymous
-        )
-    return out
-
-
-def _lists(exam: Exam, parts: Sequence[Part], k: int) -> Ints:
-    items = len(exam.asked.items)
-    out = np.full((len(exam.users), min(k, items)), -1)
-    size = max(1, min(128, CELLS // items))
-    for part, mine in _shares(exam.users, parts, len(exam.asked.users)):
-        out[mine] = top(
-            part.model,
-            exam.users[mine],
-            exam.seen,
-            k,
-            anonymous=part.model.anonymous,
-            size=size,
-        )
-    return out
-
-
-def _shares(user: Ints, parts: Sequence[Part], n: int) -> list[tuple[Part, Ints]]:
-    """The places of `user` that each part answers for, where there are any."""
-    out = []
-    for part in parts:
-        theirs = np.zeros(n, bool)
-        theirs[part.users] = True
-        if len(mine := np.flatnonzero(theirs[user])):
-            out.append((part, mine))
-    return out
-
-
-def _average(exam: Exam, each: PerUser, statistic: Statistic = "mean-ratio") -> Measured:
-    """The average over users or rows; the same resamples of users for every system."""
-    if not len(each):
-        return Measured(Interval(np.nan, np.nan, np.nan), 0, 0)
-    interval = metrics.bootstrap(
-        each.total, each.weight, statistic=statistic, rng=stream(0, "bootstrap")
+def _auc_metrics(evaluation_set: EvaluationSet, scores: Floats) -> dict[str, MetricResult]:
+    rows = evaluation_set.scored_rows
+    pooled = MetricResult(
+        metrics.auc_interval(rows.user, scores, rows.rating),
+        len(evaluation_set.users),
+        len(evaluation_set.test_rows),
+        metrics.auc_contributions(rows.user, scores, rows.rating),
     )
-    return Measured(interval, len(each), int(exam.rows.counts()[each.users].sum()), each)
+    per_user = metrics.auc_per_user(rows.user, scores, rows.rating)
+    return {"auc": pooled, "auc-user": _aggregate(evaluation_set, per_user)}
 
 
-def _each(exam: Exam, value: np.typing.NDArray[np.float64]) -> Measured:
-    return _average(exam, PerUser.of(value, exam.users))
+def _catalog_metrics(
+    evaluation_set: EvaluationSet, assignments: Sequence[ModelAssignment]
+) -> dict[str, MetricResult]:
+    relevant = evaluation_set.relevant
+    top_items = _rank_catalog(evaluation_set, assignments, max(NDCG_AT, RECALL_AT))
+    k = min(NDCG_AT, top_items.shape[1])
+    values = {
+        _NDCG: metrics.ndcg_at(top_items, relevant, k),
+        _RECALL: metrics.recall_at(top_items, relevant),
+    }
+    if evaluation_set.test_rows.implicit:
+        values[_IMPLICIT_NDCG] = metrics.ndcg_at(top_items, relevant)
+    return {name: _aggregate_values(evaluation_set, x) for name, x in values.items()}
 
 
-def _relevant(rows: Interactions, users: Ints) -> Relevant:
-    order, _ = rows.by_user
+def _score_rows(evaluation_set: EvaluationSet, assignments: Sequence[ModelAssignment]) -> Floats:
+    """Score every row of `scored_rows`, each by the model of its user."""
+    rows = evaluation_set.scored_rows
+    scores = np.full(len(rows), np.nan, np.float32)
+    for part, positions in _positions_by_assignment(rows.user, assignments, len(rows.users)):
+        scores[positions] = score_interactions(
+            part.model,
+            rows.where(positions),
+            evaluation_set.history_table,
+            anonymous=part.model.ignores_user_ids,
+        )
+    return scores
+
+
+def _rank_catalog(
+    evaluation_set: EvaluationSet, assignments: Sequence[ModelAssignment], k: int
+) -> Ints:
+    """Rank the unseen items of the catalogue for every user: the k best [U, k]."""
+    users, n_items = evaluation_set.users, len(evaluation_set.scored_rows.items)
+    top_items = np.full((len(users), min(k, n_items)), -1)
+    n_users = len(evaluation_set.scored_rows.users)
+    for part, positions in _positions_by_assignment(users, assignments, n_users):
+        top_items[positions] = top_unseen_items(
+            part.model,
+            users[positions],
+            evaluation_set.history_table,
+            k,
+            anonymous=part.model.ignores_user_ids,
+        )
+    return top_items
+
+
+def _positions_by_assignment(
+    user: Ints, assignments: Sequence[ModelAssignment], n_users: int
+) -> list[tuple[ModelAssignment, Ints]]:
+    """Return each assignment with the positions of its users in `user`, where there are any."""
+    pairs = []
+    for part in assignments:
+        is_assigned = np.zeros(n_users, bool)
+        is_assigned[part.users] = True
+        if len(positions := np.flatnonzero(is_assigned[user])):
+            pairs.append((part, positions))
+    return pairs
+
+
+def _aggregate(
+    evaluation_set: EvaluationSet, per_user: PerUserMetric, statistic: Statistic = "mean-ratio"
+) -> MetricResult:
+    """Average over users or rows; every system gets the same resamples of the users."""
+    if not len(per_user):
+        return MetricResult(Interval(np.nan, np.nan, np.nan), 0, 0)
+    interval = metrics.bootstrap_interval(
+        per_user.total, per_user.weight, statistic=statistic, rng=random_stream(0, "bootstrap")
+    )
+    n_ratings = int(evaluation_set.test_rows.user_counts()[per_user.users].sum())
+    return MetricResult(interval, len(per_user), n_ratings, per_user)
+
+
+def _aggregate_values(
+    evaluation_set: EvaluationSet, values: np.typing.NDArray[np.float64]
+) -> MetricResult:
+    """Average one value per user of the evaluation set; NaN users are left out."""
+    return _aggregate(evaluation_set, PerUserMetric.from_values(values, evaluation_set.users))
+
+
+def _relevant_items(rows: Interactions, users: Ints) -> RelevantItems:
+    """Return the items of each user; with ratings, those of positive gain 2^rating - 1."""
+    order, _ = rows.rows_by_user
     gains = None
     if not rows.implicit:
         rating = rows.rating.astype(np.float64)
@@ -220,16 +339,18 @@ def _relevant(rows: Interactions, users: Ints) -> Relevant:
         order = order[gains[order] > 0]
         gains = gains[order]
     counts = np.bincount(rows.user[order], minlength=len(rows.users))[users]
-    return Relevant(rows.item[order], np.concatenate([[0], np.cumsum(counts)]), gains)
+    return RelevantItems(rows.item[order], np.concatenate([[0], np.cumsum(counts)]), gains)
 
 
 def _with_negatives(rows: Interactions) -> Interactions:
-    """Fixed: the same for every system, seed and machine."""
-    drawn = stream(0, "test negatives").integers(len(rows.items), size=len(rows) * NEGATIVES)
+    """Append the negatives with rating 0; they are equal for every system, seed and machine."""
+    negatives = random_stream(0, "test negatives").integers(
+        len(rows.items), size=len(rows) * N_NEGATIVES
+    )
     return replace(
         rows,
-        user=np.concatenate([rows.user, np.repeat(rows.user, NEGATIVES)]),
-        item=np.concatenate([rows.item, drawn]),
-        rating=np.concatenate([rows.rating, np.zeros(len(drawn), np.float32)]),
+        user=np.concatenate([rows.user, np.repeat(rows.user, N_NEGATIVES)]),
+        item=np.concatenate([rows.item, negatives]),
+        rating=np.concatenate([rows.rating, np.zeros(len(negatives), np.float32)]),
         time=None,
     )

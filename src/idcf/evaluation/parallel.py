@@ -1,7 +1,6 @@
-"""Many independent pieces of work, here or in a few processes, with one bar for all of them.
+"""Run independent tasks in this process or in several, under one progress bar.
 
-`each` gives results in the order of the work, so nothing depends on `jobs`; `finished` gives each
-as soon as it is there.
+A task is the tuple of arguments of one call. Results do not depend on the number of processes.
 """
 
 from __future__ import annotations
@@ -20,112 +19,149 @@ from tqdm import tqdm
 from idcf.errors import ConfigError
 
 T = TypeVar("T")
-_DEAD = "a helper process died, perhaps for want of memory; try --jobs 1"
+_WORKER_DIED = "a worker process died (out of memory?); try --jobs 1"
 
 
-def each(
-    work: Callable[..., T],
+def run_all(
+    function: Callable[..., T],
     tasks: Mapping[str, tuple[Any, ...]],
     *,
-    jobs: int = 1,
+    n_jobs: int = 1,
     progress: bool = False,
 ) -> list[T]:
-    """`work(*arguments)` for each task, in their order; what the first of them raises is raised
-    here. With `jobs` > 1 the last task starts first: put the longest there."""
-    late = jobs > 1 and len(tasks) > 1
-    order = {name: tasks[name] for name in (reversed(list(tasks)) if late else list(tasks))}
-    found: dict[str, T] = {}
-    for name, done in finished(work, order, jobs=jobs, progress=progress):
-        if isinstance(done, Exception):
-            raise done
-        found[name] = done
-    return [found[name] for name in tasks]
+    """Call a function for every task and return the results in the order of the tasks.
+
+    Parameters
+    ----------
+    function : callable
+    tasks : mapping of str to tuple
+        Name of the task, for the progress bar -> arguments of the call.
+    n_jobs : int
+        Number of processes. With more than one, the last task starts first: put the longest last.
+    progress : bool
+        Whether to show a progress bar.
+
+    Returns
+    -------
+    list
+        The results, in the order of `tasks`.
+
+    Raises
+    ------
+    Exception
+        The first exception that a task raises.
+    """
+    names = list(tasks)
+    if n_jobs > 1 and len(tasks) > 1:
+        names.reverse()
+    ordered_tasks = {name: tasks[name] for name in names}
+    results: dict[str, T] = {}
+    for name, result in run_as_completed(function, ordered_tasks, n_jobs=n_jobs, progress=progress):
+        if isinstance(result, Exception):
+            raise result
+        results[name] = result
+    return [results[name] for name in tasks]
 
 
-def finished(
-    work: Callable[..., T],
+def run_as_completed(
+    function: Callable[..., T],
     tasks: Mapping[str, tuple[Any, ...]],
     *,
-    jobs: int = 1,
+    n_jobs: int = 1,
     progress: bool = False,
 ) -> Iterator[tuple[str, T | Exception]]:
-    """Each task as soon as it is done, with what it gave or what went wrong. They are started in
-    their order. If a helper dies, those that were lost with it are done again one by one."""
-    bar = tqdm(total=len(tasks), unit="model", disable=None if progress else True)
-    with bar:
-        if jobs == 1 or len(tasks) == 1:
+    """Call a function for every task and yield (name, result or exception) as tasks end.
+
+    Tasks start in their order. If a worker process dies, the tasks that were lost with it are run
+    again one by one; a task that kills its worker again yields a `ConfigError`.
+
+    Parameters
+    ----------
+    function, tasks, n_jobs, progress
+        As in `run_all`.
+    """
+    with tqdm(total=len(tasks), unit="model", disable=None if progress else True) as bar:
+        if n_jobs == 1 or len(tasks) == 1:
             for name, task in tasks.items():
                 bar.set_description(name)
-                yield name, _here(work, task)
+                yield name, _run_in_this_process(function, task)
                 bar.update()
             return
-        lost: list[str] = []
-        for name, done in _helped(work, tasks, jobs, bar):
-            if isinstance(done, BrokenProcessPool):
-                lost.append(name)
+        lost_names: list[str] = []
+        for name, result in _run_in_processes(function, tasks, n_jobs, bar):
+            if isinstance(result, BrokenProcessPool):
+                lost_names.append(name)
             else:
-                yield name, done
-        for name in lost:
-            [(_, again)] = _helped(work, {name: tasks[name]}, 1, bar)
-            broken = isinstance(again, BrokenProcessPool)
-            yield name, ConfigError(_DEAD) if broken else again
+                yield name, result
+        for name in lost_names:
+            [(_, result)] = _run_in_processes(function, {name: tasks[name]}, 1, bar)
+            is_broken = isinstance(result, BrokenProcessPool)
+            yield name, ConfigError(_WORKER_DIED) if is_broken else result
 
 
-def _helped(
-    work: Callable[..., T], tasks: Mapping[str, tuple[Any, ...]], jobs: int, bar: tqdm[Any]
+def available_cores() -> int:
+    """Return the number of processors that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _run_in_processes(
+    function: Callable[..., T],
+    tasks: Mapping[str, tuple[Any, ...]],
+    n_jobs: int,
+    progress_bar: tqdm[Any],
 ) -> Iterator[tuple[str, T | Exception]]:
-    """The same in helper processes, of which some may die."""
-    context = get_context("spawn")  # a fork would copy the threads of torch half alive
-    threads = torch.get_num_threads()
-    with ProcessPoolExecutor(jobs, context, _begin, (threads,)) as pool:
-        started: dict[Future[T], str] = {}
+    """Run tasks in worker processes; tasks of a dead worker yield `BrokenProcessPool`."""
+    context = get_context("spawn")  # a fork would copy the threads of torch in a broken state
+    n_threads = torch.get_num_threads()
+    with ProcessPoolExecutor(n_jobs, context, _start_worker, (n_threads,)) as pool:
+        names: dict[Future[T], str] = {}
         try:
             for name, task in tasks.items():
-                started[_submit(pool, work, task)] = name
-            pending = set(started)
+                names[_submit(pool, function, task)] = name
+            pending = set(names)
             while pending:
                 done, pending = wait(pending, timeout=0.5, return_when=FIRST_COMPLETED)
                 for future in done:
-                    found: T | Exception = _result(future)
-                    yield started[future], found
-                    bar.update(not isinstance(future.exception(), BrokenProcessPool))
-                busy = [started[f] for f in started if f in pending and f.running()]
-                bar.set_description(" and ".join(busy[:jobs]), refresh=False)
-                bar.refresh()
+                    result: T | Exception = _result_or_error(future)
+                    yield names[future], result
+                    progress_bar.update(not isinstance(future.exception(), BrokenProcessPool))
+                running = [names[f] for f in names if f in pending and f.running()]
+                progress_bar.set_description(" and ".join(running[:n_jobs]), refresh=False)
+                progress_bar.refresh()
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
 
 
-def cores() -> int:
-    """How many processors this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def _here(work: Callable[..., T], task: tuple[Any, ...]) -> T | Exception:
+def _run_in_this_process(function: Callable[..., T], task: tuple[Any, ...]) -> T | Exception:
+    """Return the result, or the exception that the call raised."""
     try:
-        return work(*task)
+        return function(*task)
     except Exception as error:
         return error
 
 
-def _submit(pool: ProcessPoolExecutor, work: Callable[..., T], task: tuple[Any, ...]) -> Future[T]:
-    """A pool that broke while work was handed out takes no more: then that work is lost too."""
+def _submit(
+    pool: ProcessPoolExecutor, function: Callable[..., T], task: tuple[Any, ...]
+) -> Future[T]:
+    """Submit a task; if the pool broke in the meantime, return a future that says so."""
     try:
-        return pool.submit(work, *task)
+        return pool.submit(function, *task)
     except BrokenProcessPool as error:
-        lost: Future[T] = Future()
-        lost.set_exception(error)
-        return lost
+        failed: Future[T] = Future()
+        failed.set_exception(error)
+        return failed
 
 
-def _result(future: Future[T]) -> T | Exception:
+def _result_or_error(future: Future[T]) -> T | Exception:
+    """Return the result or the exception of a future; raise what is not an `Exception`."""
     error = future.exception()
     if error is not None and not isinstance(error, Exception):
         raise error
     return future.result() if error is None else error
 
 
-def _begin(threads: int) -> None:
-    torch.set_num_threads(threads)
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C ends a helper without a word
+def _start_worker(n_threads: int) -> None:
+    """Initialize a worker process."""
+    torch.set_num_threads(n_threads)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C ends a worker without a traceback

@@ -1,6 +1,6 @@
-"""Which rows are held out of a dataset, and who counts as a newcomer.
+"""The evaluation protocol: which rows of a dataset are held out, and which users are new.
 
-The split is fixed by its own seed; the seeds of the models never change it.
+The split depends on its seed only; the seeds of the models never change it.
 """
 
 from __future__ import annotations
@@ -11,29 +11,44 @@ from pathlib import Path
 
 import numpy as np
 
-from idcf.data.datasets.catalog import SOURCES, Dataset, Source, load
-from idcf.data.readers import read_interactions, read_split
-from idcf.data.split import Split, among, at_random, hold_out, last_n
-from idcf.errors import DataError, unknown
-from idcf.rng import stream
+from idcf.data.datasets.catalog import DATASET_SOURCES, Dataset, DatasetSource, load_dataset
+from idcf.data.readers import read_interactions, read_train_test
+from idcf.data.split import (
+    Split,
+    hold_out_last_rows,
+    hold_out_rows,
+    split_at_random,
+    split_by_key_users,
+)
+from idcf.errors import DataError, unknown_name_message
+from idcf.rng import random_stream
 
-SHARE = 0.1  # of the ratings, held out where there is no official split
-SHARES = {"ml-100k": 0.2}  # RecBole's copy has no u1: as large a test part as u1's
-POSITIVES = 10  # of each user, held out of implicit feedback
-HAD = "-had"  # a data set with ratings, of which only who had what is used; no preset is for it
+TEST_SHARE = 0.1  # of the ratings, held out where there is no official split
+TEST_SHARE_BY_DATASET = {"ml-100k": 0.2}  # a copy without u1 gets a test part of the size of u1's
+TEST_POSITIVES_PER_USER = 10  # held out of implicit feedback
+IMPLICIT_SUFFIX = "-had"  # names a rated dataset that is read as implicit feedback
 
 
 @dataclass(frozen=True)
-class Cut:
-    """Who is a key user: whoever has `threshold` training rows, or each with chance `gamma`."""
+class KeyUserRule:
+    """The rule that makes a user a key user.
 
-    threshold: int | None = None  # None: the data set's own
+    Parameters
+    ----------
+    threshold : int, optional
+        Training rows of a key user (the paper's δ); that of the dataset by default.
+    gamma : float, optional
+        Probability with which each user is a key user; replaces the threshold.
+    """
+
+    threshold: int | None = None
     gamma: float | None = None
 
-    def label(self, threshold: int) -> str:
+    def label(self, default_threshold: int) -> str:
+        """Return the rule as it is written in the name of a split."""
         if self.gamma is not None:
             return f"gamma={self.gamma:g}"
-        return f"delta={threshold if self.threshold is None else self.threshold}"
+        return f"delta={default_threshold if self.threshold is None else self.threshold}"
 
 
 def open_dataset(
@@ -44,22 +59,41 @@ def open_dataset(
     implicit: bool | None = None,
     progress: bool = True,
 ) -> Dataset:
-    """A dataset of the table by its name, or a person's own file, with a test file or without.
-    `implicit` takes who had what of either, and leaves the ratings."""
-    if source in SOURCES:
-        if test or columns:
-            raise DataError(f"{source} has its own split and columns; give a file to bring yours")
-        if implicit is False and SOURCES[source].implicit:
-            raise DataError(f"{source} has no ratings; leave out --no-implicit")
-        found = load(source, progress=progress)
-        return _had(found) if implicit and not SOURCES[source].implicit else found
+    """Open a public dataset by name, or a file of interactions.
+
+    Parameters
+    ----------
+    source : str
+        A name of the dataset catalogue, or the path of a file.
+    test : str, optional
+        The path of a file of test rows, for a file.
+    columns : mapping, optional
+        Our column names -> the names in the file.
+    implicit : bool, optional
+        True: ignore ratings. False: require ratings. None: as the data are.
+    progress : bool
+        Whether to show the progress of a download.
+
+    Returns
+    -------
+    Dataset
+
+    Raises
+    ------
+    DataError
+        If there is no such dataset or file, or an option does not fit it.
+    """
+    if source in DATASET_SOURCES:
+        return _open_public_dataset(source, bool(test or columns), implicit, progress)
     if not Path(source).suffix and not Path(source).exists():
-        raise DataError(f"{unknown('dataset', source, SOURCES)}; or give the path of a file")
+        message = unknown_name_message("dataset", source, DATASET_SOURCES)
+        raise DataError(f"{message}; or give the path of a file")
     if test is None:
         table = read_interactions(source, columns=columns, implicit=implicit)
-        return Dataset(source, table, None, None, {}, _threshold(table.implicit))
-    train, held = read_split(source, test, columns=columns, implicit=implicit)
-    return Dataset(source, train.plus(held), train, held, {}, _threshold(train.implicit))
+        return Dataset(source, table, None, None, {}, _default_threshold(table.implicit))
+    train, test_rows = read_train_test(source, test, columns=columns, implicit=implicit)
+    threshold = _default_threshold(train.implicit)
+    return Dataset(source, train.concat(test_rows), train, test_rows, {}, threshold)
 
 
 def standard_split(
@@ -70,54 +104,90 @@ def standard_split(
     key_users: str | int = "threshold",
     gamma: float | None = None,
 ) -> tuple[Split, str]:
-    """The split everybody is measured on, and its name.
+    """Split a dataset as every evaluation does, and name the split.
 
-    The official one where there is one. Otherwise a random share of the ratings or, without
-    ratings, ten random positives of each user. Key users have `threshold` training rows;
-    `key_users` takes fewer of them, and the others are then met as newcomers. With `gamma`, each
-    user is a key user with that probability.
+    Test rows: the official ones where the dataset has them. Otherwise a random share of the ratings
+    or, for implicit feedback, `TEST_POSITIVES_PER_USER` random positives of each user.
+
+    Parameters
+    ----------
+    dataset : Dataset
+    seed : int
+        Seed of the split.
+    threshold : int, optional
+        Training rows of a key user; that of the dataset by default.
+    key_users : str or int
+        How many of the users above the threshold are key users, as in `split_by_key_users`; the
+        others are treated as new users.
+    gamma : float, optional
+        Probability with which each user is a key user; replaces threshold and `key_users`.
+
+    Returns
+    -------
+    split : Split
+    name : str
+        Such as "random-10%-seed0, delta=30".
     """
     table, rng = dataset.interactions, np.random.default_rng(seed)
-    official = dataset.train is not None and dataset.test is not None
-    how = _how(dataset.name, table.implicit, official, seed)
+    is_official = dataset.train is not None and dataset.test is not None
     if dataset.train is not None and dataset.test is not None:
         train, test = dataset.train, dataset.test
     elif table.implicit:
-        train, test = last_n(table, POSITIVES, rng)
+        train, test = hold_out_last_rows(table, TEST_POSITIVES_PER_USER, rng)
     else:
-        train, test = hold_out(table, SHARES.get(dataset.name, SHARE), rng)
-    name = f"{how}, {Cut(threshold, gamma).label(dataset.threshold)}"
+        train, test = hold_out_rows(table, TEST_SHARE_BY_DATASET.get(dataset.name, TEST_SHARE), rng)
+    holdout = _holdout_label(dataset.name, table.implicit, is_official, seed)
+    name = f"{holdout}, {KeyUserRule(threshold, gamma).label(dataset.key_threshold)}"
     if gamma is not None:
-        return at_random(train, test, gamma, stream(seed, "key users")), name
-    delta = dataset.threshold if threshold is None else threshold
-    split = among(train, test, delta, key_users, seed)
+        return split_at_random(train, test, gamma, random_stream(seed, "key users")), name
+    delta = dataset.key_threshold if threshold is None else threshold
+    split = split_by_key_users(train, test, delta, key_users, seed)
     return split, name if key_users == "threshold" else f"{name}, key_users={key_users}"
 
 
-def _had(dataset: Dataset) -> Dataset:
-    whole, train, test = (
-        None if x is None else x.had() for x in (dataset.interactions, dataset.train, dataset.test)
+def split_name(source: DatasetSource, key_user_rule: KeyUserRule) -> str:
+    """Return the name that `standard_split` gives with seed 0, without reading the dataset."""
+    is_official = bool(source.expected_counts[0].train)
+    holdout = _holdout_label(source.name, source.implicit, is_official, 0)
+    return f"{holdout}, {key_user_rule.label(source.key_threshold)}"
+
+
+def _open_public_dataset(
+    name: str, has_file_options: bool, implicit: bool | None, progress: bool
+) -> Dataset:
+    """Load a dataset of the catalogue, as implicit feedback if asked for."""
+    has_ratings = not DATASET_SOURCES[name].implicit
+    if has_file_options:
+        raise DataError(
+            f"{name} has its own split and columns; give the path of a file to choose yours"
+        )
+    if implicit is False and not has_ratings:
+        raise DataError(f"{name} has no ratings; leave out --no-implicit")
+    dataset = load_dataset(name, progress=progress)
+    return _as_implicit(dataset) if implicit and has_ratings else dataset
+
+
+def _as_implicit(dataset: Dataset) -> Dataset:
+    """Drop the ratings of a dataset and mark its name."""
+    return replace(
+        dataset,
+        name=dataset.name + IMPLICIT_SUFFIX,
+        interactions=dataset.interactions.as_implicit(),
+        train=None if dataset.train is None else dataset.train.as_implicit(),
+        test=None if dataset.test is None else dataset.test.as_implicit(),
     )
-    assert whole is not None
-    name = dataset.name + HAD
-    return replace(dataset, name=name, interactions=whole, train=train, test=test)
 
 
-def split_name(source: Source, cut: Cut) -> str:
-    """The name that `standard_split` gives, known without the data (of its first edition)."""
-    how = _how(source.name, source.implicit, bool(source.counts[0].train), 0)
-    return f"{how}, {cut.label(source.threshold)}"
-
-
-def _how(name: str, implicit: bool, official: bool, seed: int) -> str:
-    if official:
-        name = name.removesuffix(HAD)
-        return {"ml-100k": "u1"}.get(name, "official" if name in SOURCES else "given")
+def _holdout_label(name: str, implicit: bool, is_official: bool, seed: int) -> str:
+    """Return how test rows were chosen, as it is written in the name of a split."""
+    if is_official:
+        name = name.removesuffix(IMPLICIT_SUFFIX)
+        return {"ml-100k": "u1"}.get(name, "official" if name in DATASET_SOURCES else "given")
     if implicit:
-        return f"random-{POSITIVES}-per-user-seed{seed}"
-    return f"random-{SHARES.get(name, SHARE):.0%}-seed{seed}"
+        return f"random-{TEST_POSITIVES_PER_USER}-per-user-seed{seed}"
+    return f"random-{TEST_SHARE_BY_DATASET.get(name, TEST_SHARE):.0%}-seed{seed}"
 
 
-def _threshold(implicit: bool) -> int:
-    """The paper's δ."""
+def _default_threshold(implicit: bool) -> int:
+    """Return the paper's δ."""
     return 20 if implicit else 30

@@ -1,23 +1,51 @@
-"""One number of one system, with all that is needed to read it: a row of results."""
+"""Result rows: one number of one system, with everything that is needed to read it."""
 
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from idcf.errors import ConfigError
+from idcf.files import check_writable, write_text
 
-LOWER = frozenset({"rmse", "mae", "nll"})  # metrics of which less is better
-NOMINAL = {"cover90": 0.9}  # and those that should meet a number
-FLOORS = ("random", "item-mean", "popularity")  # printed first, whatever was asked for
+LOWER_IS_BETTER = frozenset({"rmse", "mae", "nll"})  # metrics; of the others, higher is better
+NOMINAL_VALUES = {"cover90": 0.9}  # metrics that should be close to a value
+TRIVIAL_BASELINES = ("random", "item-mean", "popularity")  # in every evaluation, printed first
 
 
 @dataclass(frozen=True)
-class Row:
-    """`low`..`high` is the 95 % interval over users; `seconds` is what training took."""
+class RunKey:
+    """The identity of one training run."""
+
+    dataset: str
+    split: str
+    model: str
+    preset: str
+    seed: int
+
+
+@dataclass(frozen=True)
+class ResultRow:
+    """One metric of one run over one group of users.
+
+    Parameters
+    ----------
+    dataset, split, model, preset : str
+        What was trained, on what.
+    users : str
+        The group of users, one of `groups.USER_GROUPS`.
+    metric : str
+        The name of the metric, one of `measure.metric_names`.
+    value, low, high : float
+        The metric and its 95 % interval over users.
+    n_users, n_ratings : int
+        Users and test rows that the metric averages.
+    seed : int
+        The seed of the training run.
+    seconds : float
+        Wall-clock time of the training run.
+    """
 
     dataset: str
     split: str
@@ -34,21 +62,7 @@ class Row:
     seconds: float
 
 
-def write_json(rows: Iterable[Row], path: Path) -> None:
-    """A JSON list, whole or not at all."""
+def write_json(rows: Iterable[ResultRow], path: Path) -> None:
+    """Write rows atomically as a JSON list of objects."""
     check_writable(path)
-    fresh = path.with_name(f"{path.name}.{os.getpid()}.part")
-    fresh.write_text(json.dumps([asdict(row) for row in rows], indent=1) + "\n", encoding="utf-8")
-    fresh.replace(path)
-
-
-def check_writable(path: Path) -> None:
-    """Say now, not after an hour of training, that a file cannot be written."""
-    if path.is_dir():
-        raise ConfigError(f"{path} is a folder; give the name of a file in it")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigError(f"{path} cannot be written ({error.strerror}); choose another") from None
-    if not os.access(path.parent, os.W_OK):
-        raise ConfigError(f"{path.parent} is not writable; choose another place for {path.name}")
+    write_text(path, json.dumps([asdict(row) for row in rows], indent=1) + "\n")

@@ -1,211 +1,302 @@
-"""Train systems on one split and measure each on the groups of users that were asked for."""
+"""Train models on one split and measure each of them on groups of users."""
 
 from __future__ import annotations
 
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from idcf.config import addressed
+from idcf.config import split_option_key
 from idcf.data.datasets.catalog import Dataset
 from idcf.data.interactions import Ints
 from idcf.data.split import Split
-from idcf.errors import ConfigError, DataError, unknown
+from idcf.errors import ConfigError, DataError, unknown_name_message
 from idcf.evaluation import parallel
-from idcf.evaluation.groups import GROUPS, PROBE_ROWS
-from idcf.evaluation.measure import Exam, Measured, Part, chance, measure
+from idcf.evaluation.groups import PROBE_ROWS, USER_GROUPS
+from idcf.evaluation.measure import (
+    EvaluationSet,
+    MetricResult,
+    ModelAssignment,
+    compute_metrics,
+    expected_random_metrics,
+)
 from idcf.evaluation.protocol import standard_split
-from idcf.evaluation.results import FLOORS, Row
-from idcf.metrics import PerUser
+from idcf.evaluation.results import TRIVIAL_BASELINES, ResultRow, RunKey
+from idcf.metrics import PerUserMetric
 from idcf.models.registry import all_models, configure, model_entry, resolve_model
-from idcf.training.distributed import LOCAL, Runtime
-from idcf.training.presets import stages
-from idcf.training.train import Job, QueryUsers, Trained, train
+from idcf.training.distributed import LOCAL_RUNTIME, Runtime
+from idcf.training.presets import stage_configs
+from idcf.training.train import QueryUserMode, TrainingJob, TrainingResult, train
 
-Keep = Callable[[str, str, int, Trained], None]  # model, users, seed
+# (model, query-user mode, seed, result) -> None
+TrainedCallback = Callable[[str, str, int, TrainingResult], None]
 
 
 @dataclass(frozen=True)
-class Plan:
-    """What is to be compared, checked: a name that does not exist is found before any training."""
+class EvaluationPlan:
+    """The models and groups of users to compare, validated before any training.
+
+    Parameters
+    ----------
+    dataset : Dataset
+    models : sequence of str
+        Names of the registry.
+    groups : sequence of str
+        Names of `groups.USER_GROUPS`.
+    n_seeds : int
+        Training runs of each model, with seeds 0..n_seeds-1.
+    preset : str
+        The preset that the options of every model start from.
+    options : mapping
+        Options of every model (`heads`) or of one model (`idcf-nn.heads`).
+
+    Raises
+    ------
+    ConfigError
+        If a name does not exist, an option has a wrong type, or nothing is left to compare.
+    """
 
     dataset: Dataset
     models: Sequence[str]
-    users: Sequence[str] = ("new",)
-    seeds: int = 1
+    groups: Sequence[str] = ("new",)
+    n_seeds: int = 1
     preset: str = "clean"
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         implicit = self.dataset.interactions.implicit
-        if not self.models or not self.users:
+        if not self.models or not self.groups:
             raise ConfigError("nothing to compare: name at least one model and one group of users")
-        if self.seeds < 1:
-            raise ConfigError(f"seeds is {self.seeds}: give at least 1")
-        for group in self.users:
-            if group not in GROUPS:
-                raise ConfigError(unknown("group of users", group, GROUPS))
+        if self.n_seeds < 1:
+            raise ConfigError(f"the number of seeds is {self.n_seeds}: give at least 1")
+        for group in self.groups:
+            if group not in USER_GROUPS:
+                raise ConfigError(unknown_name_message("group of users", group, USER_GROUPS))
         for name in self.models:
             options = self.options_of(name)
             name = resolve_model(name, implicit)
-            where = {"preset": self.preset, "dataset": self.dataset.name}
-            for group in self.users:
-                for stage, chosen in stages(name, options, **where, users=GROUPS[group]).items():
-                    configure(stage, chosen.options)
+            for group in self.groups:
+                stages = stage_configs(
+                    name,
+                    options,
+                    preset=self.preset,
+                    dataset=self.dataset.name,
+                    query_user_mode=USER_GROUPS[group],
+                )
+                for stage, stage_config in stages.items():
+                    configure(stage, stage_config.options)
 
-    def names(self) -> list[str]:
-        """The floors that this data allows, then the models asked for, each once."""
+    def model_names(self) -> list[str]:
+        """Return the trivial baselines that this dataset allows, then the models, each once."""
         implicit = self.dataset.interactions.implicit
-        floors = [
-            n
-            for n in FLOORS
-            if n in all_models() and not (implicit and model_entry(n).ratings_only)
+        baselines = [
+            name
+            for name in TRIVIAL_BASELINES
+            if name in all_models() and not (implicit and model_entry(name).ratings_only)
         ]
-        return list(dict.fromkeys([*floors, *self.models]))
+        return list(dict.fromkeys([*baselines, *self.models]))
 
-    def options_of(self, name: str) -> dict[str, Any]:
-        """`heads=2` is for every model asked for, `idcf-nn.heads=2` for one of them."""
-        found = {}
+    def options_of(self, model: str) -> dict[str, Any]:
+        """Return the options of one model: `heads=2` is for all, `idcf-nn.heads=2` for one."""
+        model_options = {}
         for key, value in self.options.items():
-            whose, option = addressed(key, all_models())
-            if whose and whose not in self.models:
-                raise ConfigError(f"option {key!r} is for {whose!r}, which is not among the models")
-            if name in self.models and whose in ("", name):
-                found[option] = value
-        return found
+            target, option = split_option_key(key, all_models())
+            if target and target not in self.models:
+                raise ConfigError(
+                    f"option {key!r} is for {target!r}, which is not among the models"
+                )
+            if model in self.models and target in ("", model):
+                model_options[option] = value
+        return model_options
 
 
 def evaluate(
-    plan: Plan,
+    plan: EvaluationPlan,
     *,
     split: tuple[Split, str] | None = None,
-    runtime: Runtime = LOCAL,
-    jobs: int = 1,
+    runtime: Runtime = LOCAL_RUNTIME,
+    n_jobs: int = 1,
     progress: bool = False,
-    keep: Keep | None = None,
-) -> list[Row]:
-    """Rows of every model, group and seed, floors first. `jobs` systems are trained at a time;
-    `keep` is shown each of them."""
-    data, preset = plan.dataset, plan.preset
-    chosen, name = split or standard_split(data)
-    exams = exams_of(chosen, plan.users)
-    blank = Row(data.name, name, "", preset, "", "", 0, 0, 0, 0, 0, 0, 0)
-    rows: list[Row] = []
-    for group, exam in exams.items():
-        for seed, found in enumerate([chance(exam)] * plan.seeds):
-            rows += _rows(replace(blank, model="random", users=group, seed=seed), found)
-    job = Job(chosen, preset=preset, dataset=data.name, runtime=runtime)
-    job = replace(job, progress=progress and jobs == 1)  # bars of several processes would mix
-    steps = list(_steps(plan, exams))
+    on_trained: TrainedCallback | None = None,
+) -> list[ResultRow]:
+    """Train and measure every model of a plan.
+
+    Parameters
+    ----------
+    plan : EvaluationPlan
+    split : (Split, str), optional
+        The split and its name; `standard_split` of the dataset by default.
+    runtime : Runtime
+        The device to train on.
+    n_jobs : int
+        Models that are trained at the same time, each in a process of its own.
+    progress : bool
+        Whether to show progress bars.
+    on_trained : callable, optional
+        Called with (model, query-user mode, seed, result) for every training run, in order.
+
+    Returns
+    -------
+    list of ResultRow
+        Every model, group of users, seed and metric; trivial baselines first.
+    """
+    chosen_split, split_name = split or standard_split(plan.dataset)
+    evaluation_sets = make_evaluation_sets(chosen_split, plan.groups)
+
+    def run_key(model: str, seed: int) -> RunKey:
+        return RunKey(plan.dataset.name, split_name, model, plan.preset, seed)
+
+    rows: list[ResultRow] = []
+    for group, evaluation_set in evaluation_sets.items():
+        expected = expected_random_metrics(evaluation_set)
+        for seed in range(plan.n_seeds):
+            rows += _make_result_rows(run_key("random", seed), group, 0, expected)
+    job = TrainingJob(chosen_split, preset=plan.preset, dataset=plan.dataset.name, runtime=runtime)
+    job = replace(job, progress=progress and n_jobs == 1)  # bars of several processes would mix
+    runs = list(_planned_runs(plan, evaluation_sets))
     tasks = {
-        f"{model}, {who} users, seed {seed}": (
-            replace(blank, model=model, seed=seed),
-            replace(job, users=who, seed=seed),
+        f"{model}, {mode} users, seed {seed}": (
+            run_key(model, seed),
+            replace(job, query_user_mode=mode, seed=seed),
             plan.options_of(model),
-            {group: exam for group, exam in exams.items() if GROUPS[group] == who},
-            keep is not None,
+            {group: x for group, x in evaluation_sets.items() if USER_GROUPS[group] == mode},
+            on_trained is not None,
         )
-        for model, who, seed in steps
+        for model, mode, seed in runs
     }
-    done = parallel.each(examine, tasks, jobs=jobs, progress=progress)
-    for (model, who, seed), examined in zip(steps, done, strict=True):
-        rows += examined.rows
-        if keep and examined.trained:
-            keep(model, who, seed, examined.trained)
+    results = parallel.run_all(train_and_evaluate, tasks, n_jobs=n_jobs, progress=progress)
+    for (model, mode, seed), result in zip(runs, results, strict=True):
+        rows += result.rows
+        if on_trained and result.trained:
+            on_trained(model, mode, seed, result.trained)
     return rows
 
 
-class Examined(NamedTuple):
-    """What came out of one training."""
+class RunResult(NamedTuple):
+    """What one training run gave."""
 
-    rows: list[Row]
-    each: Mapping[tuple[str, str], PerUser]  # by group and metric
-    trained: Trained | None
+    rows: list[ResultRow]
+    per_user: Mapping[tuple[str, str], PerUserMetric]  # by group and metric
+    trained: TrainingResult | None  # None unless `return_trained`
 
 
-def examine(
-    stamp: Row,
-    job: Job,
+def train_and_evaluate(
+    run_key: RunKey,
+    job: TrainingJob,
     options: Mapping[str, Any],
-    exams: Mapping[str, Exam],
-    keep: bool = False,
-    lists: bool = True,
-) -> Examined:
-    """Train one system and put it through its exams. `random` is chance itself; the model comes
-    back only if it is to be kept, as the way may lead from another process."""
-    began, trained = time.perf_counter(), None
-    if stamp.model != "random":
-        trained = train(stamp.model, job, options=options)
-        stamp = replace(stamp, seconds=time.perf_counter() - began)
-    rows: list[Row] = []
-    each: dict[tuple[str, str], PerUser] = {}
-    for group, exam in exams.items():
-        parts = trained and _parts(trained, job.split)
-        found = measure(exam, parts, lists=lists) if parts else chance(exam)
-        rows += _rows(replace(stamp, users=group), found)
-        each |= {(group, metric): m.each for metric, m in found.items() if m.each is not None}
-    return Examined(rows, each, trained if keep else None)
+    evaluation_sets: Mapping[str, EvaluationSet],
+    return_trained: bool = False,
+    rank_catalog: bool = True,
+) -> RunResult:
+    """Train one model and measure it on groups of users.
+
+    Parameters
+    ----------
+    run_key : RunKey
+        The identity of the run. The model "random" is not trained: its metrics are expectations.
+    job : TrainingJob
+        The split, preset, seed and device.
+    options : mapping
+        Options of the model, over those of the preset.
+    evaluation_sets : mapping of str to EvaluationSet
+        By group of users.
+    return_trained : bool
+        Whether to return the model, which may have to be sent from another process.
+    rank_catalog : bool
+        Whether to compute the metrics that rank the whole catalogue.
+
+    Returns
+    -------
+    RunResult
+    """
+    seconds: float = 0
+    trained = None
+    if run_key.model != "random":
+        began = time.perf_counter()
+        trained = train(run_key.model, job, options=options)
+        seconds = time.perf_counter() - began
+    rows: list[ResultRow] = []
+    per_user: dict[tuple[str, str], PerUserMetric] = {}
+    for group, evaluation_set in evaluation_sets.items():
+        if trained is None:
+            results = expected_random_metrics(evaluation_set)
+        else:
+            assignments = _assign_models(trained, job.split)
+            results = compute_metrics(evaluation_set, assignments, rank_catalog=rank_catalog)
+        rows += _make_result_rows(run_key, group, seconds, results)
+        for metric, result in results.items():
+            if result.per_user is not None:
+                per_user[group, metric] = result.per_user
+    return RunResult(rows, per_user, trained if return_trained else None)
 
 
-def exams_of(split: Split, groups: Iterable[str]) -> dict[str, Exam]:
-    """An examination for each group of users."""
-    return {group: Exam.of(split, _asked(split, group)) for group in dict.fromkeys(groups)}
+def make_evaluation_sets(split: Split, groups: Iterable[str]) -> dict[str, EvaluationSet]:
+    """Return the evaluation set of each group of users."""
+    return {
+        group: EvaluationSet.from_split(split, _users_in_group(split, group))
+        for group in dict.fromkeys(groups)
+    }
 
 
-def _steps(plan: Plan, groups: Iterable[str]) -> Iterable[tuple[str, QueryUsers, int]]:
-    """Every training that is needed: `few-shot` and `all` share theirs."""
-    for name in plan.names():
-        for who in dict.fromkeys(GROUPS[group] for group in groups):
-            if who == "new" and not inductive(name):
-                _note(f"{name} knows only the users it was trained on: no rows for new users")
+def _planned_runs(
+    plan: EvaluationPlan, groups: Iterable[str]
+) -> Iterable[tuple[str, QueryUserMode, int]]:
+    """Yield (model, query-user mode, seed) of every training run; groups of one mode share it."""
+    modes = dict.fromkeys(USER_GROUPS[group] for group in groups)
+    for name in plan.model_names():
+        for mode in modes:
+            if mode == "new" and not model_entry(name).inductive:
+                _print_note(f"{name} knows only the users it was trained on: no rows for new users")
                 continue
-            for seed in range(plan.seeds):
-                yield name, who, seed
+            for seed in range(plan.n_seeds):
+                yield name, mode, seed
 
 
-def _asked(split: Split, group: str) -> Ints:
+def _users_in_group(split: Split, group: str) -> Ints:
+    """Return the users of a group, with or without test rows."""
     if group == "all":
         return np.arange(len(split.test.users))
     if not group.startswith("probe"):
         return split.query_users
-    light = np.flatnonzero(split.train.counts() < PROBE_ROWS)
-    if group == "probe-new" and not np.isin(light, split.query_users).all():
+    light_users = np.flatnonzero(split.train.user_counts() < PROBE_ROWS)
+    if group == "probe-new" and not np.isin(light_users, split.query_users).all():
         raise DataError(
-            f"some users with fewer than {PROBE_ROWS} training rows are key users here, so they "
-            "are not new; ask for the group 'probe'"
+            f"some users with fewer than {PROBE_ROWS} training rows are key users of this split, "
+            "so they are not new; ask for the group 'probe'"
         )
-    return light
+    return light_users
 
 
-def inductive(name: str) -> bool:
-    """Does this row answer for people it was not trained on?"""
-    return bool(getattr(model_entry(name).model_class, "inductive", True))
-
-
-def _parts(trained: Trained, split: Split) -> list[Part]:
-    """Key users have a row of their own in the backbone; everybody else is for the model."""
-    return [Part(trained.known, split.key_users), Part(trained.model, split.query_users)]
-
-
-def _rows(stamp: Row, found: Mapping[str, Measured]) -> list[Row]:
+def _assign_models(trained: TrainingResult, split: Split) -> list[ModelAssignment]:
+    """Assign key users to the model that has parameters for them, the others to the model."""
     return [
-        replace(
-            stamp,
-            metric=metric,
-            value=m.interval.value,
-            low=m.interval.low,
-            high=m.interval.high,
-            n_users=m.n_users,
-            n_ratings=m.n_ratings,
-        )
-        for metric, m in found.items()
-        if m.n_users
+        ModelAssignment(trained.key_user_model, split.key_users),
+        ModelAssignment(trained.model, split.query_users),
     ]
 
 
-def _note(text: str) -> None:
+def _make_result_rows(
+    run_key: RunKey, group: str, seconds: float, metric_results: Mapping[str, MetricResult]
+) -> list[ResultRow]:
+    """Return a row for each metric that has users."""
+    return [
+        ResultRow(
+            **asdict(run_key),
+            users=group,
+            metric=metric,
+            **result.interval._asdict(),
+            n_users=result.n_users,
+            n_ratings=result.n_ratings,
+            seconds=seconds,
+        )
+        for metric, result in metric_results.items()
+        if result.n_users
+    ]
+
+
+def _print_note(text: str) -> None:
     print(f"note: {text}", file=sys.stderr)

@@ -1,6 +1,6 @@
-"""Rows of results as a table that people read: models down, metrics across, floors first.
+"""Result rows as tables of text: models down, metrics across, trivial baselines first.
 
-A cell is the mean over seeds with its 95 % interval; the paper's number stands beside it.
+A cell is the mean over seeds with its 95 % interval; a published number may stand beside it.
 """
 
 from __future__ import annotations
@@ -9,15 +9,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from idcf.evaluation.groups import DESCRIPTIONS
-from idcf.evaluation.results import FLOORS, LOWER, NOMINAL, Row
+from idcf.evaluation.groups import GROUP_DESCRIPTIONS
+from idcf.evaluation.results import LOWER_IS_BETTER, NOMINAL_VALUES, TRIVIAL_BASELINES, ResultRow
 from idcf.metrics import Interval, mean_of_seeds
 
-_BEST = "*"
+_BEST_MARK = "*"
 
 
-class Cell(NamedTuple):
-    """What a published number is about."""
+class CellKey(NamedTuple):
+    """The cell of a table that a published number belongs to."""
 
     dataset: str
     users: str
@@ -26,173 +26,196 @@ class Cell(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Reference:
-    """Published numbers to print beside ours."""
+class ReferenceNumbers:
+    """Published numbers to print beside the measured ones.
 
-    numbers: Mapping[Cell, float] = field(default_factory=dict)
+    Parameters
+    ----------
+    numbers : mapping of CellKey to float
+    same_split : callable
+        (dataset, split name) -> whether the published numbers are for that split.
+    """
+
+    numbers: Mapping[CellKey, float] = field(default_factory=dict)
     same_split: Callable[[str, str], bool] = lambda dataset, split: False
 
-    def systems(self, dataset: str, users: str, metric: str) -> dict[str, float]:
+    def numbers_by_model(self, dataset: str, users: str, metric: str) -> dict[str, float]:
         """Return model -> published number, for one column of a table."""
-        column = (dataset, users, metric)
-        return {c.model: x for c, x in self.numbers.items() if c[:3] == column}
+        return {
+            cell.model: number
+            for cell, number in self.numbers.items()
+            if (cell.dataset, cell.users, cell.metric) == (dataset, users, metric)
+        }
 
 
 @dataclass(frozen=True)
-class Table:
-    """One group of users of one dataset; cells are text."""
+class ResultTable:
+    """The results of one group of users of one dataset; every cell is text."""
 
     title: str
     notes: tuple[str, ...]
     header: tuple[str, ...]
-    floors: tuple[tuple[str, ...], ...]
-    body: tuple[tuple[str, ...], ...]
+    baseline_lines: tuple[tuple[str, ...], ...]  # trivial baselines
+    model_lines: tuple[tuple[str, ...], ...]
 
 
-def tables(rows: Sequence[Row], reference: Reference | None = None) -> list[Table]:
-    """A table for each dataset, split, preset and group of users, in the order they came."""
-    keys = dict.fromkeys((r.dataset, r.split, r.preset, r.users) for r in rows)
-    return [
-        _table(
-            [r for r in rows if (r.dataset, r.split, r.preset, r.users) == key],
-            reference or Reference(),
-        )
-        for key in keys
-    ]
+def make_tables(
+    rows: Sequence[ResultRow], reference: ReferenceNumbers | None = None
+) -> list[ResultTable]:
+    """Make a table for each dataset, split, preset and group of users, in the order of the rows.
+
+    Parameters
+    ----------
+    rows : sequence of ResultRow
+    reference : ReferenceNumbers, optional
+        Published numbers to print beside the measured ones.
+
+    Returns
+    -------
+    list of ResultTable
+    """
+    rows_by_table: dict[tuple[str, str, str, str], list[ResultRow]] = {}
+    for row in rows:
+        key = (row.dataset, row.split, row.preset, row.users)
+        rows_by_table.setdefault(key, []).append(row)
+    return [_make_table(x, reference or ReferenceNumbers()) for x in rows_by_table.values()]
 
 
-def text(rows: Sequence[Row], reference: Reference | None = None) -> str:
-    """For a terminal: columns aligned."""
-    return "\n\n".join(_text(table) for table in tables(rows, reference))
+def format_text(rows: Sequence[ResultRow], reference: ReferenceNumbers | None = None) -> str:
+    """Format the tables of `make_tables` for a terminal, columns aligned."""
+    return "\n\n".join(_format_text_table(table) for table in make_tables(rows, reference))
 
 
-def markdown(rows: Sequence[Row], reference: Reference | None = None) -> str:
-    return "\n\n".join(_markdown(table) for table in tables(rows, reference))
+def format_markdown(rows: Sequence[ResultRow], reference: ReferenceNumbers | None = None) -> str:
+    """Format the tables of `make_tables` as Markdown; the best values are bold."""
+    return "\n\n".join(_format_markdown_table(table) for table in make_tables(rows, reference))
 
 
-def intervals(rows: Iterable[Row]) -> dict[tuple[str, str], Interval]:
-    """(model, metric) -> the mean over seeds, of rows of one group of users."""
-    found: dict[tuple[str, str], list[Interval]] = {}
-    for r in rows:
-        found.setdefault((r.model, r.metric), []).append(Interval(r.value, r.low, r.high))
-    return {key: over_seeds(values) for key, values in found.items()}
+def intervals_by_cell(rows: Iterable[ResultRow]) -> dict[tuple[str, str], Interval]:
+    """Return (model, metric) -> mean over seeds, for the rows of one group of users."""
+    intervals: dict[tuple[str, str], list[Interval]] = {}
+    for row in rows:
+        interval = Interval(row.value, row.low, row.high)
+        intervals.setdefault((row.model, row.metric), []).append(interval)
+    return {cell: mean_of_seeds(of_seeds) for cell, of_seeds in intervals.items()}
 
 
-def over_seeds(seeds: Sequence[Interval]) -> Interval:
-    """Two seeds say too little of their spread: then the interval is that of the users."""
-    if len(seeds) != 2:
-        return mean_of_seeds(seeds)
-    return Interval(*(sum(column) / 2 for column in zip(*seeds, strict=True)))
+def best_value(metric: str, values: Iterable[float]) -> float:
+    """Return the best of the values: the lowest, the highest, or the closest to nominal."""
+    if metric in NOMINAL_VALUES:
+        return min(values, key=lambda value: abs(value - NOMINAL_VALUES[metric]))
+    return min(values) if metric in LOWER_IS_BETTER else max(values)
 
 
-def better(metric: str) -> Callable[[Iterable[float]], float]:
-    if metric in NOMINAL:
-        return lambda values: min(values, key=lambda x: abs(x - NOMINAL[metric]))
-    return min if metric in LOWER else max
+def direction_arrow(metric: str) -> str:
+    """Return ↓ or ↑ for the direction in which a metric is better, or → and the nominal value."""
+    if metric in NOMINAL_VALUES:
+        return f"→ {NOMINAL_VALUES[metric]:g}"
+    return "↓" if metric in LOWER_IS_BETTER else "↑"
 
 
-def arrow(metric: str) -> str:
-    return f"→ {NOMINAL[metric]:g}" if metric in NOMINAL else "↓" if metric in LOWER else "↑"
-
-
-def _table(rows: Sequence[Row], reference: Reference) -> Table:
-    first, cells = rows[0], intervals(rows)
-    metrics = sorted({r.metric for r in rows}, key=[*dict.fromkeys(_order(rows))].index)
-    models = list(dict.fromkeys(r.model for r in rows))
-    best = {
-        m: better(m)([cells[x, m].value for x in models if x != "random" and (x, m) in cells])
-        for m in metrics
-    }
-    digits = {m: 3 if best[m] >= 0.1 else 4 for m in metrics}
-    beside = [m for m in metrics if reference.systems(first.dataset, first.users, m)]
-    header = ["model"]
-    for m in metrics:
-        header += [f"{m} {arrow(m)}", *(["paper"] if m in beside else [])]
-
-    def line(model: str) -> tuple[str, ...]:
-        out = [model]
-        for m in metrics:
-            found = cells.get((model, m))
-            mark = _BEST if found and found.value == best[m] and model != "random" else ""
-            out.append(f"{cell(found, digits[m])}{mark}" if found else "-")
-            if m in beside:
-                there = reference.numbers.get(Cell(first.dataset, first.users, m, model))
-                out.append("" if there is None else f"{there:.3f}")
-        return tuple(out)
-
-    return Table(
-        f"{first.dataset}: {DESCRIPTIONS.get(first.users, first.users)}",
-        (*_notes(rows), *_others(first, beside, models, reference)),
-        tuple(header),
-        tuple(line(m) for m in models if m in FLOORS),
-        tuple(line(m) for m in models if m not in FLOORS),
-    )
-
-
-def cell(found: Interval, digits: int = 3) -> str:
-    value, low, high = (f"{x:.{digits}f}" for x in found)
+def format_interval(interval: Interval, digits: int = 3) -> str:
+    """Format an interval as `value [low, high]`."""
+    value, low, high = (f"{x:.{digits}f}" for x in interval)
     return f"{value} [{low}, {high}]"
 
 
-def _order(rows: Sequence[Row]) -> list[str]:
-    """Metrics as a system that has them all lists them."""
-    lists: dict[tuple[str, int], list[str]] = {}
-    for r in rows:
-        lists.setdefault((r.model, r.seed), []).append(r.metric)
-    return [m for each in sorted(lists.values(), key=len, reverse=True) for m in each]
+def format_markdown_grid(header: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
+    """Format a Markdown table; a cell that ends in a star is bold."""
+    rule = f"|{'|'.join(['---'] * len(header))}|"
+    head, *body = (f"| {' | '.join(_bold(x) for x in line)} |" for line in (header, *lines))
+    return "\n".join([head, rule, *body])
 
 
-def _notes(rows: Sequence[Row]) -> list[str]:
-    first, seeds = rows[0], len({r.seed for r in rows})
-    n_users, n_ratings = (max(getattr(r, x) for r in rows) for x in ("n_users", "n_ratings"))
-    mean = f"mean of {seeds} seeds" if seeds > 1 else "one seed"
-    over = "users and seeds" if seeds > 2 else "users"
-    return [
-        f"split {first.split}; preset {first.preset}; {n_users:,} users, {n_ratings:,} test rows; "
-        f"{mean}, [95 % interval over {over}]; {_BEST} best in its column"
-    ]
-
-
-def _others(
-    first: Row, metrics: Sequence[str], models: Sequence[str], reference: Reference
-) -> list[str]:
-    """The paper's systems that are not among ours, and a warning where it must not be compared."""
-    out = []
-    if metrics and not reference.same_split(first.dataset, first.split):
-        out.append("the paper's numbers are for another split than this one")
+def _make_table(rows: Sequence[ResultRow], reference: ReferenceNumbers) -> ResultTable:
+    """Make the table of one group of users from its rows."""
+    first, cells, metrics = rows[0], intervals_by_cell(rows), _ordered_metrics(rows)
+    models = list(dict.fromkeys(row.model for row in rows))
+    best = {
+        m: best_value(m, [cells[x, m].value for x in models if x != "random" and (x, m) in cells])
+        for m in metrics
+    }
+    digits = {m: 3 if best[m] >= 0.1 else 4 for m in metrics}
+    referenced = [m for m in metrics if reference.numbers_by_model(first.dataset, first.users, m)]
+    header = ["model"]
     for m in metrics:
-        rest = reference.systems(first.dataset, first.users, m)
-        named = [f"{x} {v:.3f}" for x, v in rest.items() if x not in models]
-        if named:
-            out.append(f"also in the paper, {m}: {', '.join(named)}")
-    return out
+        header += [f"{m} {direction_arrow(m)}", *(["paper"] if m in referenced else [])]
 
+    def format_line(model: str) -> tuple[str, ...]:
+        line = [model]
+        for m in metrics:
+            cell = cells.get((model, m))
+            mark = _BEST_MARK if cell and cell.value == best[m] and model != "random" else ""
+            line.append(f"{format_interval(cell, digits[m])}{mark}" if cell else "-")
+            if m in referenced:
+                number = reference.numbers.get(CellKey(first.dataset, first.users, m, model))
+                line.append("" if number is None else f"{number:.3f}")
+        return tuple(line)
 
-def _text(table: Table) -> str:
-    lines = [table.header, *table.floors, *table.body]
-    widths = [max(len(line[n]) for line in lines) for n in range(len(table.header))]
-    rule = "  ".join("-" * w for w in widths)
-    out = [table.title, *table.notes, ""]
-    for number, line in enumerate(lines):
-        out.append("  ".join(x.ljust(w) for x, w in zip(line, widths, strict=True)).rstrip())
-        if number in (0, len(table.floors)):
-            out.append(rule)
-    return "\n".join(out)
-
-
-def _markdown(table: Table) -> str:
-    notes = "  \n".join(table.notes).replace(f"{_BEST} best", "bold: best")
-    return "\n".join(
-        [f"**{table.title}**", "", notes, "", grid(table.header, (*table.floors, *table.body))]
+    return ResultTable(
+        f"{first.dataset}: {GROUP_DESCRIPTIONS.get(first.users, first.users)}",
+        (*_table_notes(rows), *_reference_notes(first, referenced, models, reference)),
+        tuple(header),
+        tuple(format_line(m) for m in models if m in TRIVIAL_BASELINES),
+        tuple(format_line(m) for m in models if m not in TRIVIAL_BASELINES),
     )
 
 
-def grid(header: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
-    """Rows as Markdown has them; what ends in a star is bold."""
-    rule = f"|{'|'.join(['---'] * len(header))}|"
-    first, *rest = (f"| {' | '.join(_bold(x) for x in line)} |" for line in (header, *lines))
-    return "\n".join([first, rule, *rest])
+def _ordered_metrics(rows: Sequence[ResultRow]) -> list[str]:
+    """Return the metrics, in the order of the system that has most of them."""
+    metrics_by_run: dict[tuple[str, int], list[str]] = {}
+    for row in rows:
+        metrics_by_run.setdefault((row.model, row.seed), []).append(row.metric)
+    longest_first = sorted(metrics_by_run.values(), key=len, reverse=True)
+    return list(dict.fromkeys(metric for metrics in longest_first for metric in metrics))
+
+
+def _table_notes(rows: Sequence[ResultRow]) -> list[str]:
+    first, n_seeds = rows[0], len({row.seed for row in rows})
+    n_users = max(row.n_users for row in rows)
+    n_ratings = max(row.n_ratings for row in rows)
+    mean = f"mean of {n_seeds} seeds" if n_seeds > 1 else "one seed"
+    over = "users and seeds" if n_seeds > 2 else "users"
+    return [
+        f"split {first.split}; preset {first.preset}; {n_users:,} users, {n_ratings:,} test rows; "
+        f"{mean}, [95 % interval over {over}]; {_BEST_MARK} best in its column"
+    ]
+
+
+def _reference_notes(
+    first_row: ResultRow, metrics: Sequence[str], models: Sequence[str], reference: ReferenceNumbers
+) -> list[str]:
+    """Return a warning if the splits differ, and the published systems that were not measured."""
+    notes = []
+    if metrics and not reference.same_split(first_row.dataset, first_row.split):
+        notes.append("the paper's numbers are for another split than this one")
+    for metric in metrics:
+        numbers = reference.numbers_by_model(first_row.dataset, first_row.users, metric)
+        others = [f"{model} {x:.3f}" for model, x in numbers.items() if model not in models]
+        if others:
+            notes.append(f"also in the paper, {metric}: {', '.join(others)}")
+    return notes
+
+
+def _format_text_table(table: ResultTable) -> str:
+    lines = [table.header, *table.baseline_lines, *table.model_lines]
+    widths = [max(len(line[n]) for line in lines) for n in range(len(table.header))]
+    rule = "  ".join("-" * width for width in widths)
+    text_lines = [table.title, *table.notes, ""]
+    for number, line in enumerate(lines):
+        padded = (cell.ljust(width) for cell, width in zip(line, widths, strict=True))
+        text_lines.append("  ".join(padded).rstrip())
+        if number in (0, len(table.baseline_lines)):
+            text_lines.append(rule)
+    return "\n".join(text_lines)
+
+
+def _format_markdown_table(table: ResultTable) -> str:
+    notes = "  \n".join(table.notes).replace(f"{_BEST_MARK} best", "bold: best")
+    grid = format_markdown_grid(table.header, (*table.baseline_lines, *table.model_lines))
+    return "\n".join([f"**{table.title}**", "", notes, "", grid])
 
 
 def _bold(text: str) -> str:
-    return f"**{text.removesuffix(_BEST)}**" if text.endswith(_BEST) else text
+    """Replace the star at the end of a cell by bold."""
+    return f"**{text.removesuffix(_BEST_MARK)}**" if text.endswith(_BEST_MARK) else text

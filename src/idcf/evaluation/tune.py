@@ -1,9 +1,9 @@
-"""Look for better options of a model, on held-out people only, and go on where a run ended.
+"""Search the options of a model on held-out users, with trials stored in a file by Optuna.
 
-The people are a fifth of the key users, cut to a newcomer's length and absent from training: what
-`evaluate` measures on, and its query users, are never looked at. Trials are kept in a file by
-Optuna; what a trial tries depends on the seed and on the trials that are done, so that a search
-that was killed and started again finds what an uninterrupted one finds.
+The validation users are a fifth of the key users, with histories as short as those of new users,
+and absent from training. The test rows and the query users of an evaluation are never read. What a
+trial tries depends on the seed and on the completed trials only, so a search that was killed and
+started again gives the trials of an uninterrupted one.
 """
 
 from __future__ import annotations
@@ -18,225 +18,313 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from idcf.data.datasets.catalog import SOURCES, Dataset
+from idcf.data.datasets.catalog import DATASET_SOURCES, Dataset
 from idcf.data.split import Split, hold_out_users, sample_users
-from idcf.errors import ConfigError, unknown
-from idcf.inference.manifest import Origin
-from idcf.inference.scoring import loss_on, rmse_on
+from idcf.errors import ConfigError, unknown_name_message
+from idcf.evaluation.measure import N_NEGATIVES
+from idcf.inference.manifest import TrainingData
+from idcf.inference.scoring import auc_loss_on, rmse_on
 from idcf.models.registry import configure, model_entry
-from idcf.rng import derive, stream
-from idcf.training.distributed import LOCAL, Runtime
-from idcf.training.presets import DATASET, DEFAULT, Setting, divide, stages
-from idcf.training.train import Job, Trained, train
+from idcf.rng import derive_seed, random_stream
+from idcf.training.distributed import LOCAL_RUNTIME, Runtime
+from idcf.training.presets import (
+    DATASET_KEY,
+    DEFAULT_KEY,
+    StageConfig,
+    split_backbone_options,
+    stage_configs,
+)
+from idcf.training.train import TrainingJob, TrainingResult, train
 
-SHARE = 0.2  # of the key users, held out
-NEGATIVES = 5
-_RANDOM = 8  # trials before the search begins to aim
+HELD_OUT_SHARE = 0.2  # of the key users
+_N_RANDOM_TRIALS = 8  # before the sampler models the trials
 
 
-class Real(NamedTuple):
-    """A positive number on a logarithmic scale, to three digits: what is printed was tried."""
+class LogFloatRange(NamedTuple):
+    """A positive number on a logarithmic scale, rounded to three digits."""
 
     low: float
     high: float
 
-    def ask(self, trial: Any, name: str) -> float:
+    def suggest(self, trial: Any, name: str) -> float:
+        """Return the value that an Optuna trial suggests for a parameter."""
         return float(f"{trial.suggest_float(name, self.low, self.high, log=True):.3g}")
 
-    def near(self, value: Any) -> Any:
+    def nearest(self, value: Any) -> Any:
+        """Return the value of the range that is closest to a value."""
         return min(max(value, self.low), self.high)
 
 
-class Whole(NamedTuple):
-    """A count, on a logarithmic scale."""
+class LogIntRange(NamedTuple):
+    """A positive integer on a logarithmic scale."""
 
     low: int
     high: int
 
-    def ask(self, trial: Any, name: str) -> int:
+    def suggest(self, trial: Any, name: str) -> int:
+        """Return the value that an Optuna trial suggests for a parameter."""
         return int(trial.suggest_int(name, self.low, self.high, log=True))
 
-    def near(self, value: Any) -> Any:
+    def nearest(self, value: Any) -> Any:
+        """Return the value of the range that is closest to a value."""
         return min(max(value, self.low), self.high)
 
 
-class Choice(NamedTuple):
+class CategoricalChoice(NamedTuple):
+    """One of a few values."""
+
     values: tuple[Any, ...]
 
-    def ask(self, trial: Any, name: str) -> Any:
+    def suggest(self, trial: Any, name: str) -> Any:
+        """Return the value that an Optuna trial suggests for a parameter."""
         return trial.suggest_categorical(name, self.values)
 
-    def near(self, value: Any) -> Any:
+    def nearest(self, value: Any) -> Any:
+        """Return the value itself if it is a choice, else the first choice."""
         return value if value in self.values else self.values[0]
 
 
-Space = Mapping[str, Real | Whole | Choice]
-_RELATION: Space = {
-    "embedding_size": Whole(4, 64),
-    "heads": Choice((1, 2, 4, 8)),
-    "query": Choice(("items", "ratings")),
-    "pooling": Choice(("mean", "root")),
-    "bias_strength": Real(1.0, 30.0),
-    "train.learning_rate": Real(0.0002, 0.02),
-    "train.weight_decay": Real(0.01, 1.0),
-    "train.contrast": Real(0.003, 0.3),
+SearchSpace = Mapping[str, LogFloatRange | LogIntRange | CategoricalChoice]
+_IDCF_SPACE: SearchSpace = {
+    "embedding_size": LogIntRange(4, 64),
+    "heads": CategoricalChoice((1, 2, 4, 8)),
+    "query": CategoricalChoice(("items", "ratings")),
+    "pooling": CategoricalChoice(("mean", "root")),
+    "bias_shrinkage": LogFloatRange(1.0, 30.0),
+    "train.learning_rate": LogFloatRange(0.0002, 0.02),
+    "train.weight_decay": LogFloatRange(0.01, 1.0),
+    "train.contrast": LogFloatRange(0.003, 0.3),
 }
-SPACES: dict[str, Space] = {
-    "bias": {"strength": Real(0.5, 50.0), "item_strength": Real(0.5, 30.0)},
-    "item-knn": {"neighbours": Whole(5, 400), "reg": Real(1.0, 1000.0)},
-    "ease": {"reg": Real(5.0, 5000.0)},
-    "als": {"embedding_size": Whole(2, 64), "reg": Real(1.0, 100.0)},
+SEARCH_SPACES: dict[str, SearchSpace] = {
+    "bias": {"shrinkage": LogFloatRange(0.5, 50.0), "item_shrinkage": LogFloatRange(0.5, 30.0)},
+    "item-knn": {"neighbors": LogIntRange(5, 400), "reg": LogFloatRange(1.0, 1000.0)},
+    "ease": {"reg": LogFloatRange(5.0, 5000.0)},
+    "als": {"embedding_size": LogIntRange(2, 64), "reg": LogFloatRange(1.0, 100.0)},
     "idcf-bayes": {
-        "embedding_size": Whole(4, 40),
-        "rank": Whole(4, 64),
-        "strength": Real(5.0, 500.0),
-        "freedom": Real(3.0, 30.0),
+        "embedding_size": LogIntRange(4, 40),
+        "rank": LogIntRange(4, 64),
+        "shrinkage": LogFloatRange(5.0, 500.0),
+        "noise_dof": LogFloatRange(3.0, 30.0),
     },
-    "idcf-dot": _RELATION,
-    "idcf-nn": _RELATION,
-    "idcf-gc": _RELATION,
+    "idcf-dot": _IDCF_SPACE,
+    "idcf-nn": _IDCF_SPACE,
+    "idcf-gc": _IDCF_SPACE,
 }
 
 
 class Trial(NamedTuple):
+    """One training run of a search."""
+
     number: int  # from 1
-    value: float  # the lower, the better
-    options: dict[str, Any]
+    value: float  # validation loss: lower is better
+    options: dict[str, Any]  # the searched options
 
 
 @dataclass(frozen=True)
-class Tuned:
-    """All trials of a search, in their order."""
+class TuningResult:
+    """The trials of a search.
+
+    Parameters
+    ----------
+    model : str
+    metric : str
+        "rmse", or "1-auc" for implicit feedback.
+    n_users : int
+        Number of validation users.
+    trials : tuple of Trial
+        In the order in which they were run.
+    """
 
     model: str
     metric: str
-    people: int
+    n_users: int
     trials: tuple[Trial, ...]
 
     @property
-    def best(self) -> Trial:
+    def best_trial(self) -> Trial:
+        """The trial of the lowest loss; the first of equal ones."""
         return min(self.trials, key=lambda x: (x.value, x.number))
 
-    def words(self) -> str:
-        """The best options as `idcf train` and `idcf evaluate` take them."""
-        return " ".join(f"--set {k}={v}" for k, v in self.best.options.items())
+    def command_line_options(self) -> str:
+        """Return the best options as arguments of `idcf train` and `idcf evaluate`."""
+        return " ".join(f"--option {k}={v}" for k, v in self.best_trial.options.items())
 
-    def toml(self, preset: str, dataset: str) -> str:
-        """Rows as they stand in training/presets; a backbone's options are in its own row."""
-        best, name = self.best, f"{DATASET}.{dataset}" if dataset in SOURCES else DEFAULT
-        mine, theirs = divide(self.model, best.options)
-        parts: dict[str, dict[str, Any]] = {"options": {}, "train": {}}
-        for key, value in mine.items():
-            head, _, rest = key.partition(".")
-            parts["train" if rest else "options"][rest or head] = value
+    def to_toml(self, preset: str, dataset: str) -> str:
+        """Return the best options as preset rows; a backbone's options are in a row of their own.
+
+        Parameters
+        ----------
+        preset : str
+            The preset that the rows are for.
+        dataset : str
+            The dataset that the rows are for; any name outside the catalogue makes default rows.
+        """
+        best = self.best_trial
+        name = f"{DATASET_KEY}.{dataset}" if dataset in DATASET_SOURCES else DEFAULT_KEY
+        model_options, backbone_options = split_backbone_options(self.model, best.options)
+        sections: dict[str, dict[str, Any]] = {"options": {}, "train": {}}
+        for key, value in model_options.items():
+            is_train_option = key.startswith("train.")
+            sections["train" if is_train_option else "options"][key.removeprefix("train.")] = value
         lines = [
-            f"# {self.metric} {best.value:.4f} of {self.people} held-out people, "
+            f"# {self.metric} {best.value:.4f} of {self.n_users} held-out users, "
             f"trial {best.number} of {len(self.trials)}",
-            *_row(f"{preset}.{self.model}.{name}", parts),
+            *_toml_lines(f"{preset}.{self.model}.{name}", sections),
         ]
-        if theirs:
-            lines += [
-                "",
-                *_row(f"{preset}.{model_entry(self.model).backbone}.{name}", {"options": theirs}),
-            ]
+        if backbone_options:
+            backbone = model_entry(self.model).backbone
+            table_name = f"{preset}.{backbone}.{name}"
+            lines += ["", *_toml_lines(table_name, {"options": backbone_options})]
         return "\n".join(lines) + "\n"
 
 
-def _row(name: str, parts: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
-    yield f"[{name}]"
-    for part, values in parts.items():
+def _toml_lines(table_name: str, sections: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
+    """Yield a TOML table with an inline table for each section that is not empty."""
+    yield f"[{table_name}]"
+    for section, values in sections.items():
         if values:
-            inside = ", ".join(f"{k} = {json.dumps(v)}" for k, v in values.items())
-            yield f"{part} = {{ {inside} }}"
+            pairs = ", ".join(f"{k} = {json.dumps(v)}" for k, v in values.items())
+            yield f"{section} = {{ {pairs} }}"
 
 
 def tune(
     dataset: Dataset,
     model: str,
-    trials: int,
+    n_trials: int,
     storage: Path,
     *,
     split: tuple[Split, str],
     preset: str = "clean",
-    options: Mapping[str, Any] | None = None,
+    fixed_options: Mapping[str, Any] | None = None,
     seed: int = 0,
-    runtime: Runtime = LOCAL,
-    told: Callable[[Trial], None] | None = None,
-) -> Tuned:
-    """Until so many trials are in the file, those of earlier runs among them. `options` are fixed
-    and not searched; `told` hears of every trial that was made now."""
-    space = space_of(model, options or {})
-    inner = newcomers(split[0], seed)
-    job = Job(inner, preset=preset, dataset=dataset.name, seed=seed, runtime=runtime)
-    metric = "1-auc" if inner.train.implicit else "rmse"
-    about = {
-        "data": Origin.of(split[0], 0).sha256,
+    runtime: Runtime = LOCAL_RUNTIME,
+    on_trial: Callable[[Trial], None] | None = None,
+) -> TuningResult:
+    """Search the options of a model until a file holds a number of completed trials.
+
+    Parameters
+    ----------
+    dataset : Dataset
+    model : str
+        A name of `SEARCH_SPACES`.
+    n_trials : int
+        Trials in all, those of earlier calls with the same file included.
+    storage : Path
+        SQLite file of the trials; made if it does not exist.
+    split : (Split, str)
+        The split of the evaluation and its name. Only the training rows of its key users are read.
+    preset : str
+        The preset that the options start from.
+    fixed_options : mapping, optional
+        Options that are set and not searched.
+    seed : int
+    runtime : Runtime
+        The device to train on.
+    on_trial : callable, optional
+        Called with every trial that this call completes.
+
+    Returns
+    -------
+    TuningResult
+
+    Raises
+    ------
+    ConfigError
+        If nothing can be searched, or the file holds trials of other data, options or seed.
+    """
+    fixed_options = dict(fixed_options or {})
+    space = search_space(model, fixed_options)
+    tuning_split = make_tuning_split(split[0], seed)
+    job = TrainingJob(tuning_split, preset=preset, dataset=dataset.name, seed=seed, runtime=runtime)
+    metric = "1-auc" if tuning_split.train.implicit else "rmse"
+    settings = {
+        "data": TrainingData.from_split(split[0], 0).sha256,
         "split": split[1],
         "preset": preset,
         "seed": seed,
-        "options": dict(options or {}),
+        "options": fixed_options,
     }
-    with _study(storage, f"{model} {metric}", about) as study:
-        while len(done := _ended(study)) < trials:
-            trial = _next(study, space, len(done), job, model, options or {})
-            tried = {name: kind.ask(trial, name) for name, kind in space.items()}
-            trained = train(model, job, options={**(options or {}), **tried})
-            value = score(trained, inner, seed)
-            trial.set_user_attr("options", tried)
-            study.tell(trial, math.inf if math.isnan(value) else value)
-            if told:
-                told(_ended(study)[-1])
-    return Tuned(model, metric, len(inner.query_users), tuple(done))
+    with _open_study(storage, f"{model} {metric}", settings) as study:
+        while len(trials := _completed_trials(study)) < n_trials:
+            trial = _ask_next_trial(study, space, len(trials), job, model, fixed_options)
+            options = {
+                name: value_range.suggest(trial, name) for name, value_range in space.items()
+            }
+            trained = train(model, job, options={**fixed_options, **options})
+            loss = validation_loss(trained, tuning_split, seed)
+            trial.set_user_attr("options", options)
+            study.tell(trial, math.inf if math.isnan(loss) else loss)
+            if on_trial:
+                on_trial(_completed_trials(study)[-1])
+    return TuningResult(model, metric, len(tuning_split.query_users), tuple(trials))
 
 
-def space_of(model: str, fixed: Mapping[str, Any]) -> Space:
-    """What is searched: the model's row of the table, less what is fixed."""
-    if not getattr(model_entry(model).model_class, "inductive", True):
+def search_space(model: str, fixed_options: Mapping[str, Any]) -> SearchSpace:
+    """Return the options of a model that are searched, without those that are fixed.
+
+    Raises
+    ------
+    ConfigError
+        If the model cannot score new users, has no search space, or every option is fixed.
+    """
+    if not model_entry(model).inductive:
         raise ConfigError(f"{model!r} knows only the users it was trained on: tune an idcf-* model")
-    if model not in SPACES:
-        raise ConfigError(f"nothing to tune: {unknown('search space', model, SPACES)}")
-    left = {k: v for k, v in SPACES[model].items() if k not in fixed}
-    if not left:
-        raise ConfigError(f"every option of {model!r} that could be searched is fixed")
-    return left
+    if model not in SEARCH_SPACES:
+        raise ConfigError(
+            f"nothing to tune: {unknown_name_message('search space', model, SEARCH_SPACES)}"
+        )
+    space = {k: v for k, v in SEARCH_SPACES[model].items() if k not in fixed_options}
+    if not space:
+        raise ConfigError(
+            f"every option of {model!r} that could be searched is fixed; leave one of them out"
+        )
+    return space
 
 
-def newcomers(split: Split, seed: int = 0) -> Split:
-    """A split inside the key users. Nothing of anybody else is in it."""
-    lengths = Setting().newcomers
-    away = sample_users(split.key_users, SHARE, stream(seed, "tuned on"))
-    keys = split.train.of(split.key_users)
-    rest, task = hold_out_users(keys, away, lengths, stream(seed, "tuned on, histories"))
-    stay = np.setdiff1d(split.key_users, away)
-    return Split(rest.plus(task.seen), task.rows, stay, away)
+def make_tuning_split(split: Split, seed: int = 0) -> Split:
+    """Split the training rows of the key users again; a share of the users becomes query users.
+
+    No row of a query user and no test row of `split` is in the result.
+    """
+    lengths = StageConfig().validation_history_lengths
+    held_out = sample_users(split.key_users, HELD_OUT_SHARE, random_stream(seed, "tuned on"))
+    table = split.train.for_users(split.key_users)
+    train_rows, task = hold_out_users(
+        table, held_out, lengths, random_stream(seed, "tuned on, histories")
+    )
+    key_users = np.setdiff1d(split.key_users, held_out)
+    return Split(train_rows.concat(task.history_table), task.target_table, key_users, held_out)
 
 
-def score(trained: Trained, inner: Split, seed: int = 0) -> float:
-    """What early stopping watches, too: RMSE, or 1 - AUC where there are no ratings."""
-    rows, seen = inner.test, inner.train
+def validation_loss(trained: TrainingResult, tuning_split: Split, seed: int = 0) -> float:
+    """Return the RMSE on the test rows of the split, or 1 - AUC for implicit feedback."""
+    rows, seen = tuning_split.test, tuning_split.train
     if not rows.implicit:
         return rmse_on(trained.model, rows, seen)
-    rng = stream(seed, "tuned on, negatives")
-    return loss_on(trained.model, rows, seen, negatives=NEGATIVES, rng=rng)
+    rng = random_stream(seed, "tuned on, negatives")
+    return auc_loss_on(trained.model, rows, seen, n_negatives=N_NEGATIVES, rng=rng)
 
 
 @contextmanager
-def _study(storage: Path, name: str, about: Mapping[str, Any]) -> Iterator[Any]:
-    """The trials of this search in the file, which may hold others, too."""
-    optuna = _optuna()
+def _open_study(storage: Path, name: str, settings: Mapping[str, Any]) -> Iterator[Any]:
+    """Open the study of one search; a file may hold several.
+
+    Raises `ConfigError` if its trials were made with other settings, or the file is not usable.
+    """
+    optuna = _import_optuna()
     from sqlalchemy.engine import URL
     from sqlalchemy.exc import SQLAlchemyError
 
     address = URL.create("sqlite", database=str(storage.expanduser().resolve()))
-    kept = None
+    database = None
     try:
-        kept = optuna.storages.RDBStorage(address.render_as_string(hide_password=False))
-        study = optuna.create_study(storage=kept, study_name=name, load_if_exists=True)
-        for key, value in about.items():
-            before = study.user_attrs.get(key, value)
-            if before != value:
+        database = optuna.storages.RDBStorage(address.render_as_string(hide_password=False))
+        study = optuna.create_study(storage=database, study_name=name, load_if_exists=True)
+        for key, value in settings.items():
+            stored = study.user_attrs.get(key, value)
+            if stored != value:
                 raise ConfigError(
-                    f"{storage} holds trials of {name!r} with another {key} ({before!r:.60}, not "
+                    f"{storage} holds trials of {name!r} with another {key} ({stored!r:.60}, not "
                     f"{value!r:.60}); give another --storage"
                 )
             study.set_user_attr(key, value)
@@ -244,45 +332,55 @@ def _study(storage: Path, name: str, about: Mapping[str, Any]) -> Iterator[Any]:
             study.tell(trial.number, state=optuna.trial.TrialState.FAIL)  # its process was killed
         yield study
     except (SQLAlchemyError, optuna.exceptions.OptunaError) as error:
-        why = str(error).splitlines()[0]
-        raise ConfigError(f"{storage} cannot keep trials ({why}); give another file") from None
+        reason = str(error).splitlines()[0]
+        raise ConfigError(f"{storage} cannot store trials ({reason}); give another file") from None
     finally:
-        if kept is not None:
-            kept.remove_session()
-            kept.engine.dispose()
+        if database is not None:
+            database.remove_session()
+            database.engine.dispose()
 
 
-def _ended(study: Any) -> list[Trial]:
-    states = (_optuna().trial.TrialState.COMPLETE,)
-    found = study.get_trials(False, states)
-    return [Trial(n, x.value, x.user_attrs["options"]) for n, x in enumerate(found, 1)]
+def _completed_trials(study: Any) -> list[Trial]:
+    """Return the completed trials of a study, numbered from 1."""
+    states = (_import_optuna().trial.TrialState.COMPLETE,)
+    completed = study.get_trials(False, states)
+    return [Trial(n, x.value, x.user_attrs["options"]) for n, x in enumerate(completed, 1)]
 
 
-def _next(
-    study: Any, space: Space, done: int, job: Job, model: str, fixed: Mapping[str, Any]
+def _ask_next_trial(
+    study: Any,
+    space: SearchSpace,
+    n_done: int,
+    job: TrainingJob,
+    model: str,
+    fixed_options: Mapping[str, Any],
 ) -> Any:
-    """First of all what would be used anyhow; then what the trials so far and the seed say."""
-    optuna = _optuna()
-    if not done and not study.get_trials(False, (optuna.trial.TrialState.WAITING,)):
-        usual = _usual(space, job, model, fixed)
-        study.enqueue_trial({name: kind.near(usual[name]) for name, kind in space.items()})
-    seed = derive(job.seed, "trial", done) % (1 << 32)
-    study.sampler = optuna.samplers.TPESampler(seed=seed, n_startup_trials=_RANDOM)
+    """Ask for a trial: first the preset's options, then what the seed and the trials suggest."""
+    optuna = _import_optuna()
+    if not n_done and not study.get_trials(False, (optuna.trial.TrialState.WAITING,)):
+        defaults = _default_options(space, job, model, fixed_options)
+        study.enqueue_trial({k: space[k].nearest(value) for k, value in defaults.items()})
+    seed = derive_seed(job.seed, "trial", n_done) % (1 << 32)
+    study.sampler = optuna.samplers.TPESampler(seed=seed, n_startup_trials=_N_RANDOM_TRIALS)
     return study.ask()
 
 
-def _usual(space: Space, job: Job, model: str, fixed: Mapping[str, Any]) -> dict[str, Any]:
-    steps = stages(model, fixed, preset=job.preset, dataset=job.dataset)
-    parts = [configure(name, chosen.options) for name, chosen in steps.items()]
-    found = {}
+def _default_options(
+    space: SearchSpace, job: TrainingJob, model: str, fixed_options: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return the preset's value of every searched option, of the model or of its backbone."""
+    stages = stage_configs(model, fixed_options, preset=job.preset, dataset=job.dataset)
+    model_configs = [configure(name, stage.options) for name, stage in stages.items()]
+    defaults = {}
     for name in space:
-        head, _, rest = name.partition(".")
-        own = [steps[model].train] if rest else parts
-        found[name] = next(getattr(x, rest or head) for x in own if hasattr(x, rest or head))
-    return found
+        option = name.removeprefix("train.")
+        configs = model_configs if option == name else [stages[model].train]
+        defaults[name] = next(getattr(x, option) for x in configs if hasattr(x, option))
+    return defaults
 
 
-def _optuna() -> Any:
+def _import_optuna() -> Any:
+    """Import Optuna, which is an optional dependency, and silence its log."""
     try:
         import optuna
     except ModuleNotFoundError:

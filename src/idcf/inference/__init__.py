@@ -1,1 +1,1 @@
-"""A frozen model at work: from a history to embeddings, lists, intervals and reasons."""
+"""A trained model in use: embeddings, lists, intervals, explanations, saving and loading."""

@@ -1,7 +1,7 @@
 """A trained model as a folder: config.json, weights.safetensors, items.parquet, card.md.
 
-It carries data, never code, and nobody's history. It is written whole or not at all, and it is
-read only where every byte is as it was written.
+The folder holds data, never code, and no user histories. Writing is atomic: a crash leaves the old
+or the new folder. Loading checks the size and the SHA-256 of every file.
 """
 
 from __future__ import annotations
@@ -22,102 +22,147 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 import idcf
-from idcf.config import plain, read
+from idcf.config import dataclass_from_dict, dataclass_to_dict
 from idcf.data.interactions import Vocab
 from idcf.errors import ArtifactError, IdcfError
 from idcf.files import write_folder
 from idcf.inference.manifest import Manifest
-from idcf.inference.model_card import card
+from idcf.inference.model_card import render_model_card
 from idcf.models.base import Backbone, Model
 from idcf.models.registry import configure, model_entry, resolve_model
 from idcf.types import History, Users
 
-FORMAT = 1
+FORMAT = 2  # 1 was written before names of options, tensors and manifest fields changed
 _CONFIG, _WEIGHTS, _ITEMS, _CARD = "config.json", "weights.safetensors", "items.parquet", "card.md"
 _FILES = (_WEIGHTS, _ITEMS, _CARD)
 
 
 @dataclass(frozen=True)
 class Artifact:
+    """A trained model with its manifest, item ids and titles."""
+
     manifest: Manifest
     model: Model
     items: Vocab
-    titles: tuple[str | None, ...]  # of each item
+    titles: tuple[str | None, ...]  # one per item
 
 
-def versions() -> dict[str, str]:
-    found = {"idcf": idcf.__version__, "python": platform.python_version()}
-    return {**found, "torch": torch.__version__, "numpy": np.__version__}
+def library_versions() -> dict[str, str]:
+    """Return the versions that training depends on, by name."""
+    return {
+        "idcf": idcf.__version__,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "numpy": np.__version__,
+    }
 
 
-def save(artifact: Artifact, folder: str | Path) -> Path:
-    """Write the folder in one step: whoever is killed leaves the old one, the new one or none."""
+def save_artifact(artifact: Artifact, folder: str | Path) -> Path:
+    """Write an artifact into a folder atomically, and return the folder.
+
+    Raises
+    ------
+    ArtifactError
+        If the folder holds anything but a saved model.
+    """
     target = Path(folder).expanduser().resolve()
-    write_folder(target, lambda fresh: _write(artifact, fresh), instead_of=(*_FILES, _CONFIG))
+    write_folder(
+        target, lambda fresh: _write_files(artifact, fresh), replaceable_names=(*_FILES, _CONFIG)
+    )
     return target
 
 
-def load(folder: str | Path) -> Artifact:
-    """Read a folder back, or say what is wrong with it. Scores are the same to the last bit."""
+def load_artifact(folder: str | Path) -> Artifact:
+    """Read the folder of a saved model; its scores are the same to the last bit.
+
+    Raises
+    ------
+    ArtifactError
+        If the folder is missing, damaged or of another format.
+    """
     path = Path(folder).expanduser()
-    values = _checked(path)
+    values = _read_verified_config(path)
     try:
-        manifest = read(Manifest, values, f"{path / _CONFIG}")
-        model = build(manifest)
-        tensors = {k: v.clone() for k, v in load_file(path / _WEIGHTS).items()}  # not the file's
+        manifest = dataclass_from_dict(Manifest, values, f"{path / _CONFIG}")
+        model = build_model(manifest)
+        # a copy, because load_file maps the file into memory
+        tensors = {k: v.clone() for k, v in load_file(path / _WEIGHTS).items()}
         items, titles = _read_items(path / _ITEMS)
     except (IdcfError, SafetensorError) as error:
         raise ArtifactError(f"{path} cannot be read: {error}") from None
-    assign(model, tensors, path)
+    assign_tensors(model, tensors, path)
     if len(items) != manifest.domain.n_items:
         expected = manifest.domain.n_items
         raise ArtifactError(f"{path / _ITEMS}: {len(items)} items, but the model has {expected}")
     return Artifact(manifest, model.eval(), items, titles)
 
 
-def settle(model: Model) -> Model:
-    """Lay the tensors out as a loaded model has them: sums then round the same way."""
-    state = model.state_dict()
-    assign(
-        model,
-        {k: v.detach().clone(memory_format=torch.contiguous_format) for k, v in state.items()},
-    )
+def make_contiguous(model: Model) -> Model:
+    """Make all tensors of a model contiguous, as after loading, and return the model.
+
+    Sums then round alike, so that scores are the same before `save_artifact` and after.
+    """
+    tensors = {
+        name: tensor.detach().clone(memory_format=torch.contiguous_format)
+        for name, tensor in model.state_dict().items()
+    }
+    assign_tensors(model, tensors)
     return model
 
 
-def build(manifest: Manifest) -> Model:
-    """The model of a manifest, with room for its tensors but not their values."""
-    row = resolve_model(manifest.model, manifest.domain.implicit)
-    found, domain = model_entry(row), manifest.domain.domain()
-    config = configure(row, manifest.options)
+def build_model(manifest: Manifest) -> Model:
+    """Build the model of a manifest with meaningless weights, for `assign_tensors`."""
+    model_name = resolve_model(manifest.model, manifest.domain.implicit)
+    entry, domain = model_entry(model_name), manifest.domain.placeholder_domain()
+    config = configure(model_name, manifest.options)
     with torch.random.fork_rng(devices=[]):
-        if not found.backbone:
-            return found.model_class(config, domain)
-        name = manifest.backbone or found.backbone
-        backbone = model_entry(name).model_class(configure(name, manifest.backbone_options), domain)
+        if not entry.backbone:
+            return entry.build(config, domain)
+        name = manifest.backbone or entry.backbone
+        backbone = model_entry(name).build(configure(name, manifest.backbone_options), domain)
         if not isinstance(backbone, Backbone):
             raise ArtifactError(f"{name!r} cannot be the backbone of {manifest.model!r}")
-        return found.model_class(config, backbone, Users(torch.arange(2), History.empty(2)))
+        return entry.build_around(config, backbone, Users(torch.arange(2), History.empty(2)))
 
 
-def assign(model: Model, tensors: Mapping[str, Tensor], where: Path = Path()) -> None:
-    """Put the tensors in, whatever their lengths: these depend on the data. Names must match."""
-    room = model.state_dict()
-    for name in sorted(room.keys() ^ tensors.keys()):
-        what = "lacks" if name in room else "has, unknown to this version,"
-        raise ArtifactError(f"{where / _WEIGHTS} {what} the tensor {name!r}")
+def assign_tensors(model: Model, tensors: Mapping[str, Tensor], folder: Path = Path()) -> None:
+    """Replace all tensors of a model; names, types and numbers of dimensions must match.
+
+    Lengths may differ, because they depend on the data.
+
+    Parameters
+    ----------
+    model
+        The model to change.
+    tensors
+        Tensors by name, as in `state_dict`.
+    folder
+        Folder to name in an error message.
+
+    Raises
+    ------
+    ArtifactError
+        If a tensor is missing, unknown, or of another type or number of dimensions.
+    """
+    state = model.state_dict()
+    for name in sorted(state.keys() ^ tensors.keys()):
+        problem = "lacks" if name in state else "has, unknown to this version,"
+        raise ArtifactError(f"{folder / _WEIGHTS} {problem} the tensor {name!r}")
     for name, value in tensors.items():
-        old = room[name]
+        old = state[name]
         if value.dtype != old.dtype or value.ndim != old.ndim:
             got, want = (f"{x.dtype} of {x.ndim} dimensions" for x in (value, old))
-            raise ArtifactError(f"{where / _WEIGHTS}: tensor {name!r} is {got}, not {want}")
-        path, _, leaf = name.rpartition(".")
-        part = model.get_submodule(path)
-        is_parameter = isinstance(getattr(part, leaf), nn.Parameter)
-        setattr(part, leaf, nn.Parameter(value, requires_grad=False) if is_parameter else value)
+            raise ArtifactError(f"{folder / _WEIGHTS}: tensor {name!r} is {got}, not {want}")
+        module_name, _, attribute = name.rpartition(".")
+        module = model.get_submodule(module_name)
+        is_parameter = isinstance(getattr(module, attribute), nn.Parameter)
+        setattr(
+            module, attribute, nn.Parameter(value, requires_grad=False) if is_parameter else value
+        )
 
 
-def _write(artifact: Artifact, folder: Path) -> None:
+def _write_files(artifact: Artifact, folder: Path) -> None:
+    """Write the four files; config.json is last, because it holds the checksums of the others."""
     import pyarrow as pa
     from pyarrow import parquet
 
@@ -128,16 +173,16 @@ def _write(artifact: Artifact, folder: Path) -> None:
     titles = pa.array(artifact.titles, pa.string())
     table = pa.table({"item_id": pa.array(artifact.items.ids), "title": titles})
     parquet.write_table(table, folder / _ITEMS)
-    (folder / _CARD).write_text(card(artifact.manifest), encoding="utf-8")
-    values = {"format": FORMAT, **plain(artifact.manifest)}
-    values["files"] = {name: _seal(folder / name) for name in _FILES}
+    (folder / _CARD).write_text(render_model_card(artifact.manifest), encoding="utf-8")
+    values = {"format": FORMAT, **dataclass_to_dict(artifact.manifest)}
+    values["files"] = {name: _file_checksum(folder / name) for name in _FILES}
     values["digest"] = _digest(values)
-    text = json.dumps(_strict(values), indent=2, allow_nan=False, ensure_ascii=False)
+    text = json.dumps(_to_json_value(values), indent=2, allow_nan=False, ensure_ascii=False)
     (folder / _CONFIG).write_text(text + "\n", encoding="utf-8")
 
 
-def _checked(path: Path) -> dict[str, Any]:
-    """The values of config.json, once all that they say of the folder has proved true."""
+def _read_verified_config(path: Path) -> dict[str, Any]:
+    """Return the values of config.json after checking format, digest and the other files."""
     config = path / _CONFIG
     if not config.is_file():
         raise ArtifactError(f"no saved model at {path}: there is no {_CONFIG} in it")
@@ -146,12 +191,10 @@ def _checked(path: Path) -> dict[str, Any]:
         version, files = values.pop("format"), values.pop("files")
         digest = values.pop("digest")
     except (ValueError, KeyError, AttributeError, TypeError, RecursionError) as error:
-        raise ArtifactError(f"{config} is truncated or no artifact's ({error!r:.100})") from None
-    if not isinstance(version, int) or not 1 <= version <= FORMAT:
         raise ArtifactError(
-            f"{config}: format {version!r:.20} is newer than {FORMAT}, the newest that idcf "
-            f"{idcf.__version__} reads; upgrade idcf"
-        )
+            f"{config} is truncated or not that of an idcf model ({error!r:.100})"
+        ) from None
+    _check_format(version, config)
     if digest != _digest({"format": version, **values, "files": files}):
         raise ArtifactError(f"{config} was changed after it was written (its digest differs)")
     for name in _FILES:
@@ -159,18 +202,36 @@ def _checked(path: Path) -> dict[str, Any]:
     return dict(values)
 
 
-def _check_file(path: Path, seal: Any) -> None:
-    if not path.is_file() or not isinstance(seal, dict):
+def _check_format(version: Any, config: Path) -> None:
+    """Raise ArtifactError unless the format is the one that this version reads."""
+    if type(version) is not int or version < 1:
+        raise ArtifactError(f"{config}: format {version!r:.20} is not a format of idcf")
+    if version < FORMAT:
+        raise ArtifactError(
+            f"{config}: format {version} is older than {FORMAT}, which idcf {idcf.__version__} "
+            "reads; train again"
+        )
+    if version > FORMAT:
+        raise ArtifactError(
+            f"{config}: format {version} is newer than {FORMAT}, which idcf {idcf.__version__} "
+            "reads; upgrade idcf"
+        )
+
+
+def _check_file(path: Path, checksum: Any) -> None:
+    """Raise ArtifactError if a file is missing, truncated or changed."""
+    if not path.is_file() or not isinstance(checksum, dict):
         raise ArtifactError(f"{path} is missing; copy the whole folder again")
-    size, expected = path.stat().st_size, seal.get("bytes")
+    size, expected = path.stat().st_size, checksum.get("bytes")
     if size != expected:
-        what = "truncated" if size < int(expected or 0) else "changed after it was written"
-        raise ArtifactError(f"{path} is {what}: {size} bytes instead of {expected}")
-    if _seal(path) != seal:
+        problem = "truncated" if size < int(expected or 0) else "changed after it was written"
+        raise ArtifactError(f"{path} is {problem}: {size} bytes instead of {expected}")
+    if _file_checksum(path) != checksum:
         raise ArtifactError(f"{path} was changed after it was written (its SHA-256 differs)")
 
 
 def _read_items(path: Path) -> tuple[Vocab, tuple[str | None, ...]]:
+    """Return item ids and titles."""
     import pyarrow as pa
     from pyarrow import parquet
 
@@ -181,7 +242,8 @@ def _read_items(path: Path) -> tuple[Vocab, tuple[str | None, ...]]:
         raise ArtifactError(f"{path}: {error}") from None
 
 
-def _seal(path: Path) -> dict[str, Any]:
+def _file_checksum(path: Path) -> dict[str, Any]:
+    """Return the size and the SHA-256 of a file."""
     with path.open("rb") as f:
         return {
             "bytes": path.stat().st_size,
@@ -190,14 +252,17 @@ def _seal(path: Path) -> dict[str, Any]:
 
 
 def _digest(values: Mapping[str, Any]) -> str:
-    text = json.dumps(_strict(values), sort_keys=True, separators=(",", ":"), allow_nan=False)
+    """Return the SHA-256 of values, in whatever order their keys are."""
+    text = json.dumps(
+        _to_json_value(values), sort_keys=True, separators=(",", ":"), allow_nan=False
+    )
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _strict(value: Any) -> Any:
-    """JSON has no infinity; a number that is read back from text is the same number."""
+def _to_json_value(value: Any) -> Any:
+    """Return a value with infinite numbers as text, which JSON lacks and pydantic reads back."""
     if isinstance(value, Mapping):
-        return {str(k): _strict(v) for k, v in value.items()}
+        return {str(k): _to_json_value(v) for k, v in value.items()}
     if isinstance(value, list | tuple):
-        return [_strict(v) for v in value]
+        return [_to_json_value(v) for v in value]
     return str(value) if isinstance(value, float) and not isfinite(value) else value

@@ -1,13 +1,14 @@
-"""Factors trained elsewhere, and the new-user step they lack: `Recommender.from_factors`.
+"""Fold-in models from factors that were trained elsewhere: `Recommender.from_factors`.
 
-A newcomer's vector is the posterior mean under a normal prior, N(m, Λ⁻¹), that is fitted to the
-vectors of the users of that training; where these are not given, under a plain ridge.
+The vector of a new user is the posterior mean under a normal prior N(m, Λ⁻¹), which is fitted to
+the user factors; without user factors it is a ridge solution.
 
-Ratings: r = μ + b_i + pᵀq_i + ε, and where user biases are given b_u is the last coordinate of p.
-Yes or no, users given: an item i of the history is expected to stand above any other item j by a
-margin, Σ_i E_j (margin - (s_i - s_j))², s_i = pᵀq_i + b_i. To second order this is the pairwise
-logistic loss of BPR with j averaged out, and as margin and noise are in units of the users' own
-scores it fits factors of any scale. Users not given: weighted least squares as in `FoldIn`.
+Ratings: r = μ + b_i + pᵀq_i + ε; if user biases are given, b_u is the last coordinate of p.
+Implicit feedback with user factors: an item i of the history should score above any other item j
+by a margin, Σ_i E_j (margin - (s_i - s_j))² with s_i = pᵀq_i + b_i. To second order this is the
+pairwise logistic loss of BPR, averaged over j. Margin and noise are in units of the users' scores,
+so that factors of any scale fit. Implicit feedback without user factors: weighted least squares as
+in `FoldInModel`.
 """
 
 from __future__ import annotations
@@ -20,201 +21,248 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from idcf.config import plain
-from idcf.data.columns import Origin as Place
-from idcf.data.columns import typed_ids
-from idcf.data.history_reader import named
+from idcf.config import dataclass_to_dict
+from idcf.data.columns import ColumnOrigin, encode_typed_ids
+from idcf.data.history_reader import titles_by_row
 from idcf.data.interactions import Vocab
 from idcf.errors import ConfigError, DataError
-from idcf.inference.artifact import Artifact, settle, versions
-from idcf.inference.manifest import Manifest, Origin, World
-from idcf.models.baselines import FoldIn, FoldInConfig
+from idcf.inference.artifact import Artifact, library_versions, make_contiguous
+from idcf.inference.manifest import DomainInfo, Manifest, TrainingData
+from idcf.models.baselines import FoldInConfig, FoldInModel
 
-Numbers = NDArray[np.float64]
-_MARGIN = 3.0  # standard deviations of a user's scores
-_NOISE = 2.0  # variances of a user's scores: that of a difference of two
-_ALIKE = 1e-6  # of a typical spread: less is none
+Float64Array = NDArray[np.float64]
+_MARGIN_IN_STD = 3.0  # in standard deviations of a user's scores
+_NOISE_IN_VARIANCES = 2.0  # in variances of a user's scores: that of a difference of two scores
+_CONSTANT_COLUMN_TOLERANCE = 1e-6  # standard deviation of a constant column, relative to the mean
 
 
-class Brought(NamedTuple):
-    """What came, checked, each part with as many rows and columns as it should have."""
+class Factors(NamedTuple):
+    """Validated factors."""
 
-    items: Numbers  # [I, D]
-    item_bias: Numbers  # [I]
-    users: Numbers | None  # [U, D]
+    items: Float64Array  # [I, D]
+    item_bias: Float64Array  # [I]
+    users: Float64Array | None  # [U, D]
 
 
 class Biases(NamedTuple):
-    """Beside the factors, as they came."""
+    """Biases that go with the factors, as given by the caller."""
 
     item: Any = None
     user: Any = None
     mean: float = 0.0
 
 
-class How(NamedTuple):
-    """What the numbers mean, and how newcomers are to be solved for."""
+class FoldInSpec(NamedTuple):
+    """Kind of the feedback, and options of the solution for a new user."""
 
     implicit: bool
-    reg: float = 0.5  # what the prior weighs; for ratings the variance of their noise
-    alpha: float = 10.0  # confidence of an interaction, where no users are given
-    scale: tuple[float, float] = (1.0, 5.0)  # of the ratings
+    reg: float = 0.5  # weight of the prior; for ratings, the variance of their noise
+    alpha: float = 10.0  # confidence of an interaction, if no user factors are given
+    rating_range: tuple[float, float] = (1.0, 5.0)  # lowest and highest rating
 
 
-def bring(
+def from_factors(
     items: Any,
     users: Any,
     item_ids: Sequence[Any],
     biases: Biases,
-    how: How,
+    spec: FoldInSpec,
     titles: Mapping[Any, str] | None = None,
 ) -> Artifact:
-    """A model of these factors, as if it had been trained here."""
-    implicit, reg, alpha, scale = how
-    _require(reg > 0, "reg", reg, "above 0")
-    _require(alpha > 0, "alpha", alpha, "above 0")
-    _require(scale[0] < scale[1], "scale", scale, "(lowest rating, highest rating)")
-    mean = biases.mean
+    """Return a fold-in model of the factors.
+
+    Parameters
+    ----------
+    items
+        Item factors [I, D].
+    users
+        User factors [U, D], to which the prior is fitted; None: a ridge penalty.
+    item_ids
+        Item ids, one per row of `items`.
+    biases
+        Biases of items and users, and the mean of the ratings.
+    spec
+        Kind of the feedback and options.
+    titles
+        Titles of items by item id.
+
+    Raises
+    ------
+    DataError
+        If shapes do not match or a value is not finite.
+    ConfigError
+        If an option is out of range.
+    """
+    implicit, mean = spec.implicit, biases.mean
+    low, high = spec.rating_range
+    _require(spec.reg > 0, "reg", spec.reg, "above 0")
+    _require(spec.alpha > 0, "alpha", spec.alpha, "above 0")
+    _require(low < high, "rating_range", spec.rating_range, "(lowest rating, highest rating)")
     _require(not (implicit and mean), "mean", mean, "0 with implicit=True: there are no ratings")
-    ids = _ids(item_ids)
-    found = _checked(items, users, biases, len(ids), ratings=not implicit)
-    size = found.items.shape[1]
+    vocab = _item_vocab(item_ids)
+    factors = _validate_factors(items, users, biases, len(vocab), has_ratings=not implicit)
     config = FoldInConfig(
-        embedding_size=size,
-        reg=reg,
-        alpha=1.0 if users is not None else alpha,
-        strength=float("inf"),
+        embedding_size=factors.items.shape[1],
+        reg=spec.reg,
+        alpha=1.0 if users is not None else spec.alpha,
+        shrinkage=float("inf"),
     )
-    world = World(
-        n_users=0 if found.users is None else len(found.users),
-        n_items=len(ids),
+    domain = DomainInfo(
+        n_users=0 if factors.users is None else len(factors.users),
+        n_items=len(vocab),
         mean=float(mean),
-        levels=(1.0,) if implicit else (float(scale[0]), float(scale[1])),
+        levels=(1.0,) if implicit else (float(low), float(high)),
         implicit=implicit,
     )
-    model = FoldIn(config, world.domain())
-    _fill(model, found, reg)
+    model = FoldInModel(config, domain.placeholder_domain())
+    _set_model_tensors(model, factors, spec.reg)
     manifest = Manifest(
         model="als",
-        options=plain(config),
-        domain=world,
-        data=_origin(found),
-        versions=versions(),
+        options=dataclass_to_dict(config),
+        domain=domain,
+        training_data=_training_data(factors),
+        versions=library_versions(),
     )
-    return Artifact(manifest, settle(model), ids, named(ids, titles))
+    return Artifact(manifest, make_contiguous(model), vocab, titles_by_row(vocab, titles))
 
 
-def _fill(model: FoldIn, found: Brought, reg: float) -> None:
-    q, b, users = found
+def _set_model_tensors(model: FoldInModel, factors: Factors, reg: float) -> None:
+    """Fill the buffers of a model from factors."""
+    q, b, users = factors
     size = q.shape[1]
-    if not model.rates:  # nothing but differences of scores matters
+    if not model.predicts_ratings:  # only differences of scores matter
         q, b = q - q.mean(0), b - b.mean()
-    mean, precision = _prior(users, size)
-    gram, prior, rivals = reg * precision, reg * precision @ mean, np.zeros((size, size + 1))
-    if not model.rates and users is not None:
+    mean, precision = _fit_prior(users, size)
+    gram, prior_rhs = reg * precision, reg * precision @ mean
+    negative_terms = np.zeros((size, size + 1))
+    if not model.predicts_ratings and users is not None:
         spread, cross = q.T @ q / len(q), q.T @ b / len(q)
         second = np.cov(users.T, bias=True).reshape(size, size) + np.outer(mean, mean)
         variance = float((spread * second).sum() + 2 * mean @ cross + b.var())
-        gram, prior = _NOISE * variance * gram, _NOISE * variance * prior
-        rivals = np.concatenate([spread, -cross[:, None]], 1)
-        model.target.fill_(_MARGIN * variance**0.5)
-    elif not model.rates:
-        gram, prior = gram + q.T @ q, prior - q.T @ b
-    if not model.rates:
+        gram = _NOISE_IN_VARIANCES * variance * gram
+        prior_rhs = _NOISE_IN_VARIANCES * variance * prior_rhs
+        negative_terms = np.concatenate([spread, -cross[:, None]], 1)
+        model.positive_target.fill_(_MARGIN_IN_STD * variance**0.5)
+    elif not model.predicts_ratings:
+        gram, prior_rhs = gram + q.T @ q, prior_rhs - q.T @ b
+    if not model.predicts_ratings:
         model.popularity.copy_(torch.from_numpy(q @ mean))
-    parts = {"factors": q, "gram": gram, "prior": prior, "rivals": rivals}
-    for name, value in parts.items():
-        getattr(model, name).copy_(torch.from_numpy(value))
-    model.base.item_bias.copy_(torch.from_numpy(b))
+    model.factors.copy_(torch.from_numpy(q))
+    model.gram.copy_(torch.from_numpy(gram))
+    model.prior_rhs.copy_(torch.from_numpy(prior_rhs))
+    model.negative_terms.copy_(torch.from_numpy(negative_terms))
+    model.bias_model.item_bias.copy_(torch.from_numpy(b))
 
 
-def _prior(users: Numbers | None, size: int) -> tuple[Numbers, Numbers]:
-    """Mean and precision; one more user's worth of equal spread keeps few users proper."""
+def _fit_prior(users: Float64Array | None, size: int) -> tuple[Float64Array, Float64Array]:
+    """Return mean [D] and precision [D, D] of the prior.
+
+    One pseudo-user with equal variance in all directions keeps the covariance of few users
+    invertible.
+    """
     if users is None:
         return np.zeros(size), np.eye(size)
-    off = users - users.mean(0)
-    spread = off.T @ off
+    centered = users - users.mean(0)
+    spread = centered.T @ centered
     spread += np.trace(spread) / (len(users) * size) * np.eye(size)
     return users.mean(0), np.linalg.inv(spread / (len(users) + 1))
 
 
-def _checked(items: Any, users: Any, biases: Biases, n: int, *, ratings: bool) -> Brought:
+def _validate_factors(
+    items: Any, users: Any, biases: Biases, n_items: int, *, has_ratings: bool
+) -> Factors:
+    """Check shapes and values, and put user biases and constant columns where they belong."""
     item_bias, user_bias, _ = biases
-    q = _matrix(items, "items")
-    if len(q) != n:
-        raise DataError(f"items has {len(q):,} rows, but there are {n:,} item_ids: one each")
-    b = np.zeros(n) if item_bias is None else _vector(item_bias, "item_bias", n)
+    q = _to_matrix(items, "items")
+    if len(q) != n_items:
+        raise DataError(
+            f"items has {len(q):,} rows, but there are {n_items:,} item_ids; give one id per row"
+        )
+    b = np.zeros(n_items) if item_bias is None else _to_vector(item_bias, "item_bias", n_items)
     if users is None:
         if user_bias is not None:
-            raise ConfigError("user_bias was given without users; pass both, or neither")
-        return Brought(np.column_stack([q, np.ones(n)]) if ratings else q, b, None)
-    p = _matrix(users, "users")
+            raise ConfigError("user_bias was given without users; pass both or neither")
+        return Factors(np.column_stack([q, np.ones(n_items)]) if has_ratings else q, b, None)
+    p = _to_matrix(users, "users")
     if p.shape[1] != q.shape[1]:
-        raise DataError(f"users have {p.shape[1]} columns and items {q.shape[1]}: they must match")
+        raise DataError(
+            f"users have {p.shape[1]} columns and items {q.shape[1]}; the numbers must be equal"
+        )
     if len(p) < 2:
         raise DataError(f"a prior needs two users or more, got {len(p)}; leave users out instead")
-    own = None if user_bias is None else _vector(user_bias, "user_bias", len(p))
-    p, q, b = _unfold(p, q, b)
-    if ratings and own is not None:  # without ratings it moves all scores of a user alike
-        p, q = np.column_stack([p, own]), np.column_stack([q, np.ones(n)])
-    return Brought(q, b, p)
+    bias = None if user_bias is None else _to_vector(user_bias, "user_bias", len(p))
+    p, q, b = _move_constant_columns_to_bias(p, q, b)
+    if has_ratings and bias is not None:  # without ratings it does not change the order of items
+        p, q = np.column_stack([p, bias]), np.column_stack([q, np.ones(n_items)])
+    return Factors(q, b, p)
 
 
-def _unfold(p: Numbers, q: Numbers, b: Numbers) -> tuple[Numbers, Numbers, Numbers]:
-    """A column in which all users are alike is the items' bias, as in `implicit`'s BPR."""
-    spread = p.std(0)
-    alike = spread <= _ALIKE * spread.mean()
-    if alike.all():
-        raise DataError("all rows of users are the same: there is nothing to tell people apart by")
-    return p[:, ~alike], q[:, ~alike], b + q[:, alike] @ p[0, alike]
+def _move_constant_columns_to_bias(
+    p: Float64Array, q: Float64Array, b: Float64Array
+) -> tuple[Float64Array, Float64Array, Float64Array]:
+    """Add columns that are equal for all users to the item bias, as BPR of `implicit` has one."""
+    std = p.std(0)
+    is_constant = std <= _CONSTANT_COLUMN_TOLERANCE * std.mean()
+    if is_constant.all():
+        raise DataError("all rows of users are the same; leave users out instead")
+    bias = b + q[:, is_constant] @ p[0, is_constant]
+    return p[:, ~is_constant], q[:, ~is_constant], bias
 
 
-def _matrix(values: Any, what: str) -> Numbers:
-    found = _numbers(values, what)
-    if found.ndim != 2 or not found.size:
-        raise DataError(f"{what} must be a matrix, one row each, got the shape {found.shape}")
-    return found
+def _to_matrix(values: Any, name: str) -> Float64Array:
+    """Return values as a matrix that is not empty."""
+    matrix = _to_float64(values, name)
+    if matrix.ndim != 2 or not matrix.size:
+        raise DataError(f"{name} must be a matrix with rows, got the shape {matrix.shape}")
+    return matrix
 
 
-def _vector(values: Any, what: str, n: int) -> Numbers:
-    found = _numbers(values, what)
-    if found.shape != (n,):
-        raise DataError(f"{what} must be {n:,} numbers, got the shape {found.shape}")
-    return found
+def _to_vector(values: Any, name: str, length: int) -> Float64Array:
+    """Return values as a vector of a given length."""
+    vector = _to_float64(values, name)
+    if vector.shape != (length,):
+        raise DataError(f"{name} must be {length:,} numbers, got the shape {vector.shape}")
+    return vector
 
 
-def _numbers(values: Any, what: str) -> Numbers:
+def _to_float64(values: Any, name: str) -> Float64Array:
+    """Return values as an array of finite numbers."""
     if isinstance(values, torch.Tensor):
         values = values.detach().cpu()
     elif hasattr(values, "to_numpy"):  # dataframes, and matrices on a GPU
         values = values.to_numpy()
     try:
-        found = np.asarray(values, np.float64)
+        array = np.asarray(values, np.float64)
     except (TypeError, ValueError) as error:
-        raise DataError(f"{what} cannot be read as numbers: {error}") from None
-    if not np.isfinite(found).all():
-        place = np.argwhere(~np.isfinite(found))[0].tolist()
-        raise DataError(f"{what}{place} is {found[tuple(place)]}; factors must be finite")
-    return found
+        raise DataError(f"{name} cannot be read as numbers: {error}") from None
+    if not np.isfinite(array).all():
+        index = np.argwhere(~np.isfinite(array))[0].tolist()
+        raise DataError(f"{name}{index} is {array[tuple(index)]}; factors must be finite")
+    return array
 
 
-def _ids(item_ids: Sequence[Any]) -> Vocab:
+def _item_vocab(item_ids: Sequence[Any]) -> Vocab:
+    """Return item ids, all text or all integers, as a vocabulary."""
     values = np.asarray(item_ids).tolist() if isinstance(item_ids, np.ndarray) else list(item_ids)
     if not values:
         raise DataError("item_ids is empty; give an id for each row of items")
-    typed_ids(values, "item_id", Place("item_ids"))
+    encode_typed_ids(values, "item_id", ColumnOrigin("item_ids"))
     return Vocab([x if isinstance(x, str) else int(x) for x in values])
 
 
-def _origin(found: Brought) -> Origin:
+def _training_data(factors: Factors) -> TrainingData:
+    """Describe factors in place of a training table; the checksum is theirs."""
     digest = hashlib.sha256()
-    for part in found:
+    for part in factors:
         if part is not None:
             digest.update(np.ascontiguousarray(part).tobytes())
-    n = 0 if found.users is None else len(found.users)
-    return Origin(sha256=digest.hexdigest(), rows=0, users=n, key_users=n, key_threshold=0)
+    n = 0 if factors.users is None else len(factors.users)
+    return TrainingData(
+        sha256=digest.hexdigest(), n_rows=0, n_users=n, n_key_users=n, key_threshold=0
+    )
 
 
-def _require(fine: bool, what: str, value: object, must: str) -> None:
-    if not fine:
-        raise ConfigError(f"{what} must be {must}, got {value!r}")
+def _require(condition: bool, name: str, value: object, requirement: str) -> None:
+    """Raise ConfigError if an option does not meet its requirement."""
+    if not condition:
+        raise ConfigError(f"{name} must be {requirement}, got {value!r}")

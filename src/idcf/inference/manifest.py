@@ -1,4 +1,7 @@
-"""What is asked of a training, and all that describes what came of it: plain values, no tensors."""
+"""Configuration of a training and description of its result: plain values, no tensors.
+
+`Manifest` is the content of config.json, so that a changed field changes the artifact format.
+"""
 
 from __future__ import annotations
 
@@ -10,26 +13,26 @@ from typing import Any, Self
 
 import numpy as np
 
-from idcf.data.features import Encoding
+from idcf.data.features import FeatureEncoder
 from idcf.data.interactions import Interactions
 from idcf.data.split import Split
 from idcf.models.base import Model
-from idcf.types import Domain, History
+from idcf.types import Domain, Ragged
 
 
 @dataclass(frozen=True, kw_only=True)
-class World:
-    """A `Domain` without the people in it."""
+class DomainInfo:
+    """What a model must know of the training data to be built: a `Domain` without raters."""
 
     n_users: int
     n_items: int
-    mean: float
-    levels: tuple[float, ...]
+    mean: float  # of the ratings; 0 for implicit feedback
+    levels: tuple[float, ...]  # rating values in ascending order; (1,) for implicit feedback
     implicit: bool
 
     @classmethod
-    def of(cls, table: Interactions, model: Model) -> Self:
-        """The mean is the model's own: it may have seen a part of the table only."""
+    def from_model(cls, table: Interactions, model: Model) -> Self:
+        """Describe a table; the mean is that of the model, which may be trained on a part of it."""
         means = (getattr(part, "mean", None) for part in model.modules())
         return cls(
             n_users=len(table.users),
@@ -39,27 +42,30 @@ class World:
             implicit=table.implicit,
         )
 
-    def domain(self) -> Domain:
-        """Room for a model whose tensors will come from a file."""
-        raters = History.empty(self.n_items)
+    def placeholder_domain(self) -> Domain:
+        """Return a domain to build a model with whose tensors are assigned later."""
+        raters = Ragged.empty(self.n_items)
         return Domain(
             max(self.n_users, 2), self.n_items, self.mean, self.levels, self.implicit, raters
         )
 
 
 @dataclass(frozen=True, kw_only=True)
-class Origin:
-    """The table that was trained on."""
+class TrainingData:
+    """Description of the table that a model was trained on."""
 
     sha256: str
-    rows: int
-    users: int
-    key_users: int
+    n_rows: int
+    n_users: int
+    n_key_users: int
     key_threshold: int
-    chosen: str | int = "threshold"  # which of those at the threshold: see `data.split.among`
+    key_user_rule: str | int = "threshold"  # see `data.split.split_by_key_users`
 
     @classmethod
-    def of(cls, split: Split, threshold: int, chosen: str | int = "threshold") -> Self:
+    def from_split(
+        cls, split: Split, key_threshold: int, key_user_rule: str | int = "threshold"
+    ) -> Self:
+        """Describe the training table of a split; the checksum covers its rows and ids."""
         table = split.train
         digest = hashlib.sha256()
         for column in (table.user, table.item, table.rating):
@@ -68,40 +74,40 @@ class Origin:
             digest.update(json.dumps(vocab.ids).encode())
         return cls(
             sha256=digest.hexdigest(),
-            rows=len(table),
-            users=len(table.users),
-            key_users=len(split.key_users),
-            key_threshold=threshold,
-            chosen=chosen,
+            n_rows=len(table),
+            n_users=len(table.users),
+            n_key_users=len(split.key_users),
+            key_threshold=key_threshold,
+            key_user_rule=key_user_rule,
         )
 
 
 @dataclass(frozen=True, kw_only=True)
-class Point:
-    """What people get of whom so many interactions are shown."""
+class NewUserCurvePoint:
+    """Quality for new users with histories of one length."""
 
-    shown: int
+    history_length: int
     value: float
-    low: float  # of the 95 % interval over people
+    low: float  # lower end of the 95 % interval over users
     high: float
-    plain: float  # what the simplest model gets
+    baseline: float  # value of the baseline model
 
 
 @dataclass(frozen=True, kw_only=True)
-class Measured:
-    """How well a twin of the model, trained without some key users, answered for those."""
+class NewUserCurve:
+    """Quality for key users that a second model was trained without, by history length."""
 
     metric: str
-    plain: str  # the name of the simplest model
-    people: int
-    rows: int  # that they were asked about
-    curve: tuple[Point, ...]
-    cover90: float | None = None  # ratings inside the 90 % intervals, at the longest histories
+    baseline: str  # name of the baseline model
+    n_users: int
+    n_rows: int  # held-out interactions that were predicted
+    points: tuple[NewUserCurvePoint, ...]
+    cover90: float | None = None  # share of ratings in the 90 % intervals, longest histories
 
 
 @dataclass(frozen=True)
-class Wish:
-    """What is asked of a training; the manifest says what came of it."""
+class RecommenderConfig:
+    """Configuration of a training, as given to `Recommender`."""
 
     model: str
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -110,25 +116,38 @@ class Wish:
     preset: str = "clean"
     seed: int = 0
     device: str = "auto"
-    measure: bool = False  # a second training tells how well newcomers will be served
+    card_metrics: bool = False  # train a second model to measure the quality for new users
 
-    def plus(self, usual: Mapping[str, Any]) -> Self:
-        """With options that hold unless they were said otherwise."""
-        return replace(self, options={**usual, **self.options})
+    def with_default_options(self, defaults: Mapping[str, Any]) -> Self:
+        """Return a copy with options added that are not set."""
+        return replace(self, options={**defaults, **self.options})
 
 
 @dataclass(frozen=True, kw_only=True)
 class Manifest:
-    """All that must be known to build the model again, and where it came from."""
+    """All that is needed to build the model again, and where the model comes from."""
 
     model: str
     options: dict[str, Any]
-    domain: World
-    data: Origin
+    domain: DomainInfo
+    training_data: TrainingData
     backbone: str | None = None
     backbone_options: dict[str, Any] = field(default_factory=dict)
     preset: str = "clean"
     seed: int = 0
     versions: dict[str, str] = field(default_factory=dict)
-    user_features: Encoding | None = None  # how a newcomer's own are read
-    measured: Measured | None = None
+    user_encoder: FeatureEncoder | None = None  # of user features
+    new_user_curve: NewUserCurve | None = None
+
+    def config(self, device: str) -> RecommenderConfig:
+        """Return a configuration that trains such a model again."""
+        data = self.training_data
+        return RecommenderConfig(
+            self.model,
+            self.options,
+            data.key_threshold,
+            data.key_user_rule,
+            self.preset,
+            self.seed,
+            device,
+        )

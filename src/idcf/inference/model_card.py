@@ -1,4 +1,4 @@
-"""What a person should know before using a saved model, as a page that lies beside it."""
+"""The model card: what a user of a saved model should know, as a Markdown page."""
 
 from __future__ import annotations
 
@@ -8,74 +8,87 @@ if TYPE_CHECKING:
     from idcf.inference.manifest import Manifest
 
 
-def card(manifest: Manifest) -> str:
-    """The page, in Markdown."""
-    m, w = manifest, manifest.domain
-    options = ", ".join(f"{k}={v}" for k, v in m.options.items()) or "none"
-    return f"""# {m.model}
+def render_model_card(manifest: Manifest) -> str:
+    """Return the model card of a manifest, in Markdown."""
+    options = ", ".join(f"{k}={v}" for k, v in manifest.options.items()) or "none"
+    versions = ", ".join(f"{k} {v}" for k, v in manifest.versions.items())
+    return f"""# {manifest.model}
 
-Recommends to people it has never met, from what they did{_known(m)}.
+Recommends items to new users from their interactions{_features_clause(manifest)}.
 
-{_origin(m)}; options: {options}.
-- **Inside** vectors of items and key users. No names and no histories of users are stored.
-- **Limits** Items that nobody had in training are unknown to it and cannot be recommended. A
-  person without any history gets what is popular. {_quality(m)}
-- **Catalogue** {w.n_items:,} items.
-- **Versions** {", ".join(f"{k} {v}" for k, v in m.versions.items())}
-{_curve(m)}"""
+{_training_section(manifest)}; options: {options}.
+- **Contents** Vectors of items and key users. No user ids and no histories are stored.
+- **Limits** Items without interactions in training are unknown and cannot be recommended. A user
+  without a history gets popular items. {_accuracy_note(manifest)}
+- **Catalogue** {manifest.domain.n_items:,} items.
+- **Versions** {versions}
+{_curve_section(manifest)}"""
 
 
-def _quality(m: Manifest) -> str:
-    if m.measured:
-        return "What it is worth to a newcomer is below."
+def _accuracy_note(manifest: Manifest) -> str:
+    """Return where to find the accuracy, or how to measure it."""
+    if manifest.new_user_curve:
+        return "The accuracy for new users is given below."
     return (
-        "Accuracy was not measured when this was\n  written: train with `measure=True`, or run "
-        "`idcf evaluate` on data of your own."
+        "Accuracy was not measured in\n  training: train with `card_metrics=True`, or run "
+        "`idcf evaluate` on your data."
     )
 
 
-def _curve(m: Manifest) -> str:
-    """What newcomers may expect, by how much they have told."""
-    if not (found := m.measured):
+def _curve_section(manifest: Manifest) -> str:
+    """Return the table of the accuracy for new users by history length, or an empty text."""
+    curve = manifest.new_user_curve
+    if not curve:
         return ""
-    better = "less is better" if found.metric == "rmse" else "more is better"
+    better = "less is better" if curve.metric == "rmse" else "more is better"
     lines = [
-        f"| {p.shown} | {p.value:.3f} [{p.low:.3f}, {p.high:.3f}] | {p.plain:.3f} |"
-        for p in found.curve
+        f"| {p.history_length} | {p.value:.3f} [{p.low:.3f}, {p.high:.3f}] | {p.baseline:.3f} |"
+        for p in curve.points
     ]
-    sure = ""
-    if found.cover90 is not None:
-        sure = f"\nOf their ratings {found.cover90:.1%} lay inside the 90 % intervals.\n"
     table = "\n".join(lines)
+    coverage = ""
+    if curve.cover90 is not None:
+        coverage = f"\n{curve.cover90:.1%} of the ratings were in the 90 % intervals.\n"
     return f"""
-## What newcomers may expect
+## Accuracy for new users
 
-The same training without {found.people:,} of the key users, who then came as newcomers with some of
-their interactions and were asked about {found.rows:,} others ({found.metric}: {better};
-in brackets the 95 % interval over people).
+A second model was trained without {curve.n_users:,} of the key users. They were then new users: the
+model got some of their interactions and predicted {curve.n_rows:,} others
+({curve.metric}: {better}; in brackets the 95 % interval over users).
 
-| shown | `{m.model}` | `{found.plain}` |
+| history length | `{manifest.model}` | `{curve.baseline}` |
 |---|---|---|
 {table}
-{sure}"""
+{coverage}"""
 
 
-def _known(m: Manifest) -> str:
-    return f" and features ({', '.join(m.user_features.names)})" if m.user_features else ""
+def _features_clause(manifest: Manifest) -> str:
+    """Return the names of the user features that the model reads, or an empty text."""
+    if not manifest.user_encoder:
+        return ""
+    return f" and features ({', '.join(manifest.user_encoder.feature_names)})"
 
 
-def _origin(m: Manifest) -> str:
-    """Where the numbers come from."""
-    d, w = m.data, m.domain
-    scale = "yes or no" if w.implicit else f"ratings from {min(w.levels):g} to {max(w.levels):g}"
-    if not d.rows:
-        people = f"the {d.users:,} users of their training" if d.users else "nobody: a plain ridge"
-        return f"""- **Trained on** nothing here: factors of items were brought ({scale});
-  their SHA-256 is `{d.sha256}`.
-- **How** a newcomer's vector is solved for, with a prior fitted to {people}"""
-    wraps = f" round `{m.backbone}` {m.backbone_options}" if m.backbone else ""
-    who = "users" if d.chosen == "threshold" else f"users (`key_users={d.chosen}`) among those"
-    return f"""- **Trained on** {d.rows:,} interactions ({scale}) of {d.users:,} users;
-  SHA-256 of the table `{d.sha256}`. The {d.key_users:,} {who} with at least {d.key_threshold}
-  interactions are the key users; only their rows were trained on.
-- **How** `{m.model}`{wraps}, preset `{m.preset}`, seed {m.seed}"""
+def _training_section(manifest: Manifest) -> str:
+    """Return the description of the training data and of the model."""
+    data, domain = manifest.training_data, manifest.domain
+    feedback = "implicit feedback"
+    if not domain.implicit:
+        feedback = f"ratings from {min(domain.levels):g} to {max(domain.levels):g}"
+    if not data.n_rows:
+        prior = "a ridge penalty"
+        if data.n_users:
+            prior = f"a prior fitted to the {data.n_users:,} users of that training"
+        return f"""- **Trained on** other software: the item factors were given ({feedback});
+  their SHA-256 is `{data.sha256}`.
+- **Method** the vector of a new user is solved for, with {prior}"""
+    backbone = ""
+    if manifest.backbone:
+        backbone = f" around `{manifest.backbone}` {manifest.backbone_options}"
+    key_users = "users"
+    if data.key_user_rule != "threshold":
+        key_users = f"users (`key_users={data.key_user_rule}`) among those"
+    return f"""- **Trained on** {data.n_rows:,} interactions ({feedback}) of {data.n_users:,} users;
+  SHA-256 of the table `{data.sha256}`. The {data.n_key_users:,} {key_users} with at least
+  {data.key_threshold} interactions are the key users; only their interactions were used.
+- **Method** `{manifest.model}`{backbone}, preset `{manifest.preset}`, seed {manifest.seed}"""

@@ -1,179 +1,240 @@
-"""Items that came after training: `Recommender.partial_fit_items`.
+"""Items that are added after training: `Recommender.partial_fit_items`.
 
-A new item is known by who rated it how, as a newcomer is known by what they rated. Nothing else
-of the model moves, and the old model is left as it was.
+The moments of a new item are inferred from its raters, as the posterior of a new user is inferred
+from the rated items. The rest of the model does not change, and the old predictor stays valid.
 """
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from idcf.data.history_reader import Read, Reader, as_users, lookup, named
-from idcf.data.interactions import Interactions, Ints, Vocab, group
+from idcf.data.history_reader import HistoryReader, NewUser, as_users, row_lookup, titles_by_row
+from idcf.data.interactions import Interactions, Ints, Vocab, group_rows_by_key
 from idcf.data.readers import read_interactions
 from idcf.errors import ColdUserError, ConfigError, DataError
-from idcf.inference.artifact import Artifact, settle
-from idcf.models.bayes import Bayes, Moments, meet, with_items
+from idcf.inference.artifact import Artifact, make_contiguous
+from idcf.inference.predictor import Predictor
+from idcf.models.bayes import BayesModel, Moments, infer_item_moments, with_items
 from idcf.models.layers.ragged import segment_sum
-from idcf.types import History, Users
+from idcf.types import Ragged, Users
 
-_STRENGTH = 3.0  # ratings of "nothing unusual" that an item's own must outweigh
-_RATERS = 10.0  # whose choice of an item is worth as much as what is expected of everybody
-
-
-class Grown(NamedTuple):
-    found: Artifact
-    table: Interactions | None  # of training, with what its users have told since
+_ITEM_SHRINKAGE = 3.0  # pseudo-count of raters who give the expected rating
+_PSEUDO_RATERS = 10.0  # raters at which the offset for empty histories has half its full size
 
 
-def grow(
-    found: Artifact,
-    reader: Reader,
-    table: Interactions | None,
-    new: Any,
+def add_items(
+    predictor: Predictor,
+    interactions: Any,
     *,
     histories: Any = None,
     columns: Mapping[str, str] | None = None,
     titles: Mapping[Any, str] | None = None,
-) -> Grown:
-    """A model that knows the items of `new` as well, or better than before."""
-    model, old = found.model, found.items
-    if not isinstance(model, Bayes):
+) -> Predictor:
+    """Return a predictor with new items, or with better moments of items that it has.
+
+    Parameters
+    ----------
+    predictor
+        The model and its catalogue, which are not changed.
+    interactions
+        The new ratings: a table with columns user_id, item_id and rating.
+    histories
+        Histories of users who are not in the training table: {user_id: history}, or a table.
+    columns
+        Names of the columns in `interactions`.
+    titles
+        Titles of items by item id.
+
+    Raises
+    ------
+    ConfigError
+        If the model does not store moments of items.
+    ColdUserError
+        If the history of a rater is not known.
+    DataError
+        If the table cannot be used, or repeats a rating of the training table.
+    """
+    old, reader, training_table = (
+        predictor.artifact,
+        predictor.history_reader,
+        predictor.training_table,
+    )
+    if not isinstance(old.model, BayesModel):
         raise ConfigError(
-            "partial_fit_items needs a model that keeps how sure it is of items, such as "
-            f"idcf-bayes; this one is {found.manifest.model!r}: fit it again with the new items"
+            "partial_fit_items needs a model that stores the uncertainty of items, such as "
+            f"idcf-bayes; this one is {old.manifest.model!r}: fit it again with the new items"
         )
-    rows = read_interactions(new, columns=columns, implicit=False)
-    _check(rows, reader)
-    items, at = _placed(old, rows.items)
-    raters = Raters(rows, at, table)
-    people = as_users(raters.read(reader, histories)).to(model.device)
-    order, start = group(rows.item, len(at))
-    told = History(
-        torch.from_numpy(rows.user[order]),
-        torch.from_numpy(rows.rating[order]),
-        torch.from_numpy(start),
+    ratings = read_interactions(interactions, columns=columns, implicit=False)
+    _check_rating_range(ratings, reader)
+    items, item_rows = _extend_vocab(old.items, ratings.items)
+    raters = _NewItemRaters(ratings, item_rows, training_table)
+    users = as_users(raters.read_histories(reader, histories))
+    model = _add_item_moments(old.model, users, ratings, item_rows)
+    domain = replace(old.manifest.domain, n_items=len(items))
+    old_titles = old.titles + (None,) * (len(items) - len(old.items))
+    new_titles = titles_by_row(items, titles)
+    artifact = Artifact(
+        replace(old.manifest, domain=domain),
+        make_contiguous(model),
+        items,
+        tuple(new or old_title for new, old_title in zip(new_titles, old_titles, strict=True)),
+    )
+    return Predictor(artifact, raters.extended_training_table(items))
+
+
+@torch.no_grad()
+def _add_item_moments(
+    model: BayesModel, users: Users, ratings: Interactions, item_rows: Ints
+) -> BayesModel:
+    """Return a model with the moments of the rated items, whose rows are `item_rows`."""
+    users = users.to(model.device)
+    order, offsets = group_rows_by_key(ratings.item, len(item_rows))
+    raters = Ragged(
+        torch.from_numpy(ratings.user[order]),
+        torch.from_numpy(ratings.rating[order]),
+        torch.from_numpy(offsets),
     ).to(model.device)
-    place = torch.from_numpy(at).to(model.device)
-    known = torch.where(place < len(old), place, -1)
-    with torch.no_grad():
-        moments = meet(model, people, told, known)
-        usual = _usual(model, people, told, known, moments)
-        grown = with_items(model, moments, place, usual, told.lengths())
-    called = named(items, titles)
-    names = found.titles + (None,) * (len(items) - len(old))
-    manifest = replace(found.manifest, domain=replace(found.manifest.domain, n_items=len(items)))
-    both = tuple(x or y for x, y in zip(called, names, strict=True))
-    return Grown(Artifact(manifest, settle(grown), items, both), raters.joined(items))
+    rows = torch.from_numpy(item_rows).to(model.device)
+    old_rows = torch.where(rows < model.n_items, rows, -1)
+    moments = infer_item_moments(model, users, raters, old_rows)
+    offset = _empty_history_offset(model, users, raters, old_rows, moments)
+    return with_items(model, moments, rows, offset, raters.lengths())
 
 
-def _usual(model: Bayes, people: Users, told: History, known: Tensor, of: Moments) -> Tensor:
-    """What those who rated an item add to it, for somebody without history."""
-    bias, n = model.posterior(people).mean[..., -1].mean(1), told.lengths()
-    left = segment_sum(told.values - model.mean - bias[told.items], told.owner(), len(n))
-    gap = (left / (n + _STRENGTH) - of.means[..., -1].mean(1)) * n / (n + _RATERS)
-    return torch.where(known >= 0, model.usual[known], gap)
+def _empty_history_offset(
+    model: BayesModel, users: Users, raters: Ragged[Tensor], item_rows: Tensor, moments: Moments
+) -> Tensor:
+    """Return what is added to the scores of the items for users with empty histories.
+
+    For a new item this is its shrunk mean residual minus its bias, weighted by its raters.
+    """
+    bias, n = model.posterior(users).mean[..., -1].mean(1), raters.lengths()
+    residuals = raters.values - model.mean - bias[raters.indices]
+    mean_residual = segment_sum(residuals, raters.owner(), len(n)) / (n + _ITEM_SHRINKAGE)
+    gap = (mean_residual - moments.means[..., -1].mean(1)) * n / (n + _PSEUDO_RATERS)
+    return torch.where(item_rows >= 0, model.empty_history_offset[item_rows], gap)
 
 
-class Raters:
-    """Those who rated the items, and what else is known of them."""
+class _NewItemRaters:
+    """The users who rated the items, and their rows in the training table."""
 
-    def __init__(self, rows: Interactions, at: Ints, table: Interactions | None) -> None:
-        self.rows, self.table = rows, table
-        self.item = at[rows.item]
-        here = {} if table is None else lookup(table.users)
-        self.user = np.array([here.get(x, -1) for x in rows.users.ids], np.int64)
-        if table is not None:
-            self._refuse_again(table)
+    def __init__(
+        self, new_ratings: Interactions, item_rows: Ints, training_table: Interactions | None
+    ) -> None:
+        self.new_ratings, self.training_table = new_ratings, training_table
+        self.item_rows = item_rows[new_ratings.item]
+        row_by_id = {} if training_table is None else row_lookup(training_table.users)
+        self.training_rows = np.array(
+            [row_by_id.get(x, -1) for x in new_ratings.users.ids], np.int64
+        )
+        if training_table is not None:
+            self._refuse_repeated_ratings(training_table)
 
-    def read(self, reader: Reader, histories: Any) -> list[Read]:
-        """The history of each, without the items that are now asked about."""
-        passed = _passed(reader, histories)
-        order, start = group(self.rows.user, len(self.rows.users))
-        out = []
-        for n, who in enumerate(self.rows.users.ids):
-            read = passed.get(who, passed.get(str(who)))
-            if read is None:
-                read = self._trained(n)
-            if read is None:
+    def read_histories(self, history_reader: HistoryReader, histories: Any) -> list[NewUser]:
+        """Return the history of each rater, without the items that are now rated."""
+        given = _read_histories_by_user(history_reader, histories)
+        order, offsets = group_rows_by_key(self.new_ratings.user, len(self.new_ratings.users))
+        users = []
+        for row, user_id in enumerate(self.new_ratings.users.ids):
+            user = given.get(user_id, given.get(str(user_id)))
+            if user is None:
+                user = self._training_history(row)
+            if user is None:
                 raise ColdUserError(
-                    f"nothing is known of the rater {who!r}; pass histories={{{who!r}: "
-                    "{item_id: rating, ...}}, or {} if they rated nothing else"
+                    f"the history of user {user_id!r} is not known; pass histories={{{user_id!r}: "
+                    "{item_id: rating, ...}}, or {} if there is none"
                 )
-            asked = np.isin(read.rows, self.item[order[start[n] : start[n + 1]]])
-            out.append(Read(read.rows[~asked], read.values[~asked]))
-        return out
+            rated_rows = self.item_rows[order[offsets[row] : offsets[row + 1]]]
+            is_rated = np.isin(user.item_rows, rated_rows)
+            users.append(NewUser(user.item_rows[~is_rated], user.values[~is_rated]))
+        return users
 
-    def joined(self, items: Vocab) -> Interactions | None:
-        """The training table with the new rows of its own users."""
-        if self.table is None:
+    def extended_training_table(self, items: Vocab) -> Interactions | None:
+        """Return the training table with the new ratings of its users."""
+        if self.training_table is None:
             return None
-        user = self.user[self.rows.user]
-        mine = np.flatnonzero(user >= 0)
-        base = replace(self.table, items=items, item_features=None, time=None)
-        more = replace(base, user=user[mine], item=self.item[mine], rating=self.rows.rating[mine])
-        return base.plus(more)
+        user_rows = self.training_rows[self.new_ratings.user]
+        rows = np.flatnonzero(user_rows >= 0)
+        table = replace(self.training_table, items=items, item_features=None, time=None)
+        new_rows = replace(
+            table,
+            user=user_rows[rows],
+            item=self.item_rows[rows],
+            rating=self.new_ratings.rating[rows],
+        )
+        return table.concat(new_rows)
 
-    def _trained(self, n: int) -> Read | None:
-        if self.table is None or self.user[n] < 0:
+    def _training_history(self, rater: int) -> NewUser | None:
+        """Return the training history of a rater, in the order of item rows."""
+        if self.training_table is None or self.training_rows[rater] < 0:
             return None
-        history = self.table.history(self.user[n : n + 1])
+        history = self.training_table.history(self.training_rows[rater : rater + 1])
         order = np.argsort(history.items.numpy())
-        return Read(history.items.numpy()[order], history.values.numpy()[order])
+        return NewUser(history.items.numpy()[order], history.values.numpy()[order])
 
-    def _refuse_again(self, table: Interactions) -> None:
-        """A rating that was trained on must not count twice."""
-        wide = max(len(table.items), int(self.item.max()) + 1)
-        pairs = self.user[self.rows.user] * wide + self.item
-        again = np.flatnonzero(np.isin(pairs, table.user * wide + table.item) & (pairs >= 0))
-        for n in again[:1]:
-            who, what = self.rows.users.ids[self.rows.user[n]], self.rows.item[n]
+    def _refuse_repeated_ratings(self, training_table: Interactions) -> None:
+        """Raise DataError if a rating of the training table is repeated: it would count twice."""
+        n_columns = max(len(training_table.items), int(self.item_rows.max()) + 1)
+        pairs = self.training_rows[self.new_ratings.user] * n_columns + self.item_rows
+        training_pairs = training_table.user * n_columns + training_table.item
+        repeated = np.flatnonzero(np.isin(pairs, training_pairs) & (pairs >= 0))
+        for row in repeated[:1]:
+            user_id = self.new_ratings.users.ids[self.new_ratings.user[row]]
+            item_id = self.new_ratings.items.ids[self.new_ratings.item[row]]
             raise DataError(
-                f"user {who!r} has rated item {self.rows.items.ids[what]!r} in training already "
-                f"({len(again)} such rows); leave out what the model knows"
+                f"user {user_id!r} has rated item {item_id!r} in training already "
+                f"({len(repeated)} such rows); leave out ratings that the model was trained on"
             )
 
 
-def _passed(reader: Reader, histories: Any) -> dict[Hashable, Read]:
-    """Histories by user, from a dict of them or a table with a column user_id."""
+def _read_histories_by_user(
+    history_reader: HistoryReader, histories: Any
+) -> dict[Hashable, NewUser]:
+    """Return histories by user id, from a dict or from a table with a column user_id."""
     if histories is None:
         return {}
     if isinstance(histories, Mapping):
-        return {who: reader.one(told) for who, told in histories.items()}
+        return {user: history_reader.read_history(x) for user, x in histories.items()}
     if isinstance(histories, list | tuple):
-        raise DataError("histories must say whose they are: {user_id: history}, or a table")
-    return dict(zip(*reader.many(histories), strict=True))
+        raise DataError("histories has no user ids; pass {user_id: history}, or a table")
+    return dict(zip(*history_reader.read_histories(histories), strict=True))
 
 
-def _check(rows: Interactions, reader: Reader) -> None:
-    low, high = reader.limits
-    for n in np.flatnonzero((rows.rating < low) | (rows.rating > high))[:1]:
-        what = rows.items.ids[rows.item[n]]
-        raise DataError(f"rating {rows.rating[n]:g} of item {what!r} is far outside the scale")
+def _check_rating_range(new_ratings: Interactions, history_reader: HistoryReader) -> None:
+    """Raise DataError for a rating far outside the scale of the training ratings."""
+    low, high = history_reader.rating_limits
+    for row in np.flatnonzero((new_ratings.rating < low) | (new_ratings.rating > high))[:1]:
+        item_id = new_ratings.items.ids[new_ratings.item[row]]
+        raise DataError(
+            f"rating {new_ratings.rating[row]:g} of item {item_id!r} is far outside the scale "
+            "that the model was trained on; check the column"
+        )
 
 
-def _placed(old: Vocab, new: Vocab) -> tuple[Vocab, Ints]:
-    """New ids behind the known ones, whose rows stay; and the row of each of `new`."""
-    known, ids, at = lookup(old), list(old.ids), []
-    for x in new.ids:
-        at.append(known.get(x, len(ids)))
-        if x not in known:
-            ids.append(_alike(x, old.ids[0]))
-    return Vocab(ids), np.array(at, np.int64)
+def _extend_vocab(old: Vocab, new: Vocab) -> tuple[Vocab, Ints]:
+    """Return the old ids followed by the ids that are new, and the row of each of `new`."""
+    row_by_id, ids, rows = row_lookup(old), list(old.ids), []
+    for item_id in new.ids:
+        rows.append(row_by_id.get(item_id, len(ids)))
+        if item_id not in row_by_id:
+            ids.append(_cast_item_id(item_id, old.ids[0]))
+    return Vocab(ids), np.array(rows, np.int64)
 
 
-def _alike(x: Any, first: Any) -> Hashable:
-    """A new id in the manner of the others: strings or integers."""
-    if isinstance(first, str):
-        return str(x)
-    if not isinstance(x, str):
-        return int(x)
-    if x.lstrip("-").isdecimal() and str(int(x)) == x:
-        return int(x)
-    raise DataError(f"item id {x!r} is a string, but those of the model are integers; cast it")
+def _cast_item_id(item_id: Any, example_id: Any) -> Hashable:
+    """Return a new id as text or integer, as the ids of the model are."""
+    if isinstance(example_id, str):
+        return str(item_id)
+    if not isinstance(item_id, str):
+        return int(item_id)
+    if item_id.lstrip("-").isdecimal() and str(int(item_id)) == item_id:
+        return int(item_id)
+    raise DataError(
+        f"item id {item_id!r} is a string, but those of the model are integers; cast it"
+    )

@@ -1,10 +1,10 @@
-"""A trained model as one ONNX file: history in, vector and scores out, no Python needed.
+"""A trained model as one ONNX file: histories in, user vectors and scores out.
 
-A history is dense there, because that is what every runtime can do: `ratings` [B, I], read only
-where `rated` [B, I] is 1 and not 0, columns in the order of the file's metadata `item_ids`
-(JSON). Without ratings `rated` is all there is. Out come `vector` [B, D], as `Recommender.embed`
-gives it, and `scores` [B, I]. ONNX has no way to solve equations; `solve` here is elimination,
-written out.
+Histories are dense, because every runtime supports that: input `rated` [B, I] is 1 for the items of
+the history and 0 elsewhere, input `ratings` [B, I] is read only where `rated` is 1, and a model of
+implicit feedback has no `ratings`. The columns are in the order of the item ids in the metadata of
+the file (`item_ids`, as JSON). Outputs are `vector` [B, D], the result of `Recommender.embed`, and
+`scores` [B, I]. ONNX cannot solve linear systems, so that `solve` writes elimination out.
 """
 
 from __future__ import annotations
@@ -22,18 +22,27 @@ import torch
 from torch import Tensor, nn
 
 from idcf.errors import ConfigError, DataError
+from idcf.files import atomic_path
 from idcf.inference.artifact import Artifact
 from idcf.models.base import Model
-from idcf.models.baselines import FoldIn
-from idcf.models.bayes import Bayes
-from idcf.models.idcf import IDCF, part
-from idcf.models.matrix_factorization import Factor
+from idcf.models.baselines import FoldInModel
+from idcf.models.bayes import BayesModel
+from idcf.models.idcf import IDCF, POOLING_POWER, split_latents
+from idcf.models.matrix_factorization import MatrixFactorization
 
 OPSET = 18
 
 
-def export(found: Artifact, path: str | Path) -> Path:
-    """Write the file, whole or not at all."""
+def export_onnx(artifact: Artifact, path: str | Path) -> Path:
+    """Write the ONNX file of a model atomically, and return its path.
+
+    Raises
+    ------
+    ConfigError
+        If the model has no ONNX form, or a package for ONNX is missing.
+    DataError
+        If the file cannot be written.
+    """
     try:
         import onnx
         import onnxscript  # noqa: F401
@@ -42,184 +51,187 @@ def export(found: Artifact, path: str | Path) -> Path:
             f"to write ONNX, {error.name!r} is needed: pip install 'idcf[onnx]'"
         ) from None
     target = Path(path).expanduser()
-    graph = dense(found.model)
-    made = _traced(graph, found.model).model_proto
-    ids = json.dumps(found.items.ids)
-    onnx.helper.set_model_props(made, {"item_ids": ids, "model": found.manifest.model})
-    piece = target.with_name(f".{target.name}.part")
+    proto = _export_graph(to_dense_model(artifact.model), artifact.model).model_proto
+    item_ids = json.dumps(artifact.items.ids)
+    onnx.helper.set_model_props(proto, {"item_ids": item_ids, "model": artifact.manifest.model})
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        onnx.save_model(made, piece)
-        piece.replace(target)
+        with atomic_path(target) as temporary:
+            onnx.save_model(proto, temporary)
     except OSError as error:
-        raise DataError(f"{target} cannot be written: {error}") from None
-    finally:
-        piece.unlink(missing_ok=True)
+        raise DataError(f"{target} cannot be written: {error}; choose another file") from None
     return target
 
 
-def dense(model: Model) -> nn.Module:
-    """The model with dense histories, on the CPU."""
-    own = deepcopy(model).cpu().eval().requires_grad_(False)
-    if isinstance(own, FoldIn):
-        return DenseFoldIn(own)
-    if isinstance(own, Bayes):
-        return DenseBayes(own)
-    if isinstance(own, IDCF) and isinstance(own.backbone, Factor) and own.paths is None:
-        return DenseRelation(own)
-    what = type(own.backbone if isinstance(own, IDCF) else own).__name__
-    if isinstance(own, IDCF) and own.paths is not None:
-        what = "meta-path"
+def to_dense_model(model: Model) -> nn.Module:
+    """Return a copy of a model that takes dense histories, on the CPU.
+
+    Raises
+    ------
+    ConfigError
+        If the model has no ONNX form.
+    """
+    model = deepcopy(model).cpu().eval().requires_grad_(False)
+    name = type(model).__name__
+    if isinstance(model, FoldInModel):
+        return DenseFoldIn(model)
+    if isinstance(model, BayesModel):
+        return DenseBayes(model)
+    if isinstance(model, IDCF):
+        if isinstance(model.backbone, MatrixFactorization) and model.meta_path is None:
+            return DenseIDCF(model)
+        name = "meta-path" if model.meta_path is not None else type(model.backbone).__name__
     raise ConfigError(
-        f"{what} has no ONNX form; idcf-dot, idcf-nn, idcf-bayes and als can be exported"
+        f"{name} has no ONNX form; idcf-dot, idcf-nn, idcf-bayes and als can be exported"
     )
 
 
-def _traced(graph: nn.Module, model: Model) -> Any:
+def _export_graph(graph: nn.Module, model: Model) -> Any:
+    """Return the ONNX program of a dense model."""
     example = torch.zeros(2, model.n_items)
-    example[0, 0] = 1.0  # somebody, and nobody
-    names = ["rated", "ratings"] if model.rates else ["rated"]
-    people = torch.export.Dim("people", min=1)
-    with _quiet(), torch.no_grad():
+    example[0, 0] = 1.0  # one user with a history, one without
+    names = ["rated", "ratings"] if model.predicts_ratings else ["rated"]
+    n_users = torch.export.Dim("users", min=1)
+    with _silence_exporter(), torch.no_grad():
         return torch.onnx.export(
             graph,
             tuple(example.clone() for _ in names),
             input_names=names,
             output_names=["vector", "scores"],
-            dynamic_shapes=[{0: people}] * len(names),
+            dynamic_shapes=[{0: n_users}] * len(names),
             opset_version=OPSET,
             dynamo=True,
-            optimize=False,  # runtimes do it when they load, and sooner
+            optimize=False,  # runtimes do it when they load, and faster
             verbose=False,
         )
 
 
 class DenseFoldIn(nn.Module):
-    def __init__(self, model: FoldIn) -> None:
+    """`FoldInModel` for dense histories."""
+
+    def __init__(self, model: FoldInModel) -> None:
         super().__init__()
         self.model = model
 
     def forward(self, rated: Tensor, ratings: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        model, base = self.model, self.model.base
+        """Return user vectors [B, D] and scores [B, I] for dense histories [B, I]."""
+        model, base = self.model, self.model.bias_model
         n = rated.sum(1, keepdim=True)
-        silent = (n == 0).to(rated.dtype)
+        is_popular = (n == 0).to(rated.dtype)
         bias = torch.zeros_like(n)
         if ratings is not None:
-            own = (ratings - base.mean - base.item_bias) * rated
-            if base.strength != float("inf"):
-                bias = own.sum(1, keepdim=True) / (n + base.strength).clamp(min=1e-9)
-            own, silent = own - bias * rated, silent * 0
+            residuals = (ratings - base.mean - base.item_bias) * rated
+            if base.shrinkage != float("inf"):
+                bias = residuals.sum(1, keepdim=True) / (n + base.shrinkage).clamp(min=1e-9)
+            residuals, is_popular = residuals - bias * rated, is_popular * 0
         else:
-            own = (model.target - base.item_bias) * rated
+            residuals = (model.positive_target - base.item_bias) * rated
         outer = (rated[:, None] * model.factors.T) @ model.factors
-        left = model.gram + model.alpha * outer + n[..., None] * model.rivals[:, :-1]
-        right = model.prior + model.alpha * (own @ model.factors) + n * model.rivals[:, -1]
-        vector = torch.cat([solve(left, right) * (1 - silent), silent], 1)
+        matrix = model.gram + model.alpha * outer + n[..., None] * model.negative_terms[:, :-1]
+        rhs = model.prior_rhs + model.alpha * (residuals @ model.factors)
+        rhs = rhs + n * model.negative_terms[:, -1]
+        vector = torch.cat([solve(matrix, rhs) * (1 - is_popular), is_popular], 1)
         items = torch.cat([model.factors, model.popularity[:, None]], 1)
         return vector, vector @ items.T + bias + (base.item_bias + model.mean)
 
 
 class DenseBayes(nn.Module):
-    def __init__(self, model: Bayes) -> None:
+    """`BayesModel` for dense histories, without user features."""
+
+    def __init__(self, model: BayesModel) -> None:
         super().__init__()
-        self.model, self.items = model, model.catalogue()
+        self.model, self.items = model, model.embed_catalog()
 
     def forward(self, rated: Tensor, ratings: Tensor) -> tuple[Tensor, Tensor]:
-        model, (blocks, size) = self.model, self.model.average.shape
+        """Return user vectors [B, D] and scores [B, I] for dense histories [B, I]."""
+        model, (blocks, size) = self.model, self.model.mean_key_latent.shape
         n = rated.sum(1, keepdim=True)
-        own = (ratings - model.mean) * rated
+        residuals = (ratings - model.mean) * rated
         means = model.means.flatten(1)
         first = (rated @ means).view(-1, blocks, size)
-        second = (rated @ model.seconds.flatten(1)).view(-1, blocks, model.seconds.shape[2])
-        cross = second[..., model.triangle]
-        upper, lower = cross[..., :-1, :-1], first[..., :-1]
-        count = n[:, None].expand(-1, blocks, 1)
-        left = torch.cat(
-            [
-                torch.cat([upper, lower[..., None]], -1),
-                torch.cat([lower, count], -1)[..., None, :],
-            ],
-            -2,
-        )
-        right = torch.cat(
-            [
-                (own @ means).view(-1, blocks, size)[..., :-1] - cross[..., -1][..., :-1],
-                own.sum(1, keepdim=True)[:, None] - first[..., -1:],
-            ],
-            -1,
-        )
-        left = model.noise[:, None, None] * left + model.precision
-        mean = solve(left, model.noise[:, None] * right + self._prior(rated, n))
-        silent = (n == 0).to(rated.dtype)
-        rest = 1 / (1 + n)
-        offset = model.selection[0] * rest.sqrt() + model.selection[1] * rest
-        bias = (1 - silent) * (mean[..., -1].mean(1, keepdim=True) + offset)
-        vector = torch.cat([mean[..., :-1].flatten(1) * (1 - silent), silent], 1)
+        n_packed = model.second_moments.shape[2]
+        second = (rated @ model.second_moments.flatten(1)).view(-1, blocks, n_packed)
+        products = second[..., model.packed_index]
+        upper, lower = products[..., :-1, :-1], first[..., :-1]
+        last_row = torch.cat([lower, n[:, None].expand(-1, blocks, 1)], -1)[..., None, :]
+        matrix = torch.cat([torch.cat([upper, lower[..., None]], -1), last_row], -2)
+        rhs_vector = (residuals @ means).view(-1, blocks, size) - products[..., -1]
+        rhs_bias = residuals.sum(1, keepdim=True)[:, None] - first[..., -1:]
+        rhs = torch.cat([rhs_vector[..., :-1], rhs_bias], -1)
+        precision = model.noise_precision[:, None, None] * matrix + model.precision
+        mean = solve(precision, model.noise_precision[:, None] * rhs + self._prior(rated, n))
+        is_empty, inverse = (n == 0).to(rated.dtype), 1 / (1 + n)
+        coefficients = model.selection_coefficients
+        offset = coefficients[0] * inverse.sqrt() + coefficients[1] * inverse
+        bias = (1 - is_empty) * (mean[..., -1].mean(1, keepdim=True) + offset)
+        vector = torch.cat([mean[..., :-1].flatten(1) * (1 - is_empty), is_empty], 1)
         return vector, vector @ self.items.vector.T + bias + (self.items.bias + model.mean)
 
     def _prior(self, rated: Tensor, n: Tensor) -> Tensor:
-        """Nothing is known of a person here but their history."""
+        """Return precision times mean of the prior of each user: [B, T, D]."""
         model = self.model
-        read = torch.cat([rated @ model.basis / n.clamp(min=1).sqrt(), n.log1p()], 1)
-        read = (read - model.shift) / model.scale
-        link = model.link[:, : 1 + read.shape[1]]
-        said = (read @ link[:, 1:].transpose(0, 1).flatten(1)).view(-1, *model.average.shape)
-        return link[:, 0] + said
+        features = torch.cat([rated @ model.basis / n.clamp(min=1).sqrt(), n.log1p()], 1)
+        features = (features - model.feature_mean) / model.feature_std
+        link = model.prior_information[:, : 1 + features.shape[1]]
+        effect = features @ link[:, 1:].transpose(0, 1).flatten(1)
+        return link[:, 0] + effect.view(-1, *model.mean_key_latent.shape)
 
 
-class DenseRelation(nn.Module):
+class DenseIDCF(nn.Module):
+    """`IDCF` around matrix factorization, for dense histories."""
+
     def __init__(self, model: IDCF) -> None:
         super().__init__()
         self.model = model
 
     def forward(self, rated: Tensor, ratings: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        model, items = self.model, self.model.backbone.items
+        """Return user vectors [B, D] and scores [B, I] for dense histories [B, I]."""
+        model, items = self.model, self.model.backbone.item_table
         n = rated.sum(1, keepdim=True)
-        query = (
-            self._read(rated, rated if ratings is None else ratings, n) - model.shift
-        ) / model.spread
-        latent = model.relation(query, model.keys, model.key_scale)
-        vector, bias = part(torch.where(n == 0, model.average, latent))
-        scores = model.head.all(vector, items.vector) + (items.bias + model.mean)
-        if model.recognises:  # who comes has no bias of their own
+        query = self._encode_history(rated, rated if ratings is None else ratings, n)
+        query = (query - model.query_mean) / model.query_std
+        latent = model.relation(query, model.key_latents, model.key_scale)
+        vector, bias = split_latents(torch.where(n == 0, model.mean_key_latent, latent))
+        scores = model.head.score_all_pairs(vector, items.vector) + (items.bias + model.mean)
+        if model.has_user_parameters:  # then a new user has bias 0
             return vector, scores
         scores = scores + bias[:, None]
         if ratings is not None:
-            left = ((ratings - scores) * rated).sum(1, keepdim=True)
-            scores = scores + left / (n + model.config.bias_strength).clamp(min=1e-9)
+            residuals = ((ratings - scores) * rated).sum(1, keepdim=True)
+            scores = scores + residuals / (n + model.config.bias_shrinkage).clamp(min=1e-9)
         return vector, scores
 
-    def _read(self, rated: Tensor, values: Tensor, n: Tensor) -> Tensor:
-        model, items = self.model, self.model.backbone.items
-        some = n.clamp(min=1)
-        power = {"mean": 1.0, "sum": 0.0, "root": 0.5}[model.config.pooling]
-        read = torch.cat([rated @ items.vector / some**power, some.log1p()], 1)
+    def _encode_history(self, rated: Tensor, values: Tensor, n: Tensor) -> Tensor:
+        """Return d_u' before standardization, as `IDCF.raw_query` does."""
+        model, items = self.model, self.model.backbone.item_table
+        n = n.clamp(min=1)
+        pooled = rated @ items.vector / n ** POOLING_POWER[model.config.pooling]
+        query = torch.cat([pooled, n.log1p()], 1)
         if model.config.query == "items":
-            return read
-        own = (values - model.mean - items.bias - model.average[-1]) * rated
-        return torch.cat([read, own @ items.vector / some**0.5], 1)
+            return query
+        residuals = (values - model.mean - items.bias - model.mean_key_latent[-1]) * rated
+        return torch.cat([query, residuals @ items.vector / n**0.5], 1)
 
 
-def solve(left: Tensor, right: Tensor) -> Tensor:
-    """left⁻¹ right for positive definite left [..., D, D], by elimination: no pivots needed."""
-    both, eye = torch.cat([left, right[..., None]], -1), torch.eye(left.shape[-1])
-    for k, others in enumerate(1 - eye):
-        row = both[..., k, :] / both[..., k, k, None]
-        both = both - (both[..., k] * others)[..., None] * row[..., None, :]
-    return both[..., -1] / (both[..., :-1] * eye).sum(-1)
+def solve(matrix: Tensor, rhs: Tensor) -> Tensor:
+    """Return matrix⁻¹ rhs for positive definite [..., D, D], by elimination without pivots."""
+    augmented, eye = torch.cat([matrix, rhs[..., None]], -1), torch.eye(matrix.shape[-1])
+    for k, other_rows in enumerate(1 - eye):
+        row = augmented[..., k, :] / augmented[..., k, k, None]
+        augmented = augmented - (augmented[..., k] * other_rows)[..., None] * row[..., None, :]
+    return augmented[..., -1] / (augmented[..., :-1] * eye).sum(-1)
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
-    """The exporter speaks of itself, in warnings and in logs; none of it is for our users."""
+def _silence_exporter() -> Iterator[None]:
+    """Suppress warnings and log messages of the exporter, which are about its own code."""
     loggers = [logging.getLogger(x) for x in ("torch.onnx", "onnxscript", "onnx_ir")]
-    before = [x.level for x in loggers]
-    for x in loggers:
-        x.setLevel(logging.ERROR)
+    levels = [x.level for x in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.ERROR)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
     finally:
-        for x, level in zip(loggers, before, strict=True):
-            x.setLevel(level)
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)

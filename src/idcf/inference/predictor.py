@@ -1,232 +1,429 @@
-"""A model ready to answer: ids in, ids out. What `Recommender` and the server both stand on.
+"""A trained model with its catalogue: ids in, ids out. Used by `Recommender` and by the server.
 
-Reads histories, asks the index, names what it found. Knows no training and no HTTP.
+Reads histories, ranks the catalogue and builds result lists. Knows no training and no HTTP.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from functools import cached_property
+from itertools import compress
+from typing import Any, NamedTuple, Protocol, TypedDict
 
 import numpy as np
 import torch
 
-from idcf.data.history_reader import Read, Reader, as_users, ragged
-from idcf.data.interactions import Floats, Ints
-from idcf.data.side_tables import newcomer, newcomers
-from idcf.errors import ConfigError
+from idcf.data.history_reader import (
+    HistoryReader,
+    NewUser,
+    as_users,
+    history_from_item_rows,
+    read_new_user,
+    read_new_users,
+    row_lookup,
+)
+from idcf.data.interactions import Floats, Interactions, Ints
+from idcf.data.split import split_by_key_users
+from idcf.errors import ColdUserError, ConfigError
 from idcf.inference.artifact import Artifact
-from idcf.inference.kernels import Evidence
-from idcf.inference.topk import Exact, Found, best_of
-from idcf.inference.uncertainty import Sure
-from idcf.models.bayes import Bayes
-from idcf.results import Answers, Recommendation, Recommendations
+from idcf.inference.kernels import BayesSingleUserScorer
+from idcf.inference.topk import EXCLUDED_SCORE, CatalogRanker, mask_scores_1d, top_k_1d
+from idcf.inference.uncertainty import PosteriorStd
+from idcf.models.bayes import BayesModel
+from idcf.results import Recommendation, RecommendationBatch, Recommendations
 from idcf.types import Users
 
-__all__ = ["NEVER", "Asked", "Desk", "Filters", "Recommendations"]
+_MIN_BATCH = 8  # below this, ranking one by one is faster
+_MIN_BATCH_WITH_STD = 2  # for standard deviations there is less to gain one by one
+_MAX_USERS_WITH_STD = 512  # per block: posteriors and item moments need memory for each user
+SOURCE_POPULAR = "popular"  # source of a list for a user with neither history nor features
+SOURCE_FEATURES = "features"  # source of a list for a user with features and no history
 
-NEVER = float("-inf")
-_FEW = 8  # fewer are answered sooner one by one: a pass has a price of its own
-_FEW_SURE = 2  # the same where it is said how sure the answers are: there is no quick way for one
-POPULAR = "popular"  # where nothing is known of a person, whatever the model
-FEATURES = "features"  # where nothing is known of what they did, but something else is
+
+class TableLike(Protocol):
+    """A dataframe of pandas, polars or Arrow."""
+
+    @property
+    def columns(self) -> Any:
+        """Columns or their names."""
+
+
+class ListOptions(TypedDict, total=False):
+    """Options of a recommendation list in item ids, see `Recommender.recommend`."""
+
+    n: int
+    filter_seen: bool
+    candidates: Iterable[Any] | None
+    exclude: Iterable[Any] | None
+    return_std: bool
 
 
 class Filters(NamedTuple):
-    """Rows that may be recommended (None: all of them), and rows that may not."""
+    """The items that may be recommended, as rows of the catalogue."""
 
-    only: Ints | None = None
-    never: Ints | None = None
-    seen: bool = True  # are the items of the history left out?
+    candidates: Ints | None = None  # None: all items
+    excluded: Ints | None = None  # items never recommended; None: no items
+    filter_seen: bool = True  # whether the items of the history are excluded
+
+    def excluded_rows(self, seen: Ints) -> Ints:
+        """Return the rows of all items excluded for a user with these seen items."""
+        if self.excluded is None:
+            return seen if self.filter_seen else seen[:0]
+        return np.concatenate([seen, self.excluded]) if self.filter_seen else self.excluded
 
 
-class Asked(NamedTuple):
-    """One newcomer's question, translated."""
+class RankingQuery(NamedTuple):
+    """A request for the n best items of one user."""
 
-    read: Read
+    new_user: NewUser
     n: int
     filters: Filters = Filters()
-    std: bool = False  # say how sure each answer is, where the model knows
+    return_std: bool = False  # add standard deviations, if the model has a posterior
+    user_id: Hashable = None  # copied into the result
 
 
-class Desk:
-    """A frozen model with its catalogue."""
+class Predictor:
+    """A trained model with its item ids and titles.
 
-    def __init__(self, found: Artifact) -> None:
-        world = found.manifest.domain
-        self.index = Exact(found.model)
-        self.ids, self.titles, self.world = found.items.ids, found.titles, world
-        self.source, self.features = found.model.source, found.manifest.user_features
-        self.posterior = Sure(found.model) if isinstance(found.model, Bayes) else None
-        self.raters = None  # what to show somebody of whom nothing is known: what most people had
-        if isinstance(found.model, Bayes):
-            self.raters = found.model.raters.cpu().numpy()
-        self.reader = Reader(
-            found.items, implicit=world.implicit, levels=world.levels, titles=found.titles
+    Parameters
+    ----------
+    artifact
+        The trained model and its description.
+    training_table
+        The interactions that the model was trained on, for `recommend_known`. A loaded model has
+        none, because training histories are not saved.
+    """
+
+    def __init__(self, artifact: Artifact, training_table: Interactions | None = None) -> None:
+        self.artifact, self.training_table = artifact, training_table
+        self.domain = artifact.manifest.domain
+        self.user_encoder = artifact.manifest.user_encoder
+        self.item_ids, self.titles = artifact.items.ids, artifact.titles
+        self.source = artifact.model.source
+        self.ranker = CatalogRanker(artifact.model)
+        scorer = self.ranker.single_user_scorer
+        self.posterior_std = (
+            PosteriorStd(scorer) if isinstance(scorer, BayesSingleUserScorer) else None
+        )
+        self.popularity = _popularity(artifact)
+        self.history_reader = HistoryReader(
+            artifact.items,
+            implicit=self.domain.implicit,
+            levels=self.domain.levels,
+            titles=artifact.titles,
         )
 
-    def read(self, history: Any, features: Any = None) -> Read:
-        """All that a newcomer tells of themselves."""
-        return newcomer(self.reader, self.features, history, features)
+    def read_new_user(self, history: Any, features: Any = None) -> NewUser:
+        """Translate one history, and features if there are any, into rows and values."""
+        return read_new_user(self.history_reader, self.user_encoder, history, features)
 
-    def reads(self, histories: Any, features: Any = None) -> tuple[list[Hashable], list[Read]]:
-        """The same of many."""
-        return newcomers(self.reader, self.features, histories, features)
+    def read_new_users(
+        self, histories: Any, features: Any = None
+    ) -> tuple[list[Hashable], list[NewUser]]:
+        """Translate a list or a table of histories; return user ids (None in a list) and users."""
+        return read_new_users(self.history_reader, self.user_encoder, histories, features)
 
-    def embed(self, reads: Sequence[Read]) -> Floats:
-        """Vectors of newcomers: [B, D]."""
-        vectors: Floats = self.index.embed(as_users(reads)).vector.float().cpu().numpy()
+    def make_filters(
+        self,
+        candidates: Iterable[Any] | None,
+        exclude: Iterable[Any] | None,
+        filter_seen: bool = True,
+    ) -> Filters:
+        """Translate item ids into filters.
+
+        Parameters
+        ----------
+        candidates
+            Ids of the items that may be recommended; None: all items. Unknown ids are ignored
+            unless all of them are unknown.
+        exclude
+            Ids of items never to recommend; unknown ids are ignored.
+        filter_seen
+            Whether to exclude the items of the history.
+        """
+        reader = self.history_reader
+        return Filters(
+            None if candidates is None else reader.item_rows(candidates, "candidates"),
+            None if exclude is None else reader.item_rows(exclude, "exclude", strict=False),
+            filter_seen,
+        )
+
+    def embed(self, new_users: Sequence[NewUser]) -> Floats:
+        """Return the embeddings of new users: [B, D]."""
+        vectors: Floats = self.ranker.embed_users(as_users(new_users)).vector.float().cpu().numpy()
         return vectors
 
-    def filters(
-        self, candidates: Iterable[Any] | None, exclude: Iterable[Any] | None, seen: bool = True
-    ) -> Filters:
-        only = None if candidates is None else self.reader.rows(candidates, "candidates")
-        never = None if exclude is None else self.reader.rows(exclude, "exclude", strict=False)
-        return Filters(only, never, seen)
+    def recommend(
+        self, queries: Sequence[RankingQuery], *, min_batch: int | None = None
+    ) -> RecommendationBatch:
+        """Rank the catalogue for new users.
 
-    def one(self, asked: Asked) -> Recommendations:
-        """The quick way, for one newcomer."""
-        read, n, filters, std = asked
-        scores = self.index.one(read.rows, read.values, read.features)
-        order = scores if read.told or self.raters is None else self.raters.copy()
-        if filters.only is not None:
-            kept = np.full_like(order, NEVER)
-            kept[filters.only] = order[filters.only]
-            order = kept
-        if filters.seen:
-            order[read.rows] = NEVER
-        if filters.never is not None:
-            order[filters.never] = NEVER
-        rows = best_of(order, n)
-        sure = self._sure_of(read, rows).tolist() if std and self.posterior is not None else None
-        return self.listed(rows.tolist(), scores[rows].tolist(), read, sure)
+        Queries are computed together if their users have histories and they share one candidate
+        set (the same array, or None); other queries are computed one by one.
 
-    def _sure_of(self, read: Read, rows: Ints) -> Floats:
-        """How sure a posterior model is of these items of one person."""
-        way = self.index.way
-        if (
-            self.posterior
-            and isinstance(way, Evidence)
-            and len(read.rows)
-            and read.features is None
-        ):
-            return self.posterior.one(way, (read.rows, read.values), rows)
-        found: Floats = self.deviations(as_users([read]), rows[None])[0]
-        return found
+        Parameters
+        ----------
+        queries
+            The users, each with their own number of items and filters.
+        min_batch
+            Smallest number of queries to compute together; None: where that is faster.
 
-    def answer(self, asked: Sequence[Asked]) -> list[Recommendations]:
-        """Many newcomers in one pass, each with an n and filters of their own."""
-        together = [x for x in asked if not self._alone(x)]
-        sure = self.posterior is not None and any(x.std for x in together)
-        if len(together) < (_FEW_SURE if sure else _FEW):
-            return [self.one(x) for x in asked]
-        found = iter(self._pass(together))
-        return [self.one(x) if self._alone(x) else next(found) for x in asked]
-
-    def _alone(self, asked: Asked) -> bool:
-        """A choice of candidates is rare, and all of whom nothing is known see the same."""
-        silent = not len(asked.read.rows) and self.raters is not None
-        return silent or asked.filters.only is not None
-
-    def _pass(self, asked: Sequence[Asked]) -> list[Recommendations]:
-        people = as_users([x.read for x in asked])
-        skip = people.history
-        if any(x.filters.never is not None or not x.filters.seen for x in asked):
-            skip = ragged([_barred(x) for x in asked])
-        n = max(x.n for x in asked)
-        sure: list[list[float] | None] = [None] * len(asked)
-        if self.posterior is not None and any(x.std for x in asked):
-            belief = self.posterior.believe(people)  # once, for both the list and how sure it is
-            found = self.index.search(self.posterior.embed(people, belief), n, skip)
-            sure = self.posterior(belief, found.rows).cpu().tolist()
-        else:
-            found = self.index.top(people, n, skip)
-        lists = zip(asked, found.rows.tolist(), found.scores.tolist(), sure, strict=True)
-        return [self.listed(r[: x.n], s[: x.n], x.read, y) for x, r, s, y in lists]
-
-    def many(
-        self, reads: Sequence[Read], n: int, filters: Filters, who: Sequence[Hashable], std: bool
-    ) -> Answers:
-        """All of them in one pass, with the same filters."""
-        users = as_users(reads)
-        answers = self.of_users(users, n, filters, who, std)
-        for place, read in enumerate(reads):
-            if not len(read.rows):  # all of whom nothing is known see the same
-                found = self.one(Asked(read, n, filters, std))
-                answers[place] = Recommendations(found, (), who[place])
-            answers[place].unknown_items = read.unknown
-        return answers
-
-    def of_users(
-        self, users: Users, n: int, filters: Filters, who: Sequence[Hashable], std: bool
-    ) -> Answers:
-        """The same of people with histories, who may be known by number."""
-        skip = users.history if filters.seen else None
-        only, never = (None if x is None else torch.from_numpy(x) for x in filters[:2])
-        found = self.index.top(users, n, skip, only, never)
-        sure = self._sure(users, found, std)
-        lists = zip(found.rows.tolist(), found.scores.tolist(), sure, who, strict=True)
-        return Answers(self.listed(r, s, None, y, user) for r, s, y, user in lists)
-
-    def _sure(self, users: Users, found: Found, std: bool) -> list[list[float] | None]:
-        """How sure each answer is, where that is asked for and the model knows."""
-        if not std or self.posterior is None:
-            return [None] * len(users)
-        sure: list[list[float] | None] = self.deviations(users, found.rows.numpy()).tolist()
-        return sure
-
-    def deviations(self, users: Users, rows: Ints) -> Floats:
-        """How sure a posterior model is of these items [B, K] of these people."""
-        if self.posterior is None:
-            raise ConfigError(no_posterior("a standard deviation", self.source))
-        belief = self.posterior.believe(users)
-        found: Floats = self.posterior(belief, torch.from_numpy(rows)).cpu().numpy()
-        return found
-
-    def listed(
-        self,
-        rows: list[int],
-        scores: list[float],
-        read: Read | None = None,
-        std: list[float] | None = None,
-        user: Hashable = None,
-    ) -> Recommendations:
-        """What is told: of a person who was read, or who is known to have a history."""
-        source, ids, titles = self.source, self.ids, self.titles
-        deviation: Sequence[float | None] = std or [None] * len(rows)
-        if read is not None and not len(read.rows):
-            source = FEATURES if read.told else POPULAR
-        found = [
-            Recommendation(ids[row], score, rank, titles[row], sure, source)
-            for rank, (row, score, sure) in enumerate(zip(rows, scores, deviation, strict=True), 1)
-            if score > NEVER
+        Returns
+        -------
+        RecommendationBatch
+            One list per query, in the order of the queries.
+        """
+        if not queries:
+            return RecommendationBatch()
+        candidates = _shared_candidates(queries)
+        in_batch = [
+            len(x.new_user.item_rows) > 0 and x.filters.candidates is candidates for x in queries
         ]
-        return Recommendations(found, () if read is None else read.unknown, user)
+        batch = list(compress(queries, in_batch))
+        if min_batch is None:
+            min_batch = _MIN_BATCH_WITH_STD if self._posterior_std_for(batch) else _MIN_BATCH
+        if len(batch) < max(min_batch, 1):
+            return RecommendationBatch(self._recommend_one(x) for x in queries)
+        lists = self._rank_batch(as_users([x.new_user for x in batch]), batch)
+        return RecommendationBatch(
+            next(lists) if batched else self._recommend_one(x)
+            for x, batched in zip(queries, in_batch, strict=True)
+        )
 
-    def predict(self, read: Read, items: Iterable[Any], sure: bool) -> tuple[Floats, Floats]:
-        """Scores and, if asked, standard deviations of some items for one newcomer."""
-        rows = [self.reader.row(x) for x in items]
-        std = self._sure_of(read, np.array(rows)) if sure else np.empty(0)
-        scores = self.index.one(read.rows, read.values, read.features)[rows]
-        return scores, std.astype(np.float32)
+    def recommend_known(
+        self,
+        user_ids: Sequence[Hashable],
+        n: int,
+        filters: Filters,
+        return_std: bool,
+    ) -> RecommendationBatch:
+        """Rank the catalogue for users of the training table, with their training histories.
 
-    def similar(self, item: Any, n: int) -> Recommendations:
-        """The items most like this one; the score is their likeness."""
-        row = self.reader.row(item)
-        scores = self.index.similar(row)
-        scores[row] = NEVER
-        rows = best_of(scores, n)
-        return self.listed(rows.tolist(), scores[rows].tolist())
+        Parameters
+        ----------
+        user_ids
+            Ids of users in the training table.
+        n
+            Number of items for each user.
+        filters
+            The items that may be recommended.
+        return_std
+            Whether to add standard deviations, if the model has a posterior.
+
+        Raises
+        ------
+        ColdUserError
+            If the model was loaded, so that there is no training table, or if it was not trained
+            on one of the users.
+        """
+        if self.training_table is None:
+            raise ColdUserError(
+                "a loaded model does not store training histories; pass history= instead"
+            )
+        if not user_ids:
+            return RecommendationBatch()
+        rows = np.array([self._training_row_by_id.get(x, -1) for x in user_ids], np.int64)
+        users, is_inductive = self.training_table.build_users(rows), self.artifact.model.inductive
+        is_trained = users.history.lengths().numpy() > 0
+        if not is_inductive:
+            is_trained &= np.isin(rows, self._training_key_users)
+        for position in np.flatnonzero(~is_trained)[:1]:
+            raise ColdUserError(
+                f"user {user_ids[position]!r} was not trained on; pass their history= instead"
+            )
+        ends = users.history.offsets[1:-1].numpy()
+        item_rows = np.split(users.history.items.numpy(), ends)
+        values = np.split(users.history.values.numpy(), ends)
+        queries = [
+            RankingQuery(NewUser(user_items, user_values), n, filters, return_std, user_id)
+            for user_items, user_values, user_id in zip(item_rows, values, user_ids, strict=True)
+        ]
+        users = users.anonymous() if is_inductive else users
+        return RecommendationBatch(self._rank_batch(users, queries))
+
+    @cached_property
+    def _training_row_by_id(self) -> dict[Hashable, int]:
+        """Row of every user id of the training table."""
+        return {} if self.training_table is None else row_lookup(self.training_table.users)
+
+    @cached_property
+    def _training_key_users(self) -> Ints:
+        """Rows of the key users: the choice of `fit`, repeated from the manifest."""
+        if self.training_table is None:
+            return np.empty(0, np.int64)
+        manifest = self.artifact.manifest
+        data, no_rows = manifest.training_data, self.training_table.where(np.empty(0, np.int64))
+        return split_by_key_users(
+            self.training_table, no_rows, data.key_threshold, data.key_user_rule, manifest.seed
+        ).key_users
+
+    def _recommend_one(self, query: RankingQuery) -> Recommendations:
+        """Rank the catalogue for one user on NumPy arrays."""
+        user, filters = query.new_user, query.filters
+        scores = self.ranker.score_one_user(user.item_rows, user.values, user.features)
+        order = scores
+        if self.popularity is not None and not user.has_data:
+            order = self.popularity.copy()
+        mask_scores_1d(order, filters.excluded_rows(user.item_rows), filters.candidates)
+        rows = top_k_1d(order, query.n)
+        std = None
+        if self._posterior_std_for([query]) is not None:
+            std = self._rating_std_of_one(user, rows).tolist()
+        return self._query_result(query, rows.tolist(), scores[rows].tolist(), std)
+
+    def _rank_batch(
+        self, users: Users, queries: Sequence[RankingQuery]
+    ) -> Iterator[Recommendations]:
+        """Yield the list of each query; the users have histories, the queries one candidate set."""
+        candidate_rows = queries[0].filters.candidates
+        candidates = None if candidate_rows is None else torch.from_numpy(candidate_rows)
+        k = max(x.n for x in queries)
+        posterior_std = self._posterior_std_for(queries)
+        max_users = None if posterior_std is None else _MAX_USERS_WITH_STD
+        buffer = self.ranker.score_buffer(len(users))
+        for rows, block in self.ranker.blocks(users, max_users):
+            part = queries[rows]
+            std: Sequence[list[float] | None] = [None] * len(part)
+            excluded = history_from_item_rows(
+                [x.filters.excluded_rows(x.new_user.item_rows) for x in part]
+            )
+            if posterior_std is None:
+                ranked = self.ranker.top_k_block(block, k, excluded, candidates, buffer)
+            else:  # one posterior gives the scores and their standard deviations
+                posterior = posterior_std.posterior(block)
+                embeddings = posterior_std.embed_users(block, posterior)
+                ranked = self.ranker.top_k_block(embeddings, k, excluded, candidates, buffer)
+                std = posterior_std(posterior, ranked.item_rows).tolist()
+            lists = zip(part, ranked.item_rows.tolist(), ranked.scores.tolist(), std, strict=True)
+            for query_lists in lists:
+                yield self._query_result(*query_lists)
+
+    def _posterior_std_for(self, queries: Sequence[RankingQuery]) -> PosteriorStd | None:
+        """Return `posterior_std` if any of the queries needs it."""
+        return self.posterior_std if any(x.return_std for x in queries) else None
+
+    def _query_result(
+        self,
+        query: RankingQuery,
+        item_rows: list[int],
+        scores: list[float],
+        std: list[float] | None,
+    ) -> Recommendations:
+        """Build the result of a query from ranked items, of which there may be more than n."""
+        user, n, source = query.new_user, query.n, self.source
+        if not len(user.item_rows):
+            source = SOURCE_FEATURES if user.has_data else SOURCE_POPULAR
+        std = std[:n] if std is not None and query.return_std else None
+        items = self._build_items(item_rows[:n], scores[:n], std, source)
+        return Recommendations(items, user.unknown_items, query.user_id)
+
+    def _build_items(
+        self,
+        item_rows: Sequence[int],
+        scores: Sequence[float],
+        std: Sequence[float] | None,
+        source: str,
+    ) -> list[Recommendation]:
+        """Name ranked items by id and title, without excluded items."""
+        ids, titles = self.item_ids, self.titles
+        std_or_none = [None] * len(item_rows) if std is None else std
+        return [
+            Recommendation(ids[row], score, rank, titles[row], item_std, source)
+            for rank, (row, score, item_std) in enumerate(
+                zip(item_rows, scores, std_or_none, strict=True), 1
+            )
+            if score > EXCLUDED_SCORE
+        ]
+
+    def predict(
+        self, new_user: NewUser, items: Iterable[Any], return_std: bool
+    ) -> tuple[Floats, Floats]:
+        """Score some items for one new user.
+
+        Parameters
+        ----------
+        new_user
+            The user, from `read_new_user`.
+        items
+            Item ids.
+        return_std
+            Whether to compute standard deviations.
+
+        Returns
+        -------
+        scores, std
+            One value per item each; `std` is empty if not requested.
+
+        Raises
+        ------
+        DataError
+            If an item is unknown.
+        ConfigError
+            If standard deviations are requested and the model has no posterior.
+        """
+        rows = [self.history_reader.item_row(x) for x in items]
+        std = self._rating_std_of_one(new_user, np.array(rows)) if return_std else np.empty(0)
+        scores = self.ranker.score_one_user(new_user.item_rows, new_user.values, new_user.features)
+        return scores[rows], std.astype(np.float32)
+
+    def rating_std(self, users: Users, item_rows: Ints) -> Floats:
+        """Return the standard deviations [B, K] of the ratings of items [B, K].
+
+        Raises
+        ------
+        ConfigError
+            If the model has no posterior.
+        """
+        if self.posterior_std is None:
+            raise ConfigError(no_posterior_message("a standard deviation", self.source))
+        posterior = self.posterior_std.posterior(users)
+        std: Floats = self.posterior_std(posterior, torch.from_numpy(item_rows)).cpu().numpy()
+        return std
+
+    def _rating_std_of_one(self, new_user: NewUser, item_rows: Ints) -> Floats:
+        """Return the standard deviations [K] of the ratings of items [K] for one user."""
+        has_kernel = len(new_user.item_rows) > 0 and new_user.features is None
+        if self.posterior_std is not None and has_kernel:
+            history = new_user.item_rows, new_user.values
+            return self.posterior_std.std_of_one(history, item_rows)
+        std: Floats = self.rating_std(as_users([new_user]), item_rows[None])[0]
+        return std
+
+    def similar_items(self, item: Any, n: int) -> Recommendations:
+        """Return the n items most similar to one item; the score is the similarity.
+
+        Raises
+        ------
+        DataError
+            If the item is unknown.
+        ConfigError
+            If the model has no similarity between items.
+        """
+        row = self.history_reader.item_row(item)
+        similarities = self.ranker.item_similarities(row)
+        similarities[row] = EXCLUDED_SCORE
+        rows = top_k_1d(similarities, n)
+        items = self._build_items(rows.tolist(), similarities[rows].tolist(), None, self.source)
+        return Recommendations(items)
 
 
-def no_posterior(what: str, source: str) -> str:
-    return f"{what} needs a posterior model such as idcf-bayes; this one's answers are {source!r}"
+def no_posterior_message(operation: str, source: str) -> str:
+    """Return the error message of an operation that needs a posterior model."""
+    return (
+        f"{operation} needs a posterior model such as idcf-bayes; the scores of this model come "
+        f"from {source!r}"
+    )
 
 
-def _barred(asked: Asked) -> Ints:
-    """Rows that this newcomer must not be shown."""
-    parts = [asked.read.rows] if asked.filters.seen else []
-    if asked.filters.never is not None:
-        parts.append(asked.filters.never)
-    return np.concatenate(parts) if parts else np.empty(0, np.int64)
+def _popularity(artifact: Artifact) -> Floats | None:
+    """Return the order of items for users without data; None: they are ordered by score."""
+    if not isinstance(artifact.model, BayesModel):
+        return None
+    n_raters: Floats = artifact.model.n_raters.cpu().numpy()
+    return n_raters
+
+
+def _shared_candidates(queries: Sequence[RankingQuery]) -> Ints | None:
+    """Return the candidates of all queries if they are one array, else None."""
+    first = queries[0].filters.candidates
+    return first if all(x.filters.candidates is first for x in queries) else None

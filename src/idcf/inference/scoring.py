@@ -1,4 +1,7 @@
-"""Run a model over held-out rows and measure it. Knows no training and no printing."""
+"""Scores of a model on held-out rows, and the metrics that training and tuning watch.
+
+Knows no training and no printing.
+"""
 
 from __future__ import annotations
 
@@ -8,117 +11,181 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from idcf.data.batches import rows as in_batches
+from idcf.data.batches import row_batches
 from idcf.data.interactions import Floats, Interactions, Ints
-from idcf.metrics import Relevant, ndcg_at
-from idcf.models.base import Model, Posterior
+from idcf.inference.topk import CatalogRanker
+from idcf.metrics import RelevantItems, ndcg_at
+from idcf.models.base import Model, PosteriorModel
 from idcf.types import Users
 
 
-def predict(
-    model: Model, rows: Interactions, seen: Interactions, *, anonymous: bool, size: int = 8192
+def score_interactions(
+    model: Model,
+    target_table: Interactions,
+    history_table: Interactions,
+    *,
+    anonymous: bool,
+    batch_size: int = 8192,
 ) -> Floats:
-    """Score every row. With `anonymous`, users are known by what `seen` says they did, alone."""
-    return _each(model, model, rows, seen, anonymous, size)
+    """Score every row of a table.
+
+    Parameters
+    ----------
+    model
+        The model.
+    target_table
+        The rows (user, item) to score.
+    history_table
+        The histories of the users.
+    anonymous
+        Whether to hide the users' ids, so that the model sees histories only.
+    batch_size
+        Rows per batch.
+
+    Returns
+    -------
+    ndarray
+        One score per row of `target_table`.
+    """
+    return _map_batches(model, model, target_table, history_table, anonymous, batch_size)
 
 
-def deviations(
-    model: Posterior, rows: Interactions, seen: Interactions, *, anonymous: bool, size: int = 512
+def interaction_std(
+    model: PosteriorModel,
+    target_table: Interactions,
+    history_table: Interactions,
+    *,
+    anonymous: bool,
+    batch_size: int = 512,
 ) -> Floats:
-    """How sure the model is of every row: the standard deviation of the rating."""
-    return _each(model, model.deviation, rows, seen, anonymous, size)
+    """Return the standard deviation of the rating of every row; see `score_interactions`."""
+    return _map_batches(
+        model, model.predictive_std, target_table, history_table, anonymous, batch_size
+    )
 
 
 @torch.no_grad()
-def _each(
+def _map_batches(
     model: Model,
-    ask: Callable[[Users, Tensor, Tensor], Tensor],
-    rows: Interactions,
-    seen: Interactions,
+    score_batch: Callable[[Users, Tensor, Tensor], Tensor],
+    target_table: Interactions,
+    history_table: Interactions,
     anonymous: bool,
-    size: int,
+    batch_size: int,
 ) -> Floats:
-    """One number per row."""
+    """Apply a function of users, items [M, 1] and owner [M] in batches; one number per row."""
     model.eval()
-    order, _ = rows.by_user  # neighbours share a user, who is then embedded once
-    out = np.empty(len(rows), np.float32)
-    at = 0
-    for batch in in_batches(rows.where(order), seen, size=size):
+    order, _ = target_table.rows_by_user  # each user is embedded once, as rows are adjacent
+    out = np.empty(len(target_table), np.float32)
+    start = 0
+    for batch in row_batches(target_table.where(order), history_table, batch_size=batch_size):
         batch = batch.to(model.device)
         users = batch.users.anonymous() if anonymous else batch.users
-        found = ask(users, batch.items, batch.owner)[:, 0].float().cpu().numpy()
-        out[order[at : at + len(found)]] = found
-        at += len(found)
+        values = score_batch(users, batch.items, batch.owner)[:, 0].float().cpu().numpy()
+        out[order[start : start + len(values)]] = values
+        start += len(values)
     return out
 
 
 @torch.no_grad()
-def score_pairs(
-    model: Model, user: Ints, items: Ints, seen: Interactions, *, anonymous: bool, size: int = 512
+def score_candidates(
+    model: Model,
+    user_rows: Ints,
+    items: Ints,
+    history_table: Interactions,
+    *,
+    anonymous: bool,
+    batch_size: int = 512,
 ) -> Floats:
-    """Score items [U, K] for users [U]; who stands there again and again is embedded once."""
+    """Score items [U, K] for users [U]; return [U, K].
+
+    A user who occurs several times in a batch is embedded once. The parameters are those of
+    `score_interactions`.
+    """
     model.eval()
     parts = []
-    for start in range(0, len(user), size):
-        who, place = np.unique(user[start : start + size], return_inverse=True)
-        users = _users(model, who, seen, anonymous)
-        asked = torch.from_numpy(items[start : start + size]).to(model.device)
-        owner = torch.from_numpy(place).to(model.device)
-        parts.append(model(users, asked, owner).float().cpu().numpy())
+    for start in range(0, len(user_rows), batch_size):
+        rows, owner = np.unique(user_rows[start : start + batch_size], return_inverse=True)
+        users = _select_users(model, rows, history_table, anonymous)
+        batch_items = torch.from_numpy(items[start : start + batch_size]).to(model.device)
+        owner_tensor = torch.from_numpy(owner).to(model.device)
+        parts.append(model(users, batch_items, owner_tensor).float().cpu().numpy())
     return np.concatenate(parts) if parts else np.empty((0, items.shape[1]), np.float32)
 
 
-@torch.no_grad()
-def top(
-    model: Model, user: Ints, seen: Interactions, k: int, *, anonymous: bool, size: int = 128
+def top_unseen_items(
+    model: Model, user_rows: Ints, history_table: Interactions, k: int, *, anonymous: bool
 ) -> Ints:
-    """The k best unseen items of each user over the whole catalogue: [U, k]."""
-    model.eval()
-    parts = []
-    for start in range(0, len(user), size):
-        users = _users(model, user[start : start + size], seen, anonymous)
-        scores = model.rank(users).clone()
-        scores[users.history.owner(), users.history.items] = -torch.inf
-        parts.append(scores.topk(min(k, scores.shape[1])).indices.cpu().numpy())
-    return np.concatenate(parts) if parts else np.empty((0, k), np.int64)
+    """Return the k best items of the catalogue for each user, without the history: [U, k].
+
+    The ranking is the one that is served, so the model is frozen; ties are ordered by item row.
+    """
+    users = _select_users(model, user_rows, history_table, anonymous)
+    ranked = CatalogRanker(model).top_k(users, k, users.history)
+    return ranked.item_rows.cpu().numpy()
 
 
-def _users(model: Model, who: Ints, seen: Interactions, anonymous: bool) -> Users:
-    users = seen.people(who).to(model.device)
+def _select_users(
+    model: Model, user_rows: Ints, history_table: Interactions, anonymous: bool
+) -> Users:
+    """Return users of a table with their histories, on the model's device."""
+    users = history_table.build_users(user_rows).to(model.device)
     return users.anonymous() if anonymous else users
 
 
-def rmse_on(model: Model, rows: Interactions, seen: Interactions) -> float:
-    """The number that early stopping watches for ratings."""
-    scores = predict(model, rows, seen, anonymous=model.anonymous)
-    return float(np.sqrt(np.mean((scores - rows.rating) ** 2, dtype=np.float64)))
+def rmse_on(model: Model, target_table: Interactions, history_table: Interactions) -> float:
+    """Return the RMSE on held-out ratings."""
+    scores = score_interactions(
+        model, target_table, history_table, anonymous=model.ignores_user_ids
+    )
+    return float(np.sqrt(np.mean((scores - target_table.rating) ** 2, dtype=np.float64)))
 
 
-def loss_on(
+def auc_loss_on(
     model: Model,
-    rows: Interactions,
-    seen: Interactions,
+    target_table: Interactions,
+    history_table: Interactions,
     *,
-    negatives: int,
+    n_negatives: int,
     rng: np.random.Generator,
 ) -> float:
-    """1 - AUC over the held-out positives and as many fixed random items: for implicit feedback."""
-    drawn = rng.integers(len(rows.items), size=(len(rows), negatives))
-    items = np.hstack([rows.item[:, None], drawn])
-    scores = score_pairs(model, rows.user, items, seen, anonymous=model.anonymous)
-    above, below = scores[:, :1], scores[:, 1:]
-    return float(1 - np.mean((above > below) + 0.5 * (above == below)))
+    """Return 1 - AUC of held-out interactions against random items, for implicit feedback.
+
+    Parameters
+    ----------
+    model
+        The model.
+    target_table
+        The held-out interactions.
+    history_table
+        The histories of the users.
+    n_negatives
+        Random items per held-out interaction.
+    rng
+        Generator of the random items.
+    """
+    negatives = rng.integers(len(target_table.items), size=(len(target_table), n_negatives))
+    items = np.hstack([target_table.item[:, None], negatives])
+    scores = score_candidates(
+        model, target_table.user, items, history_table, anonymous=model.ignores_user_ids
+    )
+    positive, negative = scores[:, :1], scores[:, 1:]
+    return float(1 - np.mean((positive > negative) + 0.5 * (positive == negative)))
 
 
-def per_list(model: Model, rows: Interactions, seen: Interactions, k: int = 20) -> Floats:
-    """NDCG@k over the whole catalogue, of each user who has rows."""
-    order, start = rows.by_user
-    who = np.unique(rows.user)
-    wanted = Relevant(rows.item[order], np.concatenate([[0], start[who + 1]]))
-    found = top(model, who, seen, k, anonymous=model.anonymous)
-    return ndcg_at(found, wanted, k=found.shape[1]).astype(np.float32)
+def ndcg_per_user(
+    model: Model, target_table: Interactions, history_table: Interactions, k: int = 20
+) -> Floats:
+    """Return NDCG@k over the whole catalogue, for each user who has held-out rows."""
+    order, start = target_table.rows_by_user
+    users = np.unique(target_table.user)
+    relevant = RelevantItems(target_table.item[order], np.concatenate([[0], start[users + 1]]))
+    ranked = top_unseen_items(model, users, history_table, k, anonymous=model.ignores_user_ids)
+    return ndcg_at(ranked, relevant, k=ranked.shape[1]).astype(np.float32)
 
 
-def lists_on(model: Model, rows: Interactions, seen: Interactions, k: int = 20) -> float:
-    """1 - NDCG@k: what solvers are tried by, for implicit feedback."""
-    return float(1 - np.nanmean(per_list(model, rows, seen, k)))
+def ndcg_loss_on(
+    model: Model, target_table: Interactions, history_table: Interactions, k: int = 20
+) -> float:
+    """Return 1 - NDCG@k, averaged over users with held-out rows, for implicit feedback."""
+    return float(1 - np.nanmean(ndcg_per_user(model, target_table, history_table, k)))

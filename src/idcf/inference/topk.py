@@ -1,11 +1,12 @@
 """The best items of a catalogue: every item is scored, nothing is approximate.
 
-`top_k` picks, `Exact` scores and picks; for one newcomer at a time it takes the ways of `quick`.
-Knows rows, no outside ids.
+`top_k` and `top_k_1d` select from scores, `mask_scores` and `mask_scores_1d` apply filters to them,
+`CatalogRanker` computes them with a frozen model and its kernels. Knows item rows, no item ids.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from math import isqrt
 from typing import NamedTuple
 
@@ -16,206 +17,347 @@ from torch import Tensor
 
 from idcf.data.interactions import Floats, Ints
 from idcf.errors import ConfigError
-from idcf.inference.kernels import Batched, Quick, batched, quick
+from idcf.inference.kernels import batch_embedder, single_user_scorer
 from idcf.models.base import Model, TwoTower
-from idcf.models.baselines import FoldIn, ItemItem
-from idcf.models.layers.heads import Dot
-from idcf.models.odds import Odds
-from idcf.types import Embedded, History, Users, pick
+from idcf.models.baselines import FoldInModel, ItemItemModel
+from idcf.models.layers.heads import DotHead
+from idcf.models.layers.item_matrix import ItemMatrix
+from idcf.models.odds import OddsModel
+from idcf.types import Embeddings, History, Users
 
-_SCORES = 1 << 22  # at a time, so that memory stays bounded and blocks stay near
-_WORTH = 8  # lines of a fold, or it does not pay
-_HIDDEN = 64  # numbers that a network keeps for each score, about
+EXCLUDED_SCORE = float("-inf")  # the score of an item that must not be recommended
+_MAX_SCORES_PER_BLOCK = 1 << 22  # bounds memory, and keeps a block in the processor's cache
+_MIN_ROWS_PER_FOLD = 8  # below this, plain topk is faster
+_HIDDEN_UNITS_PER_SCORE = 64  # numbers that a neural head stores for each score, about
 
 
-class Found(NamedTuple):
-    """The best first; of equal scores the lower row first; -inf where too few were left."""
+class RankedItems(NamedTuple):
+    """The k best items of B users, best first; of equal scores the lower row is first.
+
+    Where fewer than k items may be recommended, the last scores of a row are -inf.
+    """
 
     scores: Tensor  # [B, k]
-    rows: Tensor  # [B, k]
+    item_rows: Tensor  # [B, k]
 
 
-def top_k(scores: Tensor, k: int, skip: History | None = None) -> Found:
-    """The k best of [B, I], without the items of `skip`, one row of it per user."""
-    if skip is not None and len(skip.items):
-        scores = scores.index_put((skip.owner(), skip.items), scores.new_tensor(-torch.inf))
+def top_k(scores: Tensor, k: int) -> RankedItems:
+    """Return the k best of scores [B, I], as a stable sort would."""
     k = min(k, scores.shape[1])
-    best, rows = _largest(scores, min(k + 1, scores.shape[1]))
-    # topk breaks ties as it likes: among the best they are put into the order of rows, and where
-    # somebody else is as good as the last of them everybody is sorted
-    equal = best[:, 1:] == best[:, :-1]
-    if bool(equal.any()):
+    best, rows = _folded_topk(scores, min(k + 1, scores.shape[1]))
+    # topk breaks ties in any order: ties among the best are sorted by row, and where the last of
+    # the best is tied with an item that was not selected, the whole row is sorted
+    is_tie = best[:, 1:] == best[:, :-1]
+    if bool(is_tie.any()):
         rows, order = rows.sort(1)
         best, order = best.gather(1, order).sort(dim=1, descending=True, stable=True)
         rows = rows.gather(1, order)
-        tied = equal[:, k - 1 :].any(1)
+        tied = is_tie[:, k - 1 :].any(1)
         if bool(tied.any()):
-            again = scores[tied].sort(dim=1, descending=True, stable=True)
-            best[tied, :k], rows[tied, :k] = again.values[:, :k], again.indices[:, :k]
-    return Found(best[:, :k], rows[:, :k])
+            full_sort = scores[tied].sort(dim=1, descending=True, stable=True)
+            best[tied, :k], rows[tied, :k] = full_sort.values[:, :k], full_sort.indices[:, :k]
+    return RankedItems(best[:, :k], rows[:, :k])
 
 
-def _picked(scores: Tensor, bias: Tensor | None, k: int, skip: History | None) -> Found:
-    """`top_k` of scores that nobody else needs, and then the part that was left out of them."""
-    if skip is not None:
-        scores[skip.owner(), skip.items] = -torch.inf
-    found = top_k(scores, k)
-    if bias is not None:
-        found.scores.add_(bias.float().cpu()[:, None])
-    return found
+def _folded_topk(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """Return what `scores.topk(k)` does, faster.
 
-
-def _largest(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """`topk`, sooner: the k largest stand in the k columns of a fold whose own largest are
-    largest. Finding these is one pass, and little is left to choose from."""
+    Fold each row into lines of equal width. The k largest scores are in the k columns with the
+    largest maxima; finding those takes one pass, and few scores remain to select from.
+    """
     n = scores.shape[1]
-    width, fold = _fold(n, k)
-    if fold < _WORTH:
+    width, n_lines = _fold_shape(n, k)
+    if n_lines < _MIN_ROWS_PER_FOLD:
         best, rows = scores.topk(k)
         return best, rows
-    tops = scores[:, : fold * width].view(-1, fold, width).amax(1)
-    near = tops.topk(k, sorted=False).indices[:, None]
-    near = near + torch.arange(0, fold * width, width, device=scores.device)[:, None]
-    rest = torch.arange(fold * width, n, device=scores.device).expand(len(scores), -1)
-    near = torch.cat([near.flatten(1), rest], 1)
-    best, place = scores.gather(1, near).topk(k)
-    return best, near.gather(1, place)
+    column_max = scores[:, : n_lines * width].view(-1, n_lines, width).amax(1)
+    columns = column_max.topk(k, sorted=False).indices[:, None]
+    line_starts = torch.arange(0, n_lines * width, width, device=scores.device)[:, None]
+    unfolded = torch.arange(n_lines * width, n, device=scores.device).expand(len(scores), -1)
+    candidates = torch.cat([(columns + line_starts).flatten(1), unfolded], 1)
+    best, position = scores.gather(1, candidates).topk(k)
+    return best, candidates.gather(1, position)
 
 
-def best_of(scores: Floats, k: int) -> Ints:
-    """`top_k` of one row in NumPy; items at -inf are left out."""
-    width, fold = _fold(len(scores), k)
-    # k columns reach the k-th largest of their maxima, so at least k scores do: few are more
-    tops = scores[: fold * width].reshape(fold, width).max(0) if fold >= _WORTH else scores
-    left = len(tops) - k
-    floor = np.partition(tops, left)[left] if left > 0 else -np.inf
+def top_k_1d(scores: Floats, k: int) -> Ints:
+    """Return the rows of the k best of scores [I], as `top_k` does; items at -inf are left out."""
+    width, n_lines = _fold_shape(len(scores), k)
+    # k columns have a maximum of at least the k-th largest maximum, so at least k scores reach it
+    maxima = scores
+    if n_lines >= _MIN_ROWS_PER_FOLD:
+        maxima = scores[: n_lines * width].reshape(n_lines, width).max(0)
+    position = len(maxima) - k
+    floor = np.partition(maxima, position)[position] if position > 0 else -np.inf
     rows = np.flatnonzero(scores >= floor if floor > -np.inf else scores > floor)
     return rows[np.argsort(-scores[rows], kind="stable")[:k]]
 
 
-def _fold(n: int, k: int) -> tuple[int, int]:
-    """Columns and lines of n scores, so that about as many columns as scores are left to sort."""
+def _fold_shape(n: int, k: int) -> tuple[int, int]:
+    """Return width and number of lines of n folded scores; √(nk) columns leave least to sort."""
     width = isqrt(n * k)
     return width, n // width
 
 
-class Exact:
-    """A frozen model and its catalogue, embedded once."""
+def mask_scores(
+    scores: Tensor, excluded_by_user: History | None = None, candidates: Tensor | None = None
+) -> Tensor:
+    """Set the scores [B, I] of items that must not be recommended to -inf, in place.
+
+    Parameters
+    ----------
+    scores
+        Scores of every item for every user.
+    excluded_by_user
+        The rows of the excluded items of each user; None: no items.
+    candidates
+        The rows of the items that may be recommended to all users; None: all items.
+
+    Returns
+    -------
+    Tensor
+        `scores`.
+    """
+    if candidates is not None:
+        candidate_scores = scores[:, candidates]
+        scores.fill_(EXCLUDED_SCORE)
+        scores[:, candidates] = candidate_scores
+    if excluded_by_user is not None:
+        scores[excluded_by_user.owner(), excluded_by_user.items] = EXCLUDED_SCORE
+    return scores
+
+
+def mask_scores_1d(scores: Floats, excluded: Ints, candidates: Ints | None = None) -> Floats:
+    """Set the scores [I] of one user's excluded items to -inf in place, as `mask_scores` does."""
+    if candidates is not None:
+        candidate_scores = scores[candidates]
+        scores.fill(EXCLUDED_SCORE)
+        scores[candidates] = candidate_scores
+    scores[excluded] = EXCLUDED_SCORE
+    return scores
+
+
+class CatalogRanker:
+    """A frozen model with its catalogue embedded once.
+
+    Parameters
+    ----------
+    model
+        A trained model; its weights must not change afterwards.
+    """
 
     def __init__(self, model: Model) -> None:
         model.freeze()
         self.model = model
+        self.item_embeddings: Embeddings | None = None
+        self._vectors_with_bias: Tensor | None = None  # [I, D + 1]: one product gives the scores
+        self._floats_per_score = 1
         with torch.inference_mode():
-            self.items = model.catalogue() if isinstance(model, TwoTower) else None
-            self._wide: Tensor | None = None  # [I, D + 1]: vectors and biases, for one product
-            if isinstance(model, TwoTower) and isinstance(model.head, Dot):
-                vector, bias = model.catalogue()
-                self._wide = torch.cat([vector, (bias + model.mean)[:, None]], 1)
-                self.items = Embedded(self._wide[:, :-1], bias)
-            self._width = 1 if self.items is None or self._wide is not None else _HIDDEN
-            self._batched: Batched | None = batched(model)
-            self.way: Quick | None = quick(model, self._batched)  # for one newcomer
+            if isinstance(model, TwoTower):
+                self._embed_catalog(model)
+            self._batch_embedder = batch_embedder(model)
+            self.single_user_scorer = single_user_scorer(model, self._batch_embedder)
+
+    def _embed_catalog(self, model: TwoTower) -> None:
+        """Store the embeddings of all items, for dot products with their biases as a column."""
+        self.item_embeddings = model.embed_catalog()
+        if not isinstance(model.head, DotHead):
+            self._floats_per_score = _HIDDEN_UNITS_PER_SCORE
+            return
+        vector, bias = self.item_embeddings
+        self._vectors_with_bias = torch.cat([vector, (bias + model.mean)[:, None]], 1)
+        self.item_embeddings = Embeddings(self._vectors_with_bias[:, :-1], bias)
 
     @torch.inference_mode()
-    def embed(self, users: Users) -> Embedded:
-        """Vectors and biases of users, on the model's device."""
-        model, _ = self._towers()
+    def embed_users(self, users: Users) -> Embeddings:
+        """Return the vectors [B, D] and biases [B] of users, on the model's device.
+
+        Raises
+        ------
+        ConfigError
+            If the model has no user vectors.
+        """
+        model, _ = self._require_two_towers()
         users = users.to(model.device)
-        return (self._batched or model).embed_users(users)
+        return (self._batch_embedder or model).embed_users(users)
 
     @torch.inference_mode()
-    def scores(self, users: Users) -> Tensor:
-        """Every item for every user: [B, I]."""
-        scores, bias = self._scores(users)
+    def score_catalog(self, users: Users) -> Tensor:
+        """Return the score of every item for every user: [B, I]."""
+        scores, bias = self._score_without_user_bias(users)
         return scores if bias is None else scores.add_(bias[:, None])
 
-    def _scores(self, users: Users, room: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
-        """The same, or with what all scores of a user have in common apart, as far as no order
-        depends on it: to add it to the whole catalogue would cost as much as to find the best.
-        The caller may write into it."""
-        if self.items is None:  # which may be the model's own numbers, shown to everybody
-            return self.model.rank(users.to(self.model.device)).clone(), None
-        return self._match(self.embed(users), room)
+    def _score_without_user_bias(
+        self, users: Users, buffer: Tensor | None = None
+    ) -> tuple[Tensor, Tensor | None]:
+        """Return scores [B, I] without the user bias, and the bias [B].
 
-    def _match(self, user: Embedded, room: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
-        model, items = self._towers()
-        if self._wide is None:
-            return model.match_all(user, items), None
-        vector = F.pad(user.vector, (0, 1), value=1.0)
-        out = None if room is None else room[: len(vector)]
-        return torch.mm(vector, self._wide.T, out=out), user.bias
+        The bias changes no order, and adding it to every item would cost as much as top-k. It is
+        None where the scores contain it. The caller may write into the scores.
+        """
+        if self.item_embeddings is None:  # the scores may be a tensor of the model: copy them
+            return self.model.score_catalog(users.to(self.model.device)).clone(), None
+        return self._score_embedded(self.embed_users(users), buffer)
 
-    def one(self, items: Ints, values: Floats, features: Floats | None = None) -> Floats:
-        """Every item for one newcomer: [I]. The caller may write into it."""
-        if self.way is not None and len(items) and features is None:
-            return self.way(items, values)  # frozen, so nothing is recorded for gradients
-        lengths = torch.tensor([0, len(items)])
-        history = History(torch.from_numpy(items), torch.from_numpy(values), lengths)
-        known = None if features is None else torch.from_numpy(features)[None]
-        one = Users(torch.tensor([-1]), history, known)
-        scores: Floats = self.scores(one)[0].float().cpu().numpy()
+    def _score_embedded(
+        self, user_embeddings: Embeddings, buffer: Tensor | None = None
+    ) -> tuple[Tensor, Tensor | None]:
+        """Return what `_score_without_user_bias` does for embedded users."""
+        model, items = self._require_two_towers()
+        if self._vectors_with_bias is None:
+            return model.score_all_pairs(user_embeddings, items), None
+        vector = F.pad(user_embeddings.vector, (0, 1), value=1.0)
+        out = None if buffer is None else buffer[: len(vector)]
+        return torch.mm(vector, self._vectors_with_bias.T, out=out), user_embeddings.bias
+
+    def score_one_user(
+        self, item_rows: Ints, values: Floats, features: Floats | None = None
+    ) -> Floats:
+        """Return the score of every item [I] for one new user. The caller may write into it.
+
+        Parameters
+        ----------
+        item_rows, values
+            The history: rows of items and their ratings.
+        features
+            Encoded user features [F]; None: no features.
+        """
+        if self.single_user_scorer is not None and len(item_rows) and features is None:
+            return self.single_user_scorer(item_rows, values)
+        offsets = torch.tensor([0, len(item_rows)])
+        history = History(torch.from_numpy(item_rows), torch.from_numpy(values), offsets)
+        feature_rows = None if features is None else torch.from_numpy(features)[None]
+        user = Users(torch.tensor([-1]), history, feature_rows)
+        scores: Floats = self.score_catalog(user)[0].float().cpu().numpy()
         return scores.copy()
 
-    @torch.inference_mode()
-    def search(self, user: Embedded, k: int, skip: History | None = None) -> Found:
-        """The k best items of users who are embedded already."""
-        scores, bias = self._match(user)
-        return _picked(scores.float().cpu(), bias, k, skip)
+    @property
+    def max_block_users(self) -> int:
+        """Number of users whose scores of the whole catalogue are computed at a time."""
+        return max(1, _MAX_SCORES_PER_BLOCK // (self.model.n_items * self._floats_per_score))
+
+    def blocks(self, users: Users, max_users: int | None = None) -> Iterator[tuple[slice, Users]]:
+        """Yield the users in blocks of at most `max_block_users`, each with its position.
+
+        Parameters
+        ----------
+        users
+            The users to divide.
+        max_users
+            A smaller limit, for callers that need more memory per user than the scores.
+        """
+        size = min(self.max_block_users, max_users or self.max_block_users)
+        for start in range(0, len(users), size):
+            rows = slice(start, min(start + size, len(users)))
+            yield rows, users if len(users) <= size else _slice_users(users, rows)
 
     @torch.inference_mode()
-    def top(
+    def score_buffer(self, n_users: int) -> Tensor | None:
+        """Return memory for the scores of a block, which all blocks of `n_users` users reuse.
+
+        New memory costs as much time as the scores. None if there is one block, or if the model's
+        head allocates its own.
+        """
+        if self._vectors_with_bias is None or n_users <= self.max_block_users:
+            return None
+        return self._vectors_with_bias.new_empty(self.max_block_users, self.model.n_items)
+
+    @torch.inference_mode()
+    def top_k_block(
+        self,
+        users: Users | Embeddings,
+        k: int,
+        excluded_by_user: History | None = None,
+        candidates: Tensor | None = None,
+        buffer: Tensor | None = None,
+    ) -> RankedItems:
+        """Return the k best items of each user of one block.
+
+        Parameters
+        ----------
+        users
+            The users, or their embeddings.
+        k
+            Number of items.
+        excluded_by_user, candidates
+            Filters, see `mask_scores`.
+        buffer
+            Memory for the scores, from `score_buffer`.
+        """
+        if isinstance(users, Embeddings):
+            scores, bias = self._score_embedded(users, buffer)
+        else:
+            scores, bias = self._score_without_user_bias(users, buffer)
+        ranked = top_k(mask_scores(scores.float().cpu(), excluded_by_user, candidates), k)
+        if bias is not None:
+            ranked.scores.add_(bias.float().cpu()[:, None])
+        return ranked
+
+    @torch.inference_mode()
+    def top_k(
         self,
         users: Users,
         k: int,
-        skip: History | None = None,
-        only: Tensor | None = None,
-        never: Tensor | None = None,
-    ) -> Found:
-        """The k best items of each user, in blocks: among `only` these items, `never` those."""
-        block = max(1, _SCORES // (self.model.n_items * self._width))
-        parts, room = [], None
-        if self._wide is not None and len(users) > block:  # new memory costs as much as the scores
-            room = self._wide.new_empty(block, self.model.n_items)
-        for start in range(0, len(users), block):
-            some, barred = users, skip
-            if len(users) > block:
-                chosen = torch.arange(start, min(start + block, len(users)))
-                known = None if users.features is None else users.features[chosen]
-                some = Users(users.ids[chosen], pick(users.history, chosen), known)
-                barred = None if skip is None else pick(skip, chosen)
-            scores, bias = self._scores(some, room)
-            scores = scores.float().cpu()
-            if only is not None:
-                scores = torch.full_like(scores, -torch.inf).index_copy(1, only, scores[:, only])
-            if never is not None:
-                scores = scores.index_fill(1, never, -torch.inf)
-            parts.append(_picked(scores, bias, k, barred))
+        excluded_by_user: History | None = None,
+        candidates: Tensor | None = None,
+    ) -> RankedItems:
+        """Return the k best items of each user, computed in blocks; see `top_k_block`."""
+        buffer = self.score_buffer(len(users))
+        parts = []
+        for rows, block in self.blocks(users):
+            excluded = None if excluded_by_user is None else _slice_history(excluded_by_user, rows)
+            parts.append(self.top_k_block(block, k, excluded, candidates, buffer))
         if not parts:
-            return Found(torch.empty(0, k), torch.empty(0, k, dtype=torch.int64))
-        return Found(*(torch.cat(x) for x in zip(*parts, strict=True)))
+            return RankedItems(torch.empty(0, k), torch.empty(0, k, dtype=torch.int64))
+        return RankedItems(*(torch.cat(x) for x in zip(*parts, strict=True)))
 
     @torch.inference_mode()
-    def similar(self, row: int) -> Floats:
-        """How alike each item is to this one: [I]. Cosine, or the model's own weights."""
-        if isinstance(self.model, ItemItem | Odds):
-            weights = self.model.weight if isinstance(self.model, ItemItem) else self.model.kin
-            said: Floats = weights.row(row).cpu().numpy()
-            return said
-        if self.items is None:
+    def item_similarities(self, item_row: int) -> Floats:
+        """Return the similarity of every item to one item: [I].
+
+        This is the cosine of the item vectors, or the weight between the items in an item-item
+        model.
+
+        Raises
+        ------
+        ConfigError
+            If the model has neither item vectors nor item-item weights.
+        """
+        weights: ItemMatrix | None = None
+        if isinstance(self.model, ItemItemModel):
+            weights = self.model.item_weights
+        elif isinstance(self.model, OddsModel):
+            weights = self.model.similarity
+        if weights is not None:
+            similarities: Floats = weights.dense_row(item_row).cpu().numpy()
+            return similarities
+        if self.item_embeddings is None:
             raise ConfigError(
-                f"{type(self.model).__name__} knows no likeness between items; use an idcf-* "
+                f"{type(self.model).__name__} has no similarity between items; use an idcf-* "
                 "model, 'als', 'ease' or 'item-knn'"
             )
-        vectors = self.items.vector
-        if isinstance(self.model, FoldIn):  # a column in which all are alike says nothing
+        vectors = self.item_embeddings.vector
+        if isinstance(self.model, FoldInModel):  # a constant column does not distinguish items
             vectors = self.model.factors[:, self.model.factors.std(0) > 0]
-        alike: Floats = F.cosine_similarity(vectors, vectors[row][None]).float().cpu().numpy()
-        return alike
+        cosine: Floats = F.cosine_similarity(vectors, vectors[item_row][None]).float().cpu().numpy()
+        return cosine
 
-    def _towers(self) -> tuple[TwoTower, Embedded]:
-        if self.items is None or not isinstance(self.model, TwoTower):
+    def _require_two_towers(self) -> tuple[TwoTower, Embeddings]:
+        if self.item_embeddings is None or not isinstance(self.model, TwoTower):
             raise ConfigError(
-                f"{type(self.model).__name__} scores items without vectors of people; use an "
-                "idcf-* model or 'als' to embed them"
+                f"{type(self.model).__name__} scores items without user vectors; use an idcf-* "
+                "model or 'als' to embed users"
             )
-        return self.model, self.items
+        return self.model, self.item_embeddings
+
+
+def _slice_users(users: Users, rows: slice) -> Users:
+    """Return consecutive users."""
+    features = None if users.features is None else users.features[rows]
+    return Users(users.ids[rows], _slice_history(users.history, rows), features)
+
+
+def _slice_history(history: History, rows: slice) -> History:
+    """Return the histories of consecutive users, as views where possible."""
+    offsets = history.offsets[rows.start : rows.stop + 1]
+    entries = slice(int(offsets[0]), int(offsets[-1]))
+    return History(history.items[entries], history.values[entries], offsets - offsets[0])

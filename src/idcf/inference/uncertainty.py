@@ -1,7 +1,7 @@
-"""How sure a posterior is of the few items that are shown: `Bayes.deviation`, sooner.
+"""Standard deviations of the ratings of a few items, from a posterior.
 
-The model is the reference: it takes the mean over blocks last, so that every term is laid out for
-it; here terms that are linear in the moments are added up over blocks in one product.
+`BayesModel.predictive_std` is the reference. It lays out every term per block of the posterior and
+averages last; terms that are linear in the moments are summed over the blocks in one product here.
 """
 
 from __future__ import annotations
@@ -12,77 +12,100 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from idcf.data.interactions import Floats, Ints
-from idcf.inference.kernels import Evidence
-from idcf.models.bayes import Bayes, Belief
-from idcf.types import Embedded, Users
+from idcf.inference.kernels.bayes import BayesSingleUserScorer
+from idcf.models.bayes import UserPosterior
+from idcf.types import Embeddings, Users
 
 
-class Sure:
-    """A posterior that is asked about a few items of many people."""
+class PosteriorStd:
+    """Posteriors of users, with the embeddings and standard deviations that follow from them.
 
-    def __init__(self, model: Bayes) -> None:
-        self.model = model
-        size = len(model.triangle)
-        low = torch.tril_indices(size, size, device=model.device)
-        self._place = low[0] * size + low[1]  # of a packed product in a square one
-        self._twice = 2 - (low[0] == low[1]).float()
-        self._unknown = float((1 / model.noise).mean())  # whatever is known of a person
-        self._stretch = float(model.stretch)
-        self._of_one = self._place.cpu().numpy(), self._twice.cpu().numpy()
+    Parameters
+    ----------
+    scorer
+        The kernel of the model, whose arrays are used for single users.
+    """
+
+    def __init__(self, scorer: BayesSingleUserScorer) -> None:
+        self.scorer, self.model = scorer, scorer.model
+        size = len(self.model.packed_index)
+        low = torch.tril_indices(size, size, device=self.model.device)
+        self._packed_index = low[0] * size + low[1]  # of a packed product in a flat square one
+        self._packed_weight = 2 - (low[0] == low[1]).float()
+        self._packed_index_np = self._packed_index.cpu().numpy()
+        self._packed_weight_np = self._packed_weight.cpu().numpy()
+        self._noise_variance = float((1 / self.model.noise_precision).mean())
+        self._std_scale = float(self.model.std_scale)
 
     @torch.inference_mode()
-    def believe(self, users: Users) -> Belief:
-        """What both their vectors and their deviations are made of."""
+    def posterior(self, users: Users) -> UserPosterior:
+        """Return the posterior of each user, for `embed_users` and for the call."""
         return self.model.posterior(users.to(self.model.device))
 
     @torch.inference_mode()
-    def embed(self, users: Users, belief: Belief) -> Embedded:
-        """`Bayes.embed_users` of people who all have a history."""
-        mean, n = belief.mean, users.history.lengths().to(self.model.device)
+    def embed_users(self, users: Users, posterior: UserPosterior) -> Embeddings:
+        """Return what `BayesModel.embed_users` does, for users with histories only."""
+        mean, n = posterior.mean, users.history.lengths().to(self.model.device)
         vector = F.pad(mean[..., :-1].flatten(1), (0, 1))
-        return Embedded(vector, mean[..., -1].mean(1) + self.model.offset(n))
+        return Embeddings(vector, mean[..., -1].mean(1) + self.model.selection_offset(n))
 
     @torch.inference_mode()
-    def __call__(self, belief: Belief, rows: Tensor) -> Tensor:
-        """The standard deviation of the ratings of items [B, K] of these people."""
-        model, (people, k) = self.model, rows.shape
-        blocks, size = model.average.shape
-        (mean, factor), rows = belief, rows.to(model.device)
-        covariance = torch.cholesky_inverse(factor)  # [B, T, D, D]
-        own, flat = mean[..., -1], rows.flatten()
+    def __call__(self, posterior: UserPosterior, item_rows: Tensor) -> Tensor:
+        """Return the standard deviations [B, K] of the ratings of items [B, K].
+
+        Parameters
+        ----------
+        posterior
+            The posteriors of B users.
+        item_rows
+            Rows of K items for each user.
+        """
+        model, (n_users, k) = self.model, item_rows.shape
+        blocks, size = model.mean_key_latent.shape
+        mean, covariance = posterior.mean, torch.cholesky_inverse(posterior.precision_cholesky)
+        flat_rows = item_rows.to(model.device).flatten()
         w = torch.cat([mean[..., :-1], torch.ones_like(mean[..., :1])], -1)
-        item = model.means.index_select(0, flat).view(people, k, blocks, size)
+        item = model.means.index_select(0, flat_rows).view(n_users, k, blocks, size)
         expected = (item * w[:, None]).sum(-1)  # [B, K, T]
         square = w[..., :, None] * w[..., None, :]
         square[..., :-1, :-1] += covariance[..., :-1, :-1]
-        packed = square.view(-1, size * size).index_select(1, self._place) * self._twice
-        seconds = model.seconds.flatten(1).index_select(0, flat).view(people, k, -1)
-        crossed = covariance[..., -1].clone()  # with b_u itself, which is apart
-        crossed[..., -1] = 0
-        total = torch.bmm(seconds, packed.view(people, -1, 1))[..., 0]
-        total += 2 * torch.bmm(item.flatten(2), crossed.view(people, -1, 1))[..., 0]
+        flat_square = square.view(-1, size * size)
+        packed = flat_square.index_select(1, self._packed_index) * self._packed_weight
+        second_moments = model.second_moments.flatten(1).index_select(0, flat_rows)
+        cross = covariance[..., -1].clone()  # with the user bias, whose variance is added below
+        cross[..., -1] = 0
+        total = torch.bmm(second_moments.view(n_users, k, -1), packed.view(n_users, -1, 1))[..., 0]
+        total += 2 * torch.bmm(item.flatten(2), cross.view(n_users, -1, 1))[..., 0]
         total -= expected.square().sum(-1)
         total += covariance[..., -1, -1].sum(1)[:, None]
-        inside = total.clamp(min=0) / blocks + (1 / model.noise).mean()
-        between = (expected + own[:, None]).var(-1, correction=0)
-        return model.stretch * (inside + between).sqrt()
+        within = total.clamp(min=0) / blocks + (1 / model.noise_precision).mean()
+        between = (expected + mean[..., -1][:, None]).var(-1, correction=0)
+        return model.std_scale * (within + between).sqrt()
 
-    def one(self, way: Evidence, history: tuple[Ints, Floats], rows: Ints) -> Floats:
-        """The same of one newcomer with a history, on arrays: [K]."""
-        mean, precision = way.believe(*history)
-        covariance, own = np.linalg.inv(precision), mean[:, -1]
-        place, twice = self._of_one
-        w = np.column_stack([mean[:, :-1], np.ones_like(own)])
-        item = way.means.take(rows, 0).reshape(-1, *mean.shape)
+    def std_of_one(self, history: tuple[Ints, Floats], item_rows: Ints) -> Floats:
+        """Return the standard deviations [K] for one user with a history, on NumPy arrays.
+
+        Parameters
+        ----------
+        history
+            Rows of items and their ratings.
+        item_rows
+            Rows of K items.
+        """
+        scorer = self.scorer
+        mean, precision = scorer.posterior(*history)
+        covariance, user_bias = np.linalg.inv(precision), mean[:, -1]
+        w = np.column_stack([mean[:, :-1], np.ones_like(user_bias)])
+        item = scorer.item_means.take(item_rows, 0).reshape(-1, *mean.shape)
         expected = (item * w).sum(-1)  # [K, T]
         square = w[:, :, None] * w[:, None, :]
         square[:, :-1, :-1] += covariance[:, :-1, :-1]
-        packed = square.reshape(len(w), -1)[:, place] * twice
-        crossed = covariance[..., -1].copy()
-        crossed[:, -1] = 0
-        total = way.seconds.take(rows, 0) @ packed.reshape(-1)
-        total += 2 * (item.reshape(len(rows), -1) @ crossed.reshape(-1))
+        packed = square.reshape(len(w), -1)[:, self._packed_index_np] * self._packed_weight_np
+        cross = covariance[..., -1].copy()
+        cross[:, -1] = 0
+        total = scorer.second_moments.take(item_rows, 0) @ packed.reshape(-1)
+        total += 2 * (item.reshape(len(item_rows), -1) @ cross.reshape(-1))
         total += covariance[:, -1, -1].sum() - np.square(expected).sum(-1)
-        inside = np.maximum(total, 0) / len(w) + np.float32(self._unknown)
-        found: Floats = self._stretch * np.sqrt(inside + (expected + own).var(-1))
-        return found.astype(np.float32)
+        within = np.maximum(total, 0) / len(w) + np.float32(self._noise_variance)
+        std: Floats = self._std_scale * np.sqrt(within + (expected + user_bias).var(-1))
+        return std.astype(np.float32)

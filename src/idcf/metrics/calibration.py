@@ -1,6 +1,6 @@
-"""Is the model as sure as it should be? Predictions as normal distributions against what came.
+"""Calibration: predictions as normal distributions N(score, std²), compared with the true ratings.
 
-Pooled over rows, as in `rating`.
+Pooled over rows, as in `rating`: a user with ten ratings counts ten times.
 """
 
 from __future__ import annotations
@@ -10,44 +10,131 @@ from collections.abc import Sequence
 import numpy as np
 from scipy.special import ndtri
 
-from idcf.errors import ConfigError, DataError
-from idcf.metrics.rating import error_of, per_user
-from idcf.metrics.stats import Array, Floats, PerUser
+from idcf.errors import DataError
+from idcf.metrics.arrays import Array, Float64Array, check_confidence_level
+from idcf.metrics.rating import prediction_errors, sum_per_user
+from idcf.metrics.stats import PerUserMetric
 
-LEVELS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99)
-
-
-def covered(user: Array, score: Array, std: Array, label: Array, level: float = 0.9) -> PerUser:
-    """Rows whose label lies inside the central interval of this level; a calibrated model covers
-    that share of them."""
-    inside = np.abs(_standard(score, std, label)) <= half_width(level)
-    return per_user(user, inside.astype(np.float64))
+CONFIDENCE_LEVELS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99)
 
 
-def negative_log_likelihood(user: Array, score: Array, std: Array, label: Array) -> PerUser:
-    """Σ -log N(label; score, std²): small where predictions are good and as sure as they may be."""
-    z, std = _standard(score, std, label), np.asarray(std, np.float64)
-    return per_user(user, 0.5 * (z**2 + np.log(2 * np.pi)) + np.log(std))
+def interval_coverage(
+    user: Array, score: Array, std: Array, label: Array, confidence_level: float = 0.9
+) -> PerUserMetric:
+    """Count each user's rows whose label lies inside the central interval of this level.
+
+    Denominator (`weight`): the number of the user's rows. The mean of a calibrated model is the
+    level.
+
+    Parameters
+    ----------
+    user, score, std, label : ndarray [N]
+        The user, the predicted mean, its standard deviation (> 0) and the true rating of each row.
+    confidence_level : float
+        Level of the central interval of N(score, std²).
+
+    Returns
+    -------
+    PerUserMetric
+
+    Raises
+    ------
+    ConfigError
+        If the level does not lie between 0 and 1.
+    DataError
+        If there is no row, or a standard deviation is not above 0.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> user, score, std = np.array([1, 1, 2]), np.full(3, 3.0), np.ones(3)
+    >>> interval_coverage(user, score, std, np.array([3.0, 5.0, 4.0])).total.tolist()
+    [1.0, 1.0]
+    """
+    z = np.abs(_standardized_errors(score, std, label))
+    inside = z <= interval_half_width(confidence_level)
+    return sum_per_user(user, inside.astype(np.float64))
 
 
-def reliability(score: Array, std: Array, label: Array, levels: Sequence[float] = LEVELS) -> Floats:
-    """The share of rows inside the central interval of each level: calibrated, it is the level."""
-    z = np.abs(_standard(score, std, label))
-    return np.array([np.mean(z <= half_width(level)) for level in levels])
+def negative_log_likelihood(user: Array, score: Array, std: Array, label: Array) -> PerUserMetric:
+    """Return each user's Σ -log N(label; score, std²); lower is better.
+
+    Denominator (`weight`): the number of the user's rows. Natural logarithm, constant included.
+
+    Parameters
+    ----------
+    user, score, std, label : ndarray [N]
+        The user, the predicted mean, its standard deviation (> 0) and the true rating of each row.
+
+    Returns
+    -------
+    PerUserMetric
+
+    Raises
+    ------
+    DataError
+        If there is no row, or a standard deviation is not above 0.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> nll = negative_log_likelihood(np.zeros(1, int), np.zeros(1), np.ones(1), np.zeros(1))
+    >>> round(nll.mean(), 3)  # log(2π) / 2
+    0.919
+    """
+    z = _standardized_errors(score, std, label)
+    std = np.asarray(std, np.float64)
+    return sum_per_user(user, 0.5 * (z**2 + np.log(2 * np.pi)) + np.log(std))
 
 
-def half_width(level: float) -> float:
-    """Standard deviations on either side of the mean."""
-    if not 0 < level < 1:
-        raise ConfigError(f"the level of an interval lies between 0 and 1, got {level}")
-    return float(ndtri((1 + level) / 2))
+def reliability_curve(
+    score: Array, std: Array, label: Array, confidence_levels: Sequence[float] = CONFIDENCE_LEVELS
+) -> Float64Array:
+    """Return the share of rows inside the central interval of each level.
+
+    Denominator: all rows. The curve of a calibrated model is the levels themselves.
+
+    Parameters
+    ----------
+    score, std, label : ndarray [N]
+        The predicted mean, its standard deviation (> 0) and the true rating of each row.
+    confidence_levels : sequence of float, length L
+
+    Returns
+    -------
+    ndarray [L]
+
+    Raises
+    ------
+    ConfigError
+        If a level does not lie between 0 and 1.
+    DataError
+        If there is no row, or a standard deviation is not above 0.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> label = np.array([3.0, 3.5, 4.0, 9.0])
+    >>> reliability_curve(np.full(4, 3.0), np.ones(4), label, [0.1, 0.5, 0.9]).tolist()
+    [0.25, 0.5, 0.75]
+    """
+    z = np.abs(_standardized_errors(score, std, label))
+    return np.array([np.mean(z <= interval_half_width(level)) for level in confidence_levels])
 
 
-def _standard(score: Array, std: Array, label: Array) -> Floats:
-    error, std = error_of(score, label), np.asarray(std, np.float64)
+def interval_half_width(confidence_level: float) -> float:
+    """Return half the width of the central interval of N(0, 1), such as 1.645 for 0.9."""
+    check_confidence_level(confidence_level)
+    return float(ndtri((1 + confidence_level) / 2))
+
+
+def _standardized_errors(score: Array, std: Array, label: Array) -> Float64Array:
+    """Return (score - label) / std [N]."""
+    error, std = prediction_errors(score, label), np.asarray(std, np.float64)
     if std.shape != error.shape:
-        raise DataError(f"{len(error)} scores, but {std.shape} standard deviations")
-    bad = np.flatnonzero(~((std > 0) & np.isfinite(std)))
-    if len(bad):
-        raise DataError(f"a standard deviation is {std[bad[0]]} (row {bad[0]}): it must be above 0")
+        raise DataError(f"{len(error)} scores, but standard deviations of shape {std.shape}")
+    bad_rows = np.flatnonzero(~((std > 0) & np.isfinite(std)))
+    if len(bad_rows):
+        row = bad_rows[0]
+        raise DataError(f"the standard deviation of row {row} is {std[row]}: it must be above 0")
     return error / std

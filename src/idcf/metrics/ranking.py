@@ -1,10 +1,9 @@
-"""How well a user's items are ordered.
+"""Ranking metrics: how well a user's items are ordered.
 
-Two settings. *Rated lists*: flat rows `user, score, label`, each user's own test items put in order
-of score; `ndcg`, `auc_per_user`. *Full catalogue*: `top` [U, k], the best items of all (-1 = empty
-place) from any ranker, against the user's relevant items; `recall_at`, `hit_at`, `mrr_at`,
-`ndcg_at`.
-Discount of rank r = 1, 2, ...: 1 / log2(r + 1), and 0 beyond the cut-off.
+Two settings. *Rated lists*: flat rows `user, score, label`; each user's test items are ordered by
+score (`ndcg`). *Full catalogue*: `top_items` [U, k], the best items of a ranker over all items (-1
+for an empty position), compared with each user's relevant items (`recall_at`, `hit_at`, `mrr_at`,
+`ndcg_at`). The discount of rank r = 1, 2, ... is 1 / log2(r + 1), and 0 beyond the cut-off k.
 """
 
 from __future__ import annotations
@@ -14,25 +13,45 @@ from typing import Literal, NamedTuple, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from idcf.errors import ConfigError, DataError, unknown
-from idcf.metrics.auc import binary, no_nan
-from idcf.metrics.stats import Array, Floats, Ints, PerUser, columns, sum_by
+from idcf.errors import ConfigError, DataError, unknown_name_message
+from idcf.metrics.arrays import (
+    Array,
+    Float64Array,
+    Ints,
+    check_columns,
+    check_no_nan,
+    group_sorted_users,
+    mean_over_ties,
+    segment_sums,
+    sum_by_owner,
+)
+from idcf.metrics.stats import PerUserMetric
 
 Gain = Literal["exp", "linear"]
 Denominator = Literal["relevant", "min"]
 
 
-class Relevant(NamedTuple):
-    """What each of U users should be shown, CSR style, in the order of the rows of `top`.
+class RelevantItems(NamedTuple):
+    """The relevant items of U users, in the order of the rows of `top_items`.
 
-    An item -1 (unknown to the ranker) can never be found, and still counts as relevant.
+    An item -1 is unknown to the ranker: it can never be ranked, and still counts as relevant.
+
+    Examples
+    --------
+    Items 3 and 5 are relevant to the first user, item 8 to the second.
+
+    >>> import numpy as np
+    >>> relevant = RelevantItems(np.array([3, 5, 8]), np.array([0, 2, 3]))
+    >>> relevant.lengths().tolist()
+    [2, 1]
     """
 
-    items: Ints  # [N], none twice for one user
-    offsets: Ints  # [U + 1]
-    gains: Floats | None = None  # [N], > 0, used as they are; 1 where there are none
+    items: Ints  # [N], distinct within a user
+    offsets: Ints  # [U + 1]: the items of user u are items[offsets[u] : offsets[u + 1]]
+    gains: Float64Array | None = None  # [N], > 0, used as they are; 1 by default
 
     def lengths(self) -> Ints:
+        """Return the number of relevant items of each user [U]."""
         return np.diff(self.offsets)
 
 
@@ -45,141 +64,290 @@ def ndcg(
     k: int | None = None,
     min_rows: int = 2,
     rng: np.random.Generator | None = None,
-) -> PerUser:
-    """DCG of the order by score / DCG of the best order, DCG = Σ_r gain / log2(r + 1), r ≤ k.
+) -> PerUserMetric:
+    """Return NDCG of each user's rated list.
 
-    Gain 2^label - 1 (`exp`) or label (`linear`), of labels ≥ 0. Left out: users with fewer than
-    `min_rows` rows, and users without any gain. Equal scores share the mean discount of their
-    places: the exact expectation over random orders, so a constant scorer gets what chance gets
-    and the order of rows decides nothing. With `rng`, ties are broken by one random draw instead.
+    NDCG = DCG of the order by score / DCG of the best order, DCG = Σ_{r ≤ k} gain / log2(r + 1).
+    Gain: 2^label - 1, or the label itself. Denominator: the DCG of the user's rows in the order of
+    their labels, cut at k.
+
+    Rows of equal score share the mean discount of their positions, which is the exact expectation
+    over random orders: a constant scorer gets the value of a random order, and the order in which
+    the rows are given does not matter.
+
+    Parameters
+    ----------
+    user, score, label : ndarray [N]
+        The user, the score and the label (≥ 0) of each row.
+    gain : {"exp", "linear"}
+        2^label - 1, or the label.
+    k : int, optional
+        Cut-off; the whole list by default.
+    min_rows : int
+        Users with fewer rows are left out, as are users without any gain.
+    rng : numpy.random.Generator, optional
+        Breaks ties by one random draw instead of taking the expectation.
+
+    Returns
+    -------
+    PerUserMetric
+        One value per user, each with weight 1.
+
+    Raises
+    ------
+    ConfigError
+        If the gain or the cut-off is not valid.
+    DataError
+        If a score or label is NaN, or a label is below 0.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> user, label = np.array([1, 1, 1]), np.array([3, 0, 1])
+    >>> ndcg(user, np.array([0.9, 0.8, 0.1]), label, gain="linear").values.round(3).tolist()
+    [0.964]
+    >>> ndcg(user, np.array([0.9, 0.1, 0.5]), label, gain="linear").values.tolist()
+    [1.0]
     """
-    user, score, label = columns(user=user, score=score, label=label)
-    no_nan(score, "score")
-    gained = _gains(label, gain)
-    _cut(k)
-    # ties by gain: of no weight in the expectation, but the same sum to the last bit
-    tied = gained if rng is None else rng.random(len(user))
-    order = np.lexsort((tied, -score.astype(np.float64), user))
-    users, start, rank = _groups(user[order])
+    user, score, label = check_columns(user=user, score=score, label=label)
+    check_no_nan("score", score)
+    gains = _gains_from_labels(label, gain)
+    _check_cutoff(k)
+    # ties sorted by gain: no weight in the expectation, but the sum is equal to the last bit
+    tie_key = gains if rng is None else rng.random(len(user))
+    order = np.lexsort((tie_key, -score.astype(np.float64), user))
+    users, start, rank = group_sorted_users(user[order])
     discount = _discount(rank, k)
     if rng is None:
-        discount = _shared(discount, rank, score[order])
-    dcg = _sums(gained[order] * discount, start)
-    best = np.lexsort((-gained, user))
-    ideal = _sums(gained[best] * _discount(rank, k), start)
-    kept = (np.diff(start) >= min_rows) & (ideal > 0)
-    # rounding may leave a perfect list an ulp above 1
-    value = np.minimum(dcg[kept] / ideal[kept], 1.0)
-    return PerUser(users[kept], value, np.ones(len(value)))
+        discount = mean_over_ties(discount, rank, score[order])
+    dcg = segment_sums(gains[order] * discount, start)
+    best_order = np.lexsort((-gains, user))
+    ideal = segment_sums(gains[best_order] * _discount(rank, k), start)
+    defined = (np.diff(start) >= min_rows) & (ideal > 0)
+    # rounding may put a perfect list an ulp above 1
+    value = np.minimum(dcg[defined] / ideal[defined], 1.0)
+    return PerUserMetric(users[defined], value, np.ones(len(value)))
 
 
 def random_ndcg(
     user: Array, label: Array, *, gain: Gain = "exp", k: int | None = None, min_rows: int = 2
-) -> PerUser:
-    """The floor of `ndcg`: its exact expectation for items in random order."""
+) -> PerUserMetric:
+    """Return the exact expectation of `ndcg` for a random order of each user's rows.
+
+    Gain, denominator and parameters are those of `ndcg`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> random_ndcg(np.array([1, 1]), np.array([1, 0])).values.round(3).tolist()
+    [0.815]
+    """
     return ndcg(user, np.zeros(len(label)), label, gain=gain, k=k, min_rows=min_rows)
 
 
-def auc_per_user(user: Array, score: Array, positive: Array) -> PerUser:
-    """P(a positive row scores above a negative row of the same user), ties half.
-
-    Each user counts once; users whose rows are all positive or all negative are left out.
-    """
-    user, score, positive = binary(user, score, positive)
-    order = np.lexsort((score, user))
-    users, start, rank = _groups(user[order])
-    middle = _shared(np.add(rank, 1, dtype=np.float64), rank, score[order])
-    hit = positive[order]
-    ones = _sums(hit.astype(np.float64), start)
-    pairs = ones * (np.diff(start) - ones)
-    above = _sums(middle * hit, start) - ones * (ones + 1) / 2
-    kept = pairs > 0
-    return PerUser(users[kept], above[kept] / pairs[kept], np.ones(int(kept.sum())))
-
-
 def recall_at(
-    top: Array, relevant: Relevant, k: int | None = None, *, denominator: Denominator = "relevant"
-) -> Floats:
-    """Relevant items among the first k / all relevant items (`min`: / min(k, relevant)).
+    top_items: Array,
+    relevant: RelevantItems,
+    k: int | None = None,
+    *,
+    denominator: Denominator = "relevant",
+) -> Float64Array:
+    """Return recall@k: relevant items among the first k / relevant items.
 
-    [U]; NaN for a user without relevant items.
+    Gain: 1 for every relevant item. Denominator: all relevant items of the user ("relevant"), or at
+    most k of them ("min"), with which a perfect list reaches 1 whatever k is.
+
+    Parameters
+    ----------
+    top_items : ndarray of int [U, K]
+        Ranked distinct items of each user, best first; -1 for an empty position.
+    relevant : RelevantItems
+        The relevant items of the same U users.
+    k : int, optional
+        Cut-off, at most K; K by default.
+    denominator : {"relevant", "min"}
+
+    Returns
+    -------
+    ndarray [U]
+        NaN for a user without relevant items.
+
+    Raises
+    ------
+    ConfigError
+        If k or the denominator is not valid.
+    DataError
+        If the shapes do not match, or an item occurs twice.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> relevant = RelevantItems(np.array([3, 5, 8]), np.array([0, 2, 3]))
+    >>> top_items = np.array([[5, 1], [1, 2]])
+    >>> recall_at(top_items, relevant).tolist()
+    [0.5, 0.0]
+    >>> recall_at(top_items, relevant, 1, denominator="min").tolist()
+    [1.0, 0.0]
     """
     if denominator not in get_args(Denominator):
-        raise ConfigError(unknown("denominator", denominator, get_args(Denominator)))
-    found, lengths = _found(top, relevant, k), relevant.lengths()
-    below = np.minimum(lengths, found.shape[1]) if denominator == "min" else lengths
-    return _where(lengths > 0, (found > 0).sum(1), below)
+        raise ConfigError(unknown_name_message("denominator", denominator, get_args(Denominator)))
+    gains, lengths = _gains_by_rank(top_items, relevant, k), relevant.lengths()
+    n_reachable = np.minimum(lengths, gains.shape[1]) if denominator == "min" else lengths
+    return _divide_where(lengths > 0, (gains > 0).sum(1), n_reachable)
 
 
-def hit_at(top: Array, relevant: Relevant, k: int | None = None) -> Floats:
-    """1 if any of the first k is relevant, else 0 [U]; NaN for a user without relevant items."""
-    hit = (_found(top, relevant, k) > 0).max(1)
-    return _where(relevant.lengths() > 0, hit, np.ones(len(hit)))
+def hit_at(top_items: Array, relevant: RelevantItems, k: int | None = None) -> Float64Array:
+    """Return hit@k: 1 if any of the first k items is relevant, else 0.
 
+    Gain: 1 for every relevant item. Denominator: 1 for each user.
 
-def mrr_at(top: Array, relevant: Relevant, k: int | None = None) -> Floats:
-    """1 / rank of the first relevant item, 0 if not among the first k [U]; NaN without any."""
-    found = _found(top, relevant, k) > 0
-    return _where(relevant.lengths() > 0, found.max(1), found.argmax(1) + 1)
+    Parameters
+    ----------
+    top_items, relevant, k
+        As in `recall_at`.
 
+    Returns
+    -------
+    ndarray [U]
+        NaN for a user without relevant items.
 
-def ndcg_at(top: Array, relevant: Relevant, k: int | None = None) -> Floats:
-    """Σ_{r ≤ k} gain / log2(r + 1), over the same of the best list of min(k, relevant) items.
-
-    Gains are taken as they are, 1 if there are none [U]; NaN for a user without relevant items.
+    Examples
+    --------
+    >>> import numpy as np
+    >>> relevant = RelevantItems(np.array([3, 5, 8]), np.array([0, 2, 3]))
+    >>> hit_at(np.array([[1, 5], [1, 2]]), relevant).tolist()
+    [1.0, 0.0]
     """
-    found = _found(top, relevant, k)
-    width = found.shape[1]
-    dcg = found @ _discount(np.arange(width), width)
-    ideal = _ideal(relevant, width)
-    return _where(relevant.lengths() > 0, np.minimum(dcg, ideal), ideal)
+    is_hit = (_gains_by_rank(top_items, relevant, k) > 0).max(1)
+    return _divide_where(relevant.lengths() > 0, is_hit, np.ones(len(is_hit)))
 
 
-def random_ndcg_at(relevant: Relevant, candidates: Array | int, k: int) -> Floats:
-    """The floor of `ndcg_at`: its expectation for a random order of the candidates.
+def mrr_at(top_items: Array, relevant: RelevantItems, k: int | None = None) -> Float64Array:
+    """Return the reciprocal rank@k: 1 / rank of the first relevant item, 0 if none is in the top k.
 
-    `candidates`: how many items may be shown (to each user, or to all); -1s are not among them.
+    Gain: 1 for every relevant item. Denominator: 1 for each user. The mean over users is the mean
+    reciprocal rank.
+
+    Parameters
+    ----------
+    top_items, relevant, k
+        As in `recall_at`.
+
+    Returns
+    -------
+    ndarray [U]
+        NaN for a user without relevant items.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> relevant = RelevantItems(np.array([3, 5, 8]), np.array([0, 2, 3]))
+    >>> mrr_at(np.array([[1, 5], [1, 2]]), relevant).tolist()
+    [0.5, 0.0]
     """
-    _cut(k)
-    counts = np.broadcast_to(np.asarray(candidates, np.int64), relevant.lengths().shape)
-    owner, gains = _owner_gains(relevant)
+    is_relevant = _gains_by_rank(top_items, relevant, k) > 0
+    return _divide_where(relevant.lengths() > 0, is_relevant.max(1), is_relevant.argmax(1) + 1)
+
+
+def ndcg_at(top_items: Array, relevant: RelevantItems, k: int | None = None) -> Float64Array:
+    """Return NDCG@k over the whole catalogue.
+
+    NDCG@k = Σ_{r ≤ k} gain / log2(r + 1), divided by the same sum for the best list of min(k,
+    relevant) items. Gain: `relevant.gains` as they are, 1 if there are none.
+
+    Parameters
+    ----------
+    top_items, relevant, k
+        As in `recall_at`.
+
+    Returns
+    -------
+    ndarray [U]
+        NaN for a user without relevant items.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> relevant = RelevantItems(np.array([3, 5, 8]), np.array([0, 2, 3]))
+    >>> ndcg_at(np.array([[5, 3], [1, 8]]), relevant).round(3).tolist()
+    [1.0, 0.631]
+    """
+    gains = _gains_by_rank(top_items, relevant, k)
+    width = gains.shape[1]
+    dcg = gains @ _discount(np.arange(width), width)
+    ideal = _ideal_dcg(relevant, width)
+    return _divide_where(relevant.lengths() > 0, np.minimum(dcg, ideal), ideal)
+
+
+def random_ndcg_at(relevant: RelevantItems, n_candidates: Array | int, k: int) -> Float64Array:
+    """Return the expectation of `ndcg_at` for a random order of the candidates.
+
+    Gain and denominator are those of `ndcg_at`.
+
+    Parameters
+    ----------
+    relevant : RelevantItems
+        Items -1 are not candidates: they count in the denominator only.
+    n_candidates : int or ndarray [U]
+        Number of items that may be shown to each user.
+    k : int
+        Cut-off.
+
+    Returns
+    -------
+    ndarray [U]
+        NaN for a user without relevant items.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> random_ndcg_at(RelevantItems(np.array([3]), np.array([0, 1])), 4, 1).tolist()
+    [0.25]
+    """
+    _check_cutoff(k)
+    counts = np.broadcast_to(np.asarray(n_candidates, np.int64), relevant.lengths().shape)
+    owner, gains = _owners_and_gains(relevant)
     gains = np.where(np.asarray(relevant.items) >= 0, gains, 0.0)
-    total = sum_by(owner, gains, len(counts))
-    places = np.concatenate([[0.0], np.cumsum(_discount(np.arange(k), k))])
-    mean = places[np.minimum(k, counts)] / np.maximum(counts, 1)
-    return _where(relevant.lengths() > 0, total * mean, _ideal(relevant, k))
+    total_gain = sum_by_owner(owner, gains, len(counts))
+    discount_sums = np.concatenate([[0.0], np.cumsum(_discount(np.arange(k), k))])
+    mean_discount = discount_sums[np.minimum(k, counts)] / np.maximum(counts, 1)
+    expected_dcg = total_gain * mean_discount
+    return _divide_where(relevant.lengths() > 0, expected_dcg, _ideal_dcg(relevant, k))
 
 
-def _found(top: Array, relevant: Relevant, k: int | None) -> Floats:
-    """Gain of the item in each place of the lists, 0 where it is not relevant [U, k]."""
-    top = np.asarray(top)
-    if top.ndim != 2 or not top.shape[1] or len(top) != len(relevant.offsets) - 1:
+def _gains_by_rank(top_items: Array, relevant: RelevantItems, k: int | None) -> Float64Array:
+    """Return the gain of the item at each position of the lists, 0 if not relevant: [U, k]."""
+    top_items = np.asarray(top_items)
+    if top_items.ndim != 2 or not top_items.shape[1] or len(top_items) != len(relevant.offsets) - 1:
         raise DataError(
-            f"top has shape {top.shape} for the relevant items of {len(relevant.offsets) - 1} "
-            "users: give one list per user, all of one width"
+            f"top_items has shape {top_items.shape} for the relevant items of "
+            f"{len(relevant.offsets) - 1} users: give one list per user, all of one width"
         )
-    _cut(k)
-    if k is not None and k > top.shape[1]:
-        raise ConfigError(f"k is {k} and the lists hold {top.shape[1]} items: rank at least {k}")
-    top = top[:, :k].astype(np.int64)
-    owner, gains = _owner_gains(relevant)
+    _check_cutoff(k)
+    if k is not None and k > top_items.shape[1]:
+        raise ConfigError(
+            f"k is {k} and the lists hold {top_items.shape[1]} items: rank at least {k}"
+        )
+    top_items = top_items[:, :k].astype(np.int64)
+    owner, gains = _owners_and_gains(relevant)
     items = np.asarray(relevant.items, np.int64)
-    stride = 2 + max(int(items.max(initial=-1)), int(top.max(initial=-1)))
+    stride = 2 + max(int(items.max(initial=-1)), int(top_items.max(initial=-1)))
     keys = owner * stride + items + 1
     order = np.argsort(keys, kind="stable")
     keys, gains = keys[order], gains[order]
     if np.any((np.diff(keys) == 0) & (keys[1:] % stride > 0)):
         raise DataError("an item is relevant twice to one user: give each pair once")
-    wanted = np.arange(len(top))[:, None] * stride + top + 1
-    place = np.searchsorted(keys, wanted)
+    ranked_keys = np.arange(len(top_items))[:, None] * stride + top_items + 1
+    position = np.searchsorted(keys, ranked_keys)
     keys, gains = np.append(keys, -1), np.append(gains, 0.0)
-    hit = (keys[place] == wanted) & (top >= 0)
-    if np.bincount(place[hit]).max(initial=0) > 1:
+    is_relevant = (keys[position] == ranked_keys) & (top_items >= 0)
+    if np.bincount(position[is_relevant]).max(initial=0) > 1:
         raise DataError("a list names the same item twice: rank distinct items")
-    return np.where(hit, gains[place], 0.0)
+    return np.where(is_relevant, gains[position], 0.0)
 
 
-def _owner_gains(relevant: Relevant) -> tuple[Ints, Floats]:
+def _owners_and_gains(relevant: RelevantItems) -> tuple[Ints, Float64Array]:
+    """Return the user row and the gain of each relevant item, checked: [N] and [N]."""
     lengths = relevant.lengths()
     size = len(relevant.items)
     if lengths.min(initial=0) < 0 or relevant.offsets[0] or lengths.sum() != size:
@@ -187,29 +355,32 @@ def _owner_gains(relevant: Relevant) -> tuple[Ints, Floats]:
     owner = np.repeat(np.arange(len(lengths)), lengths)
     if relevant.gains is None:
         return owner, np.ones(len(owner))
-    gains = columns(items=relevant.items, gains=relevant.gains)[1].astype(np.float64)
+    gains = check_columns(items=relevant.items, gains=relevant.gains)[1].astype(np.float64)
     if not np.all((gains > 0) & np.isfinite(gains)):
         raise DataError("a relevant item has a gain that is not above 0: leave that item out")
     return owner, gains
 
 
-def _ideal(relevant: Relevant, k: int) -> Floats:
-    owner, gains = _owner_gains(relevant)
+def _ideal_dcg(relevant: RelevantItems, k: int) -> Float64Array:
+    """Return the DCG of the best list of k items of each user [U]."""
+    owner, gains = _owners_and_gains(relevant)
     rank = np.arange(len(owner)) - np.asarray(relevant.offsets)[owner]
     best = gains[np.lexsort((-gains, owner))] * _discount(rank, k)
-    return sum_by(owner, best, len(relevant.offsets) - 1)
+    return sum_by_owner(owner, best, len(relevant.offsets) - 1)
 
 
-def _where(defined: NDArray[np.bool_], above: Array, below: Array) -> Floats:
-    out = np.full(len(defined), np.nan)
-    np.divide(above, below, out=out, where=defined)
-    return out
+def _divide_where(defined: NDArray[np.bool_], numerator: Array, denominator: Array) -> Float64Array:
+    """Return numerator / denominator, NaN where it is not defined [U]."""
+    ratio = np.full(len(defined), np.nan)
+    np.divide(numerator, denominator, out=ratio, where=defined)
+    return ratio
 
 
-def _gains(label: Array, gain: str) -> Floats:
+def _gains_from_labels(label: Array, gain: str) -> Float64Array:
+    """Return 2^label - 1 or the label [N], or raise an error for labels without a gain."""
     if gain not in get_args(Gain):
-        raise ConfigError(unknown("gain", gain, get_args(Gain)))
-    no_nan(label, "label")
+        raise ConfigError(unknown_name_message("gain", gain, get_args(Gain)))
+    check_no_nan("label", label)
     label = label.astype(np.float64)
     if label.min(initial=0) < 0:
         raise DataError(f"label {label.min():g} is below 0 and has no gain: shift the labels")
@@ -218,31 +389,13 @@ def _gains(label: Array, gain: str) -> Floats:
     return np.exp2(label) - 1 if gain == "exp" else label
 
 
-def _groups(user: Array) -> tuple[Ints, Ints, Ints]:
-    """Of sorted keys: the unique ones, where each begins (and the end), and each row's place."""
-    users, first, counts = np.unique(user, return_index=True, return_counts=True)
-    start = np.append(first, len(user))
-    return users, start, np.arange(len(user)) - np.repeat(first, counts)
-
-
-def _shared(x: Floats, rank: Ints, score: Array) -> Floats:
-    """Each entry replaced by the mean over its run of equal scores of one user."""
-    new = rank == 0
-    new[1:] |= score[1:] != score[:-1]
-    start = np.append(np.flatnonzero(new), len(x))
-    return np.repeat(_sums(x, start) / np.diff(start), np.diff(start))
-
-
-def _sums(x: Floats, start: Ints) -> Floats:
-    return np.add.reduceat(x, start[:-1]) if len(x) else np.zeros(0)
-
-
-def _discount(rank: Ints, k: int | None) -> Floats:
-    """1 / log2(r + 1) of ranks counted from 0 here."""
+def _discount(rank: Ints, k: int | None) -> Float64Array:
+    """Return 1 / log2(r + 1), 0 beyond k; `rank` is r - 1, counted from 0."""
     discount = 1 / np.log2(np.add(rank, 2, dtype=np.float64))
     return discount if k is None else np.where(rank < k, discount, 0.0)
 
 
-def _cut(k: int | None) -> None:
+def _check_cutoff(k: int | None) -> None:
+    """Raise `ConfigError` if a cut-off is below 1."""
     if k is not None and k < 1:
         raise ConfigError(f"k is {k}: give a cut-off of at least 1, or None for the whole list")

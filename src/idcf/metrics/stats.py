@@ -1,123 +1,250 @@
-"""One value per user, and what may be said of the average: intervals and paired tests.
+"""One value per user, and statistics of their average: intervals and paired tests.
 
-The user is the unit of chance everywhere: ratings of one person are not independent.
+The user is the unit of sampling everywhere, because the ratings of one user are not independent.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, Self, get_args
+from typing import Literal, NamedTuple, Self, get_args
 
 import numpy as np
-from numpy.typing import NDArray
+from scipy.special import stdtr, stdtrit
 
-from idcf.errors import ConfigError, DataError, unknown
+from idcf.errors import ConfigError, DataError, unknown_name_message
+from idcf.metrics.arrays import Array, Float64Array, Ints, check_columns, check_confidence_level
 
-Array = NDArray[Any]
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float64]
 Statistic = Literal["mean-ratio", "rmse"]
 
-CELLS = 1 << 20  # of a matrix of resampling counts held at once: 8 MB
+MAX_COUNT_CELLS = 1 << 20  # of a matrix of resampling counts held at once: 8 MB
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class PerUser:
-    """What each user adds to an average: Σ total / Σ weight.
+class PerUserMetric:
+    """What each user adds to an average Σ total / Σ weight.
 
-    Weight is the user's rows where rows are averaged, 1 where users are.
+    Parameters
+    ----------
+    users : ndarray of int [U]
+        Distinct users, sorted.
+    total : ndarray of float [U]
+        The user's sum.
+    weight : ndarray of float [U]
+        The user's share of the denominator, > 0: the number of the user's rows where rows are
+        averaged, 1 where users are averaged.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> errors = PerUserMetric(np.array([4, 9]), np.array([6.0, 1.0]), np.array([3.0, 1.0]))
+    >>> errors.values.tolist(), errors.mean()
+    ([2.0, 1.0], 1.75)
     """
 
-    users: Ints  # unique, sorted [U]
-    total: Floats  # [U]
-    weight: Floats  # [U], > 0
+    users: Ints
+    total: Float64Array
+    weight: Float64Array
 
     @classmethod
-    def of(cls, value: Array, users: Array | None = None) -> Self:
-        """One value per user, each user counting once; users whose value is NaN are left out."""
-        value = np.asarray(value, np.float64)
-        ids = np.arange(len(value)) if users is None else np.asarray(users)
-        ids, value = columns(users=ids, value=value)
-        kept = np.flatnonzero(~np.isnan(value))
-        kept = kept[np.argsort(ids[kept], kind="stable")]
-        if np.any(np.diff(ids[kept]) == 0):
+    def from_values(cls, values: Array, users: Array | None = None) -> Self:
+        """Make an average over users, each with weight 1.
+
+        Parameters
+        ----------
+        values : ndarray [U]
+            One value per user. Users whose value is NaN are left out.
+        users : ndarray [U], optional
+            The users, in any order; 0..U-1 by default.
+
+        Raises
+        ------
+        DataError
+            If a user occurs twice, or the lengths differ.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> metric = PerUserMetric.from_values(np.array([0.5, np.nan]), np.array([4, 9]))
+        >>> metric.users.tolist(), metric.weight.tolist()
+        ([4], [1.0])
+        """
+        values = np.asarray(values, np.float64)
+        ids = np.arange(len(values)) if users is None else np.asarray(users)
+        ids, values = check_columns(users=ids, value=values)
+        rows = np.flatnonzero(~np.isnan(values))
+        rows = rows[np.argsort(ids[rows], kind="stable")]
+        if np.any(np.diff(ids[rows]) == 0):
             raise DataError("a user occurs twice among the values: give each user one value")
-        return cls(ids[kept], value[kept], np.ones(len(kept)))
+        return cls(ids[rows], values[rows], np.ones(len(rows)))
 
     def __len__(self) -> int:
         return len(self.users)
 
     @property
-    def value(self) -> Floats:
-        """Each user's own average, total / weight [U]."""
+    def values(self) -> Float64Array:
+        """The average of each user, total / weight [U]."""
         return self.total / self.weight
 
     def mean(self) -> float:
-        """Σ total / Σ weight."""
-        return float(np.divide(*_user_sums(total=self.total, weight=self.weight).sum(0)))
+        """Return Σ total / Σ weight."""
+        return float(np.divide(*_stack_user_sums(total=self.total, weight=self.weight).sum(0)))
 
 
 class Interval(NamedTuple):
+    """A value with the bounds of its confidence interval."""
+
     value: float
     low: float
     high: float
 
 
-class Paired(NamedTuple):
-    """System a against system b on the same users; a p is two-sided."""
+class PairedTest(NamedTuple):
+    """System a compared with system b on the same users; p-values are two-sided."""
 
     difference: Interval  # statistic of a - statistic of b
-    p_t: float  # paired t-test of the users' own averages
-    p_wilcoxon: float  # signed-rank test of the same, zero differences dropped
+    t_test_p_value: float  # paired t-test of the users' averages
+    wilcoxon_p_value: float  # signed-rank test of the users' averages, zero differences dropped
     n_users: int
 
 
-def bootstrap(
+def bootstrap_interval(
     total: Array,
     weight: Array,
     *,
     statistic: Statistic = "mean-ratio",
     rng: np.random.Generator,
-    n: int = 1000,
-    level: float = 0.95,
+    n_resamples: int = 1000,
+    confidence_level: float = 0.95,
 ) -> Interval:
-    """Percentile interval of Σ total / Σ weight (`rmse`: its square root), users resampled.
+    """Return Σ total / Σ weight with a percentile interval over resampled users.
 
-    The interval is widened, where it must be, to hold the value itself.
+    Parameters
+    ----------
+    total, weight : ndarray [U]
+        Numerator and denominator of each user, as in `PerUserMetric`.
+    statistic : {"mean-ratio", "rmse"}
+        Σ total / Σ weight, or its square root.
+    rng : numpy.random.Generator
+        Draws the resamples.
+    n_resamples : int
+    confidence_level : float
+        Share of intervals that should cover the true value.
+
+    Returns
+    -------
+    Interval
+        Widened, where need be, to include the value itself.
+
+    Raises
+    ------
+    ConfigError
+        If an option is out of range.
+    DataError
+        If there is no user, a number is not finite, or a weight is not above 0.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> errors, rows = np.array([4.0, 1.0, 3.0]), np.array([2.0, 1.0, 1.0])
+    >>> bootstrap_interval(errors, rows, rng=np.random.default_rng(0)).value
+    2.0
     """
-    sums = _user_sums(total=total, weight=weight)
-    _check(statistic, n, level)
-    draws = _statistic(_resampled(sums, rng, n), statistic)
-    return _interval(float(_statistic(sums.sum(0), statistic)), draws, level)
+    sums = _stack_user_sums(total=total, weight=weight)
+    _check_interval_options(statistic, n_resamples, confidence_level)
+    draws = _compute_statistic(_resample_sums(sums, rng, n_resamples), statistic)
+    return _percentile_interval(
+        float(_compute_statistic(sums.sum(0), statistic)), draws, confidence_level
+    )
 
 
-def paired(
-    a: PerUser,
-    b: PerUser,
+def paired_test(
+    a: PerUserMetric,
+    b: PerUserMetric,
     *,
     statistic: Statistic = "mean-ratio",
     rng: np.random.Generator,
-    n: int = 1000,
-    level: float = 0.95,
-) -> Paired:
-    """Is a different from b? `difference`, and two tests of the users' own averages (for `rmse`: of
-    their mean squared errors)."""
-    found = difference(a, b, statistic=statistic, rng=rng, n=n, level=level)
-    each = a.value - b.value
-    return Paired(found, _t_test(each), _wilcoxon(each), len(a))
+    n_resamples: int = 1000,
+    confidence_level: float = 0.95,
+) -> PairedTest:
+    """Test whether two systems differ on the same users.
+
+    Parameters
+    ----------
+    a, b : PerUserMetric
+        One metric of two systems, measured on the same rows.
+    statistic, rng, n_resamples, confidence_level
+        As in `bootstrap_interval`.
+
+    Returns
+    -------
+    PairedTest
+        The `paired_difference`, and two tests of the users' averages (for "rmse": of the users'
+        mean squared errors).
+
+    Raises
+    ------
+    DataError
+        If the two were measured on different rows, or on fewer than 2 users.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> a = PerUserMetric.from_values(np.array([0.5, 0.7, 0.9]))
+    >>> b = PerUserMetric.from_values(np.array([0.4, 0.5, 0.6]))
+    >>> test = paired_test(a, b, rng=np.random.default_rng(0))
+    >>> round(test.difference.value, 3), round(test.t_test_p_value, 3), test.wilcoxon_p_value
+    (0.2, 0.074, 0.25)
+    """
+    difference = paired_difference(
+        a,
+        b,
+        statistic=statistic,
+        rng=rng,
+        n_resamples=n_resamples,
+        confidence_level=confidence_level,
+    )
+    differences = a.values - b.values
+    return PairedTest(
+        difference, _t_test_p_value(differences), _wilcoxon_p_value(differences), len(a)
+    )
 
 
-def difference(
-    a: PerUser,
-    b: PerUser,
+def paired_difference(
+    a: PerUserMetric,
+    b: PerUserMetric,
     *,
     statistic: Statistic = "mean-ratio",
     rng: np.random.Generator,
-    n: int = 1000,
-    level: float = 0.95,
+    n_resamples: int = 1000,
+    confidence_level: float = 0.95,
 ) -> Interval:
-    """Statistic of a - statistic of b; bootstrap, the same users drawn for both."""
+    """Return statistic of a - statistic of b; each resample draws the same users for both.
+
+    Parameters
+    ----------
+    a, b : PerUserMetric
+        One metric of two systems, measured on the same rows.
+    statistic, rng, n_resamples, confidence_level
+        As in `bootstrap_interval`.
+
+    Returns
+    -------
+    Interval
+
+    Raises
+    ------
+    DataError
+        If the two were measured on different rows, or on fewer than 2 users.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> a = PerUserMetric.from_values(np.array([0.75, 1.0]))
+    >>> b = PerUserMetric.from_values(np.array([0.5, 0.75]))
+    >>> tuple(paired_difference(a, b, rng=np.random.default_rng(0)))
+    (0.25, 0.25, 0.25)
+    """
     if not (np.array_equal(a.users, b.users) and np.array_equal(a.weight, b.weight)):
         raise DataError(
             f"the two systems were measured on different rows ({len(a)} and {len(b)} users): "
@@ -125,107 +252,121 @@ def difference(
         )
     if len(a) < 2:
         raise DataError(f"a paired test needs at least 2 users, not {len(a)}")
-    sums = _user_sums(total=a.total, total_b=b.total, weight=a.weight)
-    _check(statistic, n, level)
+    sums = _stack_user_sums(total=a.total, total_b=b.total, weight=a.weight)
+    _check_interval_options(statistic, n_resamples, confidence_level)
 
-    def gap(x: Floats) -> Floats:
-        return _statistic(x[..., [0, 2]], statistic) - _statistic(x[..., [1, 2]], statistic)
+    def difference(sums: Float64Array) -> Float64Array:
+        first = _compute_statistic(sums[..., [0, 2]], statistic)
+        return first - _compute_statistic(sums[..., [1, 2]], statistic)
 
-    return _interval(float(gap(sums.sum(0))), gap(_resampled(sums, rng, n)), level)
+    draws = difference(_resample_sums(sums, rng, n_resamples))
+    return _percentile_interval(float(difference(sums.sum(0))), draws, confidence_level)
 
 
-def mean_of_seeds(intervals: Sequence[Interval], *, level: float = 0.95) -> Interval:
-    """The mean over S seeds. Half-widths join in squares: that of the users (mean over seeds; the
-    users are the same, so more seeds do not shrink it) and t · sd / √S of the seeds."""
-    from scipy.special import stdtrit
+def mean_of_seeds(intervals: Sequence[Interval], *, confidence_level: float = 0.95) -> Interval:
+    """Average the intervals of S seeds that were measured on the same users.
 
+    The half-width over users is averaged, as more seeds add no users. From three seeds on, the
+    half-width over seeds t · sd / √S joins it as a sum of squares; two seeds tell too little about
+    their spread.
+
+    Parameters
+    ----------
+    intervals : sequence of Interval, length S
+    confidence_level : float
+        Level of the given intervals, used for t.
+
+    Returns
+    -------
+    Interval
+
+    Raises
+    ------
+    DataError
+        If there is no interval.
+
+    Examples
+    --------
+    >>> tuple(mean_of_seeds([Interval(0.5, 0.25, 0.75), Interval(1.0, 0.75, 1.25)]))
+    (0.75, 0.5, 1.0)
+    """
     if not intervals:
         raise DataError("no seeds to average over: give at least one interval")
-    _check("mean-ratio", 1, level)
+    check_confidence_level(confidence_level)
     value, low, high = np.array(intervals, np.float64).T
-    seeds = 0.0
-    if len(value) > 1:
-        t = float(stdtrit(len(value) - 1, 0.5 + level / 2))
-        seeds = t * float(np.std(value, ddof=1)) / len(value) ** 0.5
-    mean = float(value.mean())
-    below, above = (float(np.mean(x)) for x in (value - low, high - value))
+    n_seeds, mean = len(value), float(value.mean())
+    if n_seeds == 2:
+        return Interval(mean, float(low.mean()), float(high.mean()))
+    over_seeds = 0.0
+    if n_seeds > 2:
+        t = float(stdtrit(n_seeds - 1, 0.5 + confidence_level / 2))
+        over_seeds = t * float(np.std(value, ddof=1)) / n_seeds**0.5
+    below, above = float(np.mean(value - low)), float(np.mean(high - value))
     return Interval(
-        mean, mean - float(np.hypot(below, seeds)), mean + float(np.hypot(above, seeds))
+        mean, mean - float(np.hypot(below, over_seeds)), mean + float(np.hypot(above, over_seeds))
     )
 
 
-def columns(**named: Array) -> list[Array]:
-    """Flat arrays of one length, or an error that names the one that is not."""
-    out = {name: np.asarray(x) for name, x in named.items()}
-    first, length = next((name, x.size) for name, x in out.items())
-    for name, x in out.items():
-        if x.ndim != 1:
-            raise DataError(f"{name} has shape {x.shape}: give a flat array, one entry per row")
-        if len(x) != length:
-            raise DataError(f"{name} has {len(x)} rows and {first} has {length}: give one per row")
-    return list(out.values())
-
-
-def sum_by(owner: Array, x: Floats, n: int) -> Floats:
-    """Sum of x over the rows of each of n owners."""
-    return np.bincount(owner, x, n).astype(np.float64, copy=False)
-
-
-def _user_sums(**named: Array) -> Floats:
-    """The columns side by side [U, C], the last of them weights."""
-    sums = np.stack([x.astype(np.float64) for x in columns(**named)], axis=1)
+def _stack_user_sums(**arrays: Array) -> Float64Array:
+    """Stack the columns [U, C], the last of which is the weight; check that they are usable."""
+    sums = np.stack([x.astype(np.float64) for x in check_columns(**arrays)], axis=1)
     if not len(sums):
-        raise DataError("no users to average over: every one was left out, or none was given")
+        raise DataError("no users to average over: none was given, or every value is NaN")
     if not np.isfinite(sums).all():
-        raise DataError("a user's total or weight is not finite: leave that user out (PerUser.of)")
+        raise DataError(
+            "a user's total or weight is not finite: leave that user out, as "
+            "PerUserMetric.from_values does with NaN"
+        )
     if sums[:, -1].min() <= 0:
         raise DataError(f"a user has weight {sums[:, -1].min():g}: leave out users without rows")
     return sums
 
 
-def _check(statistic: str, n: int, level: float) -> None:
+def _check_interval_options(statistic: str, n_resamples: int, confidence_level: float) -> None:
     if statistic not in get_args(Statistic):
-        raise ConfigError(unknown("statistic", statistic, get_args(Statistic)))
-    if n < 1:
-        raise ConfigError(f"n is {n}: draw at least 1 resample, or 1000 for a stable interval")
-    if not 0 < level < 1:
-        raise ConfigError(f"level is {level}: give a share between 0 and 1, such as 0.95")
+        raise ConfigError(unknown_name_message("statistic", statistic, get_args(Statistic)))
+    if n_resamples < 1:
+        raise ConfigError(
+            f"n_resamples is {n_resamples}: draw at least 1, or 1000 for a stable interval"
+        )
+    check_confidence_level(confidence_level)
 
 
-def _statistic(sums: Floats, statistic: Statistic) -> Floats:
-    ratio: Floats = sums[..., 0] / sums[..., 1]
+def _compute_statistic(sums: Float64Array, statistic: Statistic) -> Float64Array:
+    """Compute the statistic of sums [..., 2] of totals and weights: [...]."""
+    ratio: Float64Array = sums[..., 0] / sums[..., 1]
     return np.sqrt(ratio) if statistic == "rmse" else ratio
 
 
-def _resampled(sums: Floats, rng: np.random.Generator, n: int) -> Floats:
-    """Column sums of n resamples of the users [n, C]: multinomial counts times the columns."""
-    users = len(sums)
-    out = np.empty((n, sums.shape[1]))
-    step = max(1, CELLS // users)
-    for start in range(0, n, step):
-        rows = min(step, n - start)
-        drawn = rng.integers(0, users, size=(rows, users))
-        drawn += np.arange(rows)[:, None] * users
-        counts = np.bincount(drawn.ravel(), minlength=rows * users).reshape(rows, users)
-        out[start : start + rows] = counts.astype(np.float64) @ sums
-    return out
+def _resample_sums(sums: Float64Array, rng: np.random.Generator, n_resamples: int) -> Float64Array:
+    """Column sums of resamples of the users [n_resamples, C]: multinomial counts times columns."""
+    n_users = len(sums)
+    resampled = np.empty((n_resamples, sums.shape[1]))
+    step = max(1, MAX_COUNT_CELLS // n_users)
+    for start in range(0, n_resamples, step):
+        n_rows = min(step, n_resamples - start)
+        drawn = rng.integers(0, n_users, size=(n_rows, n_users))
+        drawn += np.arange(n_rows)[:, None] * n_users
+        counts = np.bincount(drawn.ravel(), minlength=n_rows * n_users).reshape(n_rows, n_users)
+        resampled[start : start + n_rows] = counts.astype(np.float64) @ sums
+    return resampled
 
 
-def _interval(value: float, draws: Floats, level: float) -> Interval:
-    low, high = np.quantile(draws, [0.5 - level / 2, 0.5 + level / 2])
+def _percentile_interval(value: float, draws: Float64Array, confidence_level: float) -> Interval:
+    low, high = np.quantile(draws, [0.5 - confidence_level / 2, 0.5 + confidence_level / 2])
     return Interval(value, min(value, float(low)), max(value, float(high)))
 
 
-def _t_test(each: Floats) -> float:
-    from scipy.special import stdtr
-
-    mean, spread = float(each.mean()), float(each.std(ddof=1))
+def _t_test_p_value(differences: Float64Array) -> float:
+    """Two-sided p-value of the paired t-test."""
+    mean, spread = float(differences.mean()), float(differences.std(ddof=1))
     if spread == 0:  # every user differs by the same amount
         return 1.0 if mean == 0 else 0.0
-    return 2 * float(stdtr(len(each) - 1, -abs(mean) / spread * len(each) ** 0.5))
+    return 2 * float(stdtr(len(differences) - 1, -abs(mean) / spread * len(differences) ** 0.5))
 
 
-def _wilcoxon(each: Floats) -> float:
-    from scipy.stats import wilcoxon  # here: scipy.stats alone takes half of `import idcf`
+def _wilcoxon_p_value(differences: Float64Array) -> float:
+    """Two-sided p-value of the signed-rank test; 1 if all differences are zero."""
+    from scipy.stats import wilcoxon  # imported late: it would double the time of `import idcf`
 
-    return float(wilcoxon(each).pvalue) if each.any() else 1.0
+    return float(wilcoxon(differences).pvalue) if differences.any() else 1.0

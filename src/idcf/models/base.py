@@ -1,65 +1,134 @@
-"""What it means to be a model here.
+"""The abstract classes that every model is built from.
 
-A class is either abstract (in this file) or final (in its own file). Nothing that is
-implemented is ever overridden. A model scores: it knows nothing of files, optimisers or metrics.
+A class of this file is abstract. A class of any other file is final: it has no subclass, and it
+overrides no method that is implemented here, except the hooks, which are marked with `@hook` and
+do nothing by default. A model scores items for users; it knows nothing of files, optimizers,
+metrics or HTTP.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from copy import deepcopy
 from itertools import chain
-from typing import ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from idcf.errors import ColdUserError
-from idcf.models.layers.embedding import Table
+from idcf.models.layers.embedding import EmbeddingTable
 from idcf.models.layers.heads import Head
-from idcf.types import Embedded, Users
+from idcf.types import Batch, Embeddings, LossTerms, Users
+
+HOOK_MARK = "_is_hook"  # the attribute that `hook` sets
+Method = TypeVar("Method", bound=Callable[..., Any])
+
+
+def hook(method: Method) -> Method:
+    """Mark a method with an empty default that a final class may override."""
+    setattr(method, HOOK_MARK, True)
+    return method
 
 
 class Model(nn.Module, ABC):
-    """Scores items for users."""
+    """A function from users and items to scores, with its capabilities as flags.
 
-    inductive: ClassVar[bool]  # can it score users with id -1?
+    Attributes
+    ----------
+    inductive
+        The model scores new users, whose id is -1.
+    reads_history
+        The scores depend on the users' histories.
+    can_rank_catalog
+        Scoring the whole catalogue for many users takes a reasonable time.
+    reads_user_features
+        The model is trained by gradient on user features, so every batch must carry them.
+    source
+        How scores come about, as results report it: "posterior", "relation", "features" or
+        "popular".
+    n_items
+        Number of items in the catalogue.
+    predicts_ratings
+        The scores are on the scale of the ratings.
+    trains_on_binary
+        Training replaces ratings by 1.
+    has_user_parameters
+        An inductive model also has parameters of single training users, found by their ids.
+    """
+
+    inductive: ClassVar[bool]
     reads_history: ClassVar[bool] = True
-    lists: ClassVar[bool] = True  # can whole catalogues be ranked for many users in a moment?
-    reads_features: ClassVar[bool] = False  # by gradient: those of users, in every batch
-    source: ClassVar[str] = "relation"  # of its answers: posterior, relation, features, popular
+    can_rank_catalog: ClassVar[bool] = True
+    reads_user_features: ClassVar[bool] = False
+    source: ClassVar[str] = "relation"
     n_items: int
-    rates: bool = True  # are the scores on the scale of the ratings?
-    binary: bool = False  # is it trained on who had what, though there are ratings?
-    recognises: bool = False  # has it something of each user's own, though it is inductive?
-    frozen: bool = False  # weights will not change any more: what depends on them may be kept
+    predicts_ratings: bool = True
+    trains_on_binary: bool = False
+    has_user_parameters: bool = False
 
     @abstractmethod
     def forward(self, users: Users, items: Tensor, owner: Tensor) -> Tensor:
-        """items [M, K] for user owner[m] of B -> scores [M, K]."""
+        """Score K items for each of M rows.
+
+        Parameters
+        ----------
+        users
+            B users with their histories.
+        items
+            int64 [M, K].
+        owner
+            int64 [M]: row m is scored for user `owner[m]` of the B.
+
+        Returns
+        -------
+        Tensor
+            Scores [M, K].
+        """
 
     @abstractmethod
-    def rank(self, users: Users) -> Tensor:
-        """Score the whole catalogue: [B, I]."""
+    def score_catalog(self, users: Users) -> Tensor:
+        """Return the scores of every item of the catalogue for every user: [B, I]."""
+
+    @hook
+    def loss_terms(self, batch: Batch) -> LossTerms | None:
+        """Return the training loss of a model that has its own, instead of the preset's loss.
+
+        Parameters
+        ----------
+        batch
+            The rows of this process.
+
+        Returns
+        -------
+        dict of Tensor, or None
+            Scalars: sums over the rows, divided by the rows of all processes. None, which is the
+            default: the model is trained with the loss that the preset names.
+        """
+        return None
+
+    @hook
+    def extra_loss_terms(self, batch: Batch) -> LossTerms:
+        """Return terms that are added to the preset's loss, such as a penalty; none by default."""
+        return {}
 
     @property
     def device(self) -> torch.device:
+        """The device that the weights are on."""
         return next(chain(self.parameters(), self.buffers())).device
 
     @property
-    def anonymous(self) -> bool:
-        """Is a user to it what the history says, and nothing else?"""
-        return self.inductive and not self.recognises
+    def ignores_user_ids(self) -> bool:
+        """Whether scores depend on the history and features of a user, never on the id."""
+        return self.inductive and not self.has_user_parameters
 
     def freeze(self) -> None:
-        """For serving: no gradients, and nothing is computed twice."""
+        """Prepare the model for serving: evaluation mode and no gradients, so that caches work."""
         self.eval().requires_grad_(False)
-        for part in self.modules():
-            if isinstance(part, Model):
-                part.frozen = True
 
-    def require_known(self, users: Users) -> None:
-        """A model that knows users by number alone says so instead of guessing."""
+    def require_known_users(self, users: Users) -> None:
+        """Raise `ColdUserError` if a transductive model is to score a new user (id -1)."""
         if not self.training and bool((users.ids < 0).any()):
             raise ColdUserError(
                 f"{type(self).__name__} knows only the users it was trained on; wrap it as an "
@@ -68,131 +137,144 @@ class Model(nn.Module, ABC):
 
 
 class TwoTower(Model):
-    """A model whose score is head(user vector, item vector) + biases + mean."""
+    """A model with the score head(user vector, item vector) + user bias + item bias + mean.
+
+    Attributes
+    ----------
+    mean
+        The constant added to every score: the mean rating, or 0.
+    head
+        The function of the two vectors, f_θ in the paper.
+    masks_target_edge
+        In training, the rating of a row is hidden from the item tower of that row.
+    """
 
     mean: float
     head: Head
-    hides: bool = False  # does it hide a row's own rating from its item's tower in training?
+    masks_target_edge: bool = False
 
     @abstractmethod
-    def embed_users(self, users: Users) -> Embedded: ...
+    def embed_users(self, users: Users) -> Embeddings:
+        """Return the vectors [B, D] and biases [B] of the users."""
 
     @abstractmethod
-    def embed_items(self, items: Tensor, without: Tensor | None = None) -> Embedded:
-        """items [M, K] or [M]. `without` [M]: the user whose own rating row m must not see."""
+    def embed_items(self, items: Tensor, exclude_users: Tensor | None = None) -> Embeddings:
+        """Return the vectors and biases of items.
+
+        Parameters
+        ----------
+        items
+            int64 [M, K] or [M].
+        exclude_users
+            int64 [M]: the user whose rating must not enter the embeddings of row m. Only models
+            with `masks_target_edge` read it.
+
+        Returns
+        -------
+        Embeddings
+            Vectors [M, K, D] and biases [M, K], or [M, D] and [M].
+        """
 
     def forward(self, users: Users, items: Tensor, owner: Tensor) -> Tensor:
-        return self.score(self.embed_users(users), users, items, owner)
+        """Score `items` [M, K] for the users `owner` [M]: [M, K]."""
+        return self.score_embedded(self.embed_users(users), users, items, owner)
 
-    def score(self, user: Embedded, users: Users, items: Tensor, owner: Tensor) -> Tensor:
-        """`forward` for users who are embedded already; items are [M, K], or [M]."""
-        hide = self.training and self.hides
-        without = users.ids.index_select(0, owner) if hide else None
-        return self.match(user.take(owner), self.embed_items(items, without))
+    def score_embedded(
+        self, user_embeddings: Embeddings, users: Users, items: Tensor, owner: Tensor
+    ) -> Tensor:
+        """Score items [M, K] or [M] for users [M] whose embeddings [B, D] are given."""
+        masks = self.training and self.masks_target_edge
+        exclude_users = users.ids.index_select(0, owner) if masks else None
+        return self.score_rows(user_embeddings.take(owner), self.embed_items(items, exclude_users))
 
-    def match(self, user: Embedded, item: Embedded) -> Tensor:
-        """user [M, D] against item [M, K, D], or [M, D]."""
-        score: Tensor = self.head(user.vector, item.vector)
-        bias = user.bias if item.bias.ndim == 1 else user.bias[:, None]
-        return score + (bias + (item.bias + self.mean))
+    def score_rows(self, user_embeddings: Embeddings, item_embeddings: Embeddings) -> Tensor:
+        """Score the user of each row [M, D] against the items of that row [M, K, D] or [M, D]."""
+        score: Tensor = self.head(user_embeddings.vector, item_embeddings.vector)
+        user_bias, item_bias = user_embeddings.bias, item_embeddings.bias
+        if item_bias.ndim > 1:
+            user_bias = user_bias[:, None]
+        return score + (user_bias + (item_bias + self.mean))
 
-    def catalogue(self) -> Embedded:
-        """All items, embedded."""
+    def embed_catalog(self) -> Embeddings:
+        """Return the vectors [I, D] and biases [I] of all items."""
         return self.embed_items(torch.arange(self.n_items, device=self.device))
 
-    def match_all(self, user: Embedded, items: Embedded) -> Tensor:
-        """user [B, D] against every item [I, D]."""
-        score = self.head.all(user.vector, items.vector)
-        return score + user.bias[:, None] + (items.bias + self.mean)
+    def score_all_pairs(self, user_embeddings: Embeddings, item_embeddings: Embeddings) -> Tensor:
+        """Score every user [B, D] against every item [I, D]: [B, I]."""
+        score = self.head.score_all_pairs(user_embeddings.vector, item_embeddings.vector)
+        return score + user_embeddings.bias[:, None] + (item_embeddings.bias + self.mean)
 
-    def rank(self, users: Users) -> Tensor:
-        return self.match_all(self.embed_users(users), self.catalogue())
-
-
-class Graded(Model):
-    """A model that says how likely each rating level is; its score is the expected level."""
-
-    levels: Tensor  # [L]
-
-    @abstractmethod
-    def logits(self, users: Users, items: Tensor, owner: Tensor) -> Tensor:
-        """As `forward`, one number for each level: [M, K, L]."""
-
-    def forward(self, users: Users, items: Tensor, owner: Tensor) -> Tensor:
-        return self.logits(users, items, owner).softmax(-1) @ self.levels
+    def score_catalog(self, users: Users) -> Tensor:
+        """Return the scores of every item for every user: [B, I]."""
+        return self.score_all_pairs(self.embed_users(users), self.embed_catalog())
 
 
-class Variational(TwoTower):
-    """A model that, in training, draws a user's vector from what it believes of the user.
-
-    Without ratings its scores are logarithms of shares, which add up to 1 over the catalogue.
-    """
+class PosteriorModel(TwoTower):
+    """A model that gives the uncertainty of its scores."""
 
     @abstractmethod
-    def divergence(self, users: Users) -> Tensor:
-        """What the belief about each user costs: [B]."""
+    def predictive_std(self, users: Users, items: Tensor, owner: Tensor) -> Tensor:
+        """Return the standard deviation of the rating, noise included, of each pair: [M, K]."""
 
 
-class Penalised(Model):
-    """A model that holds its own weights back, beyond what training does for every network."""
-
-    @abstractmethod
-    def penalty(self) -> Tensor:
-        """What is added to the loss of a whole batch."""
-
-
-class Posterior(TwoTower):
-    """A model that knows how sure it is."""
-
-    @abstractmethod
-    def deviation(self, users: Users, items: Tensor, owner: Tensor) -> Tensor:
-        """The standard deviation of the rating itself, noise and all: shaped as in `forward`."""
-
-
-class Tabled(Model):
-    """A transductive model with a table per side, whose rows a penalty can hold back."""
+class EmbeddingTableModel(Model):
+    """A transductive model with one embedding table for users and one for items."""
 
     inductive: ClassVar[bool] = False
-    users: Table  # the meta latents P
-    items: Table  # Q
+    user_table: EmbeddingTable  # the meta latents P
+    item_table: EmbeddingTable  # Q
 
 
-class Backbone(Tabled, TwoTower):
-    """A two-tower model of tables: what IDCF can be wrapped round."""
+class Backbone(EmbeddingTableModel, TwoTower):
+    """A two-tower model with embedding tables: the models that `BackboneWrapper` can wrap."""
 
     @abstractmethod
-    def compose(self, own: Embedded, users: Users) -> Embedded:
-        """The user tower from a user's own latent, wherever that came from, and the history."""
+    def user_tower(self, latent: Embeddings, users: Users) -> Embeddings:
+        """Return user embeddings from latents [B, D], looked up or induced, and histories."""
 
-    def embed_users(self, users: Users) -> Embedded:
-        self.require_known(users)
-        own: Embedded = self.users(users.ids)
-        return self.compose(own, users)
+    def embed_users(self, users: Users) -> Embeddings:
+        """Return the user tower of the latents in `user_table`; new users raise `ColdUserError`."""
+        self.require_known_users(users)
+        latent: Embeddings = self.user_table(users.ids)
+        return self.user_tower(latent, users)
 
 
-class Wrapper(TwoTower):
-    """Round a trained backbone, whose items and key users stay as they are: it says where anybody
-    else stands among the key users."""
+class BackboneWrapper(TwoTower):
+    """An inductive model that computes user latents from a trained backbone's key users.
+
+    The wrapper copies the backbone and freezes both its embedding tables. It takes over the head
+    f_θ, which is tuned with the wrapper's own parameters.
+
+    Parameters
+    ----------
+    backbone
+        A trained backbone. It is copied and stays as it is.
+    key_users
+        The users whose latents the wrapper combines, each with an id of the backbone's table.
+    """
 
     inductive: ClassVar[bool] = True
-    adapts: ClassVar[bool] = True  # has it weights of its own to train?
-    keys: Tensor  # [key users, D + 1]: the meta latents, p and b, frozen
-    average: Tensor  # [D + 1]: their mean
+    has_adaption_stage: ClassVar[bool] = True  # False: the wrapper has no parameters to train
+    key_latents: Tensor  # [key users, D + 1]: the meta latents p with the bias last, frozen
+    mean_key_latent: Tensor  # [D + 1]
 
-    def __init__(self, backbone: Backbone, keys: Users) -> None:
+    def __init__(self, backbone: Backbone, key_users: Users) -> None:
         super().__init__()
-        self.n_items, self.mean = backbone.n_items, backbone.mean
-        self.rates, self.hides = backbone.rates, backbone.hides
+        self.n_items = backbone.n_items
+        self.mean = backbone.mean
+        self.predicts_ratings = backbone.predicts_ratings
+        self.masks_target_edge = backbone.masks_target_edge
         self.backbone = deepcopy(backbone)
-        self.head: Head = self.backbone.head  # f_θ moves here: it is tuned with the relation
+        self.head: Head = self.backbone.head
         del self.backbone.head
-        for table in (self.backbone.users, self.backbone.items):
+        for table in (self.backbone.user_table, self.backbone.item_table):
             table.requires_grad_(False)
         with torch.no_grad():
-            own: Embedded = self.backbone.users(keys.ids)
-            latents = torch.cat([own.vector, own.bias[:, None]], -1)
-            self.register_buffer("keys", latents)
-            self.register_buffer("average", latents.mean(0))
+            key: Embeddings = self.backbone.user_table(key_users.ids)
+            latents = torch.cat([key.vector, key.bias[:, None]], -1)
+            self.register_buffer("key_latents", latents)
+            self.register_buffer("mean_key_latent", latents.mean(0))
 
-    def embed_items(self, items: Tensor, without: Tensor | None = None) -> Embedded:
-        return self.backbone.embed_items(items, without)
+    def embed_items(self, items: Tensor, exclude_users: Tensor | None = None) -> Embeddings:
+        """Return the backbone's item embeddings."""
+        return self.backbone.embed_items(items, exclude_users)

@@ -1,6 +1,7 @@
-"""What any newcomer could use instead. All are inductive, solved rather than descended.
+"""Inductive baselines: popularity, biases, item-item weights (item-kNN, EASE) and fold-in (ALS).
 
-A baseline here only scores; `train.solvers` fits it.
+The classes only score. `idcf.training.solvers` fits them in closed form or by alternating
+least squares, without gradients.
 """
 
 from __future__ import annotations
@@ -12,166 +13,193 @@ import torch
 from torch import Tensor
 
 from idcf.models.base import Model, TwoTower
-from idcf.models.layers.heads import Dot, Head
-from idcf.models.layers.item_matrix import Sparse
+from idcf.models.layers.heads import DotHead, Head
+from idcf.models.layers.item_matrix import ItemMatrix
 from idcf.models.layers.ragged import normal_equations, shrunk_mean
-from idcf.types import Domain, Embedded, History, Users
+from idcf.types import Domain, Embeddings, History, Users
 
 
 @dataclass(frozen=True, kw_only=True)
 class PopularityConfig:
-    pass
+    """The popularity model has no options."""
 
 
-class Popularity(Model):
-    """How many people had the item: the same list for everybody."""
+class PopularityModel(Model):
+    """The number of interactions of an item as its score: one ranking for all users."""
 
     inductive: ClassVar[bool] = True
     reads_history: ClassVar[bool] = False
     source: ClassVar[str] = "popular"
-    counts: Tensor
+    counts: Tensor  # [I]
 
     def __init__(self, config: PopularityConfig, domain: Domain) -> None:
         super().__init__()
-        self.n_items, self.rates = domain.n_items, False
+        self.n_items = domain.n_items
+        self.predicts_ratings = False
         self.register_buffer("counts", torch.zeros(domain.n_items))
 
     def forward(self, users: Users, items: Tensor, owner: Tensor) -> Tensor:
+        """Return the number of interactions of `items` [M, K]."""
         return self.counts[items]
 
-    def rank(self, users: Users) -> Tensor:
+    def score_catalog(self, users: Users) -> Tensor:
+        """Return the number of interactions of every item for every user: [B, I]."""
         return self.counts.expand(len(users), -1)
 
 
 @dataclass(frozen=True, kw_only=True)
 class BiasConfig:
-    strength: float = 5.0  # ratings of "nothing unusual" that a user's own must outweigh
-    item_strength: float = 3.0  # the same in every baseline, not searched
+    """Options of the bias model."""
+
+    shrinkage: float = 5.0  # pseudo-count of residuals of 0 in a user's bias
+    item_shrinkage: float = 3.0  # pseudo-count in an item's bias; not searched
 
 
-class Bias(Model):
-    """μ + b_i + b_u, with b_u = Σ (r - μ - b_i) / (n + strength) over the history.
+class BiasModel(Model):
+    """μ + b_i + b_u, where b_u = Σ (r - μ - b_i) / (n + shrinkage) over the history.
 
-    With an infinite strength it is the item mean.
+    With an infinite `shrinkage` the score is the item's mean rating.
     """
 
     inductive: ClassVar[bool] = True
-    source: ClassVar[str] = "popular"  # the same order for everybody
-    item_bias: Tensor
+    source: ClassVar[str] = "popular"  # the ranking does not depend on the user
+    item_bias: Tensor  # [I]
 
     def __init__(self, config: BiasConfig, domain: Domain) -> None:
         super().__init__()
-        self.n_items, self.rates = domain.n_items, not domain.implicit
-        self.mean, self.strength = domain.mean, config.strength
+        self.n_items = domain.n_items
+        self.predicts_ratings = not domain.implicit
+        self.mean = domain.mean
+        self.shrinkage = config.shrinkage
         self.register_buffer("item_bias", torch.zeros(domain.n_items))
 
-    def residual(self, history: History) -> tuple[Tensor, Tensor]:
-        """b_u [B], and what b_u and b_i leave unexplained of each rating [N]."""
-        own = history.values - self.mean - self.item_bias[history.items]
-        bias = shrunk_mean(own, history, self.strength)
-        return bias, own - bias[history.owner()]
+    def user_bias_and_residuals(self, history: History) -> tuple[Tensor, Tensor]:
+        """Return b_u [B] and the residuals r - μ - b_i - b_u of the ratings [N]."""
+        residuals = history.values - self.mean - self.item_bias[history.items]
+        bias = shrunk_mean(residuals, history, self.shrinkage)
+        return bias, residuals - bias[history.owner()]
 
     def forward(self, users: Users, items: Tensor, owner: Tensor) -> Tensor:
-        return self.mean + self.item_bias[items] + self.residual(users.history)[0][owner, None]
+        """Score `items` [M, K] for the users `owner` [M]: [M, K]."""
+        user_bias, _ = self.user_bias_and_residuals(users.history)
+        return self.mean + self.item_bias[items] + user_bias[owner, None]
 
-    def rank(self, users: Users) -> Tensor:
-        return self.mean + self.item_bias + self.residual(users.history)[0][:, None]
+    def score_catalog(self, users: Users) -> Tensor:
+        """Return the scores of every item for every user: [B, I]."""
+        user_bias, _ = self.user_bias_and_residuals(users.history)
+        return self.mean + self.item_bias + user_bias[:, None]
 
 
 @dataclass(frozen=True, kw_only=True)
 class ItemItemConfig:
-    reg: float = 100.0  # ridge of EASE; shrinkage of a similarity by its support for kNN
-    neighbours: int = 50  # of each item, the nearest that may speak for it
-    strength: float = 5.0
-    normalise: bool = True  # kNN on ratings: a weighted mean instead of a sum
+    """Options of item-kNN and EASE."""
+
+    reg: float = 100.0  # EASE: ridge; item-kNN: pseudo-count that shrinks similarities
+    neighbors: int = 50  # weights kept per item, the largest
+    shrinkage: float = 5.0  # of the user bias, see `BiasConfig`
+    normalize: bool = True  # item-kNN on ratings: a weighted mean instead of a weighted sum
 
 
-class ItemItem(Model):
-    """Σ_j∈history w_ji x_uj: item-kNN and EASE (Steck 2019). For ratings x is what user and item
-    bias leave unexplained, and those are added; without ratings x is 1."""
+class ItemItemModel(Model):
+    """Σ_{j ∈ history} w_ji x_uj: item-kNN and EASE (Steck 2019).
+
+    For ratings, x is the residual of user and item bias, and both biases are added to the sum.
+    For implicit feedback, x is 1.
+    """
 
     inductive: ClassVar[bool] = True
-    popularity: Tensor  # [I], for somebody without history
+    popularity: Tensor  # [I]: scores for an empty history of implicit feedback
 
     def __init__(self, config: ItemItemConfig, domain: Domain) -> None:
         super().__init__()
-        self.base = Bias(BiasConfig(strength=config.strength), domain)
-        self.rates, self.n_items, self.normalise = self.base.rates, domain.n_items, config.normalise
-        self.weight = Sparse(domain.n_items)  # row j says what having j says of the others
+        self.bias_model = BiasModel(BiasConfig(shrinkage=config.shrinkage), domain)
+        self.predicts_ratings = self.bias_model.predicts_ratings
+        self.n_items = domain.n_items
+        self.normalize = config.normalize
+        self.item_weights = ItemMatrix(domain.n_items)  # row j: the weights w_j· of item j
         self.register_buffer("popularity", torch.zeros(domain.n_items))
 
-    def rank(self, users: Users) -> Tensor:
+    def score_catalog(self, users: Users) -> Tensor:
+        """Return the scores of every item for every user: [B, I]."""
         history = users.history
-        if not self.rates:
-            silent = (history.lengths() == 0)[:, None]
-            return torch.where(silent, self.popularity, self.weight.pool(history))
-        bias, own = self.base.residual(history)
-        said = self.weight.pool(history, own)
-        if self.normalise:
-            said = said / (self.weight.magnitude().pool(history) + 1.0)
-        return self.base.mean + self.base.item_bias + bias[:, None] + said
+        if not self.predicts_ratings:
+            is_empty = (history.lengths() == 0)[:, None]
+            return torch.where(is_empty, self.popularity, self.item_weights.sum_pool(history))
+        bias, residuals = self.bias_model.user_bias_and_residuals(history)
+        score = self.item_weights.sum_pool(history, residuals)
+        if self.normalize:
+            score = score / (self.item_weights.absolute().sum_pool(history) + 1.0)
+        return self.bias_model.mean + self.bias_model.item_bias + bias[:, None] + score
 
     def forward(self, users: Users, items: Tensor, owner: Tensor) -> Tensor:
-        return self.rank(users)[owner[:, None], items]
+        """Score `items` [M, K] for the users `owner` [M]: [M, K]."""
+        return self.score_catalog(users)[owner[:, None], items]
 
 
 @dataclass(frozen=True, kw_only=True)
 class FoldInConfig:
+    """Options of ALS."""
+
     embedding_size: int = 16
-    reg: float = 10.0
-    alpha: float = 10.0  # confidence of an interaction, without ratings
-    epochs: int = 15
-    strength: float = 5.0
+    reg: float = 10.0  # λ
+    alpha: float = 10.0  # α: confidence of an interaction of implicit feedback
+    epochs: int = 15  # alternations between users and items
+    shrinkage: float = 5.0  # of the user bias, see `BiasConfig`
 
 
-class FoldIn(TwoTower):
-    """ALS factors, or others'; anybody's vector is a least squares solution over their history.
+class FoldInModel(TwoTower):
+    """Item factors, with a user's vector as the least squares solution over the history.
 
-    Ratings: p = (Q_HᵀQ_H + λI)⁻¹ Q_Hᵀ(r - base). Without ratings, with confidence α:
-    p = (QᵀQ + α Q_HᵀQ_H + λI)⁻¹ (1 + α) Q_Hᵀ1 (Hu, Koren & Volinsky 2008). Instead of 0 a prior
-    may say where p is expected, and instead of all items once, each entry of a history may have
-    rivals of its own: see `idcf.inference.from_factors`. The last column of a
-    vector is popularity, for somebody without history.
+    Ratings: p = (Q_HᵀQ_H + λI)⁻¹ Q_Hᵀ(r - μ - b_i - b_u). Implicit feedback, with confidence α:
+    p = (QᵀQ + α Q_HᵀQ_H + λI)⁻¹ (1 + α) Q_Hᵀ1 (Hu, Koren & Volinsky 2008).
+
+    `prior_rhs` moves the prior mean of p away from 0, and `negative_terms` replaces the term QᵀQ
+    of all items by a term per entry of the history; `idcf.inference.from_factors` sets both.
+    The last coordinate of a user vector is 1 for an empty history of implicit feedback, where
+    the score is the item's popularity.
     """
 
     inductive: ClassVar[bool] = True
-    factors: Tensor  # [I, D]
-    gram: Tensor  # [D, D]: what every user shares
-    prior: Tensor  # [D]: the same, on the right
-    rivals: Tensor  # [D, D + 1]: what an entry of a history adds whatever its item; right side last
-    target: Tensor  # []: the score of an item of a history, without ratings
+    factors: Tensor  # [I, D]: Q
+    gram: Tensor  # [D, D]: the part of the left side that all users share
+    prior_rhs: Tensor  # [D]: the part of the right side that all users share
+    negative_terms: Tensor  # [D, D + 1]: added per entry of a history; the right side is last
+    positive_target: Tensor  # []: the target score of an interaction of implicit feedback
     popularity: Tensor  # [I]
 
     def __init__(self, config: FoldInConfig, domain: Domain) -> None:
         super().__init__()
         size = config.embedding_size
-        self.base = Bias(BiasConfig(strength=config.strength), domain)
-        self.rates, self.n_items = self.base.rates, domain.n_items
-        self.mean = self.base.mean if self.rates else 0.0
-        self.alpha = 1.0 if self.rates else config.alpha
-        self.head: Head = Dot()
+        self.bias_model = BiasModel(BiasConfig(shrinkage=config.shrinkage), domain)
+        self.predicts_ratings = self.bias_model.predicts_ratings
+        self.n_items = domain.n_items
+        self.mean = self.bias_model.mean if self.predicts_ratings else 0.0
+        self.alpha = 1.0 if self.predicts_ratings else config.alpha
+        self.head: Head = DotHead()
         self.register_buffer("factors", torch.zeros(domain.n_items, size))
         self.register_buffer("gram", torch.eye(size))
-        self.register_buffer("prior", torch.zeros(size))
-        self.register_buffer("rivals", torch.zeros(size, size + 1))
-        self.register_buffer("target", torch.tensor((1 + self.alpha) / self.alpha))
+        self.register_buffer("prior_rhs", torch.zeros(size))
+        self.register_buffer("negative_terms", torch.zeros(size, size + 1))
+        self.register_buffer("positive_target", torch.tensor((1 + self.alpha) / self.alpha))
         self.register_buffer("popularity", torch.zeros(domain.n_items))
 
-    def embed_users(self, users: Users) -> Embedded:
+    def embed_users(self, users: Users) -> Embeddings:
+        """Solve for the user vectors: [B, D + 1], the last coordinate marks empty histories."""
         history, n = users.history, users.history.lengths()[:, None]
-        silent = (n == 0).to(self.factors.dtype)
-        if self.rates:
-            bias, own = self.base.residual(history)
-            silent = silent * 0  # the item means already answer for them
+        is_empty = (n == 0).to(self.factors.dtype)
+        if self.predicts_ratings:
+            bias, target = self.bias_model.user_bias_and_residuals(history)
+            is_empty = is_empty * 0  # the item means are the scores; popularity is not needed
         else:
-            bias = silent[:, 0] * 0
-            own = self.target - self.base.item_bias[history.items]
-        outer, right = normal_equations(self.factors, history, own)
-        left = self.gram + self.alpha * outer + n[..., None] * self.rivals[:, :-1]
-        right = self.prior + self.alpha * right + n * self.rivals[:, -1]
-        vector = torch.linalg.solve(left, right) * (1 - silent)
-        return Embedded(torch.cat([vector, silent], -1), bias)
+            bias = is_empty[:, 0] * 0
+            target = self.positive_target - self.bias_model.item_bias[history.items]
+        outer, rhs = normal_equations(self.factors, history, target)
+        matrix = self.gram + self.alpha * outer + n[..., None] * self.negative_terms[:, :-1]
+        rhs = self.prior_rhs + self.alpha * rhs + n * self.negative_terms[:, -1]
+        vector = torch.linalg.solve(matrix, rhs) * (1 - is_empty)
+        return Embeddings(torch.cat([vector, is_empty], -1), bias)
 
-    def embed_items(self, items: Tensor, without: Tensor | None = None) -> Embedded:
+    def embed_items(self, items: Tensor, exclude_users: Tensor | None = None) -> Embeddings:
+        """Return the factors with the popularity as last coordinate, and the item biases."""
         vector = torch.cat([self.factors[items], self.popularity[items][..., None]], -1)
-        return Embedded(vector, self.base.item_bias[items])
+        return Embeddings(vector, self.bias_model.item_bias[items])

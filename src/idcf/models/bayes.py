@@ -1,14 +1,15 @@
-"""IDCF as a posterior: the relation model is the prior of a newcomer, their ratings are evidence.
+"""IDCF with a posterior: the relation model is the prior of a new user, the ratings are evidence.
 
     r_ui = μ + b_u + b_i + p_uᵀq_i + ε,  ε ~ N(0, 1/α),  (p_u, b_u) ~ N(W[1, φ_u], Λ⁻¹)
 
-φ_u says what kind of history it is (which items, how many), not how they were rated. The chain
-that sampled the items (`train.solvers.gibbs`) is kept as T blocks of consecutive sweeps, each as
-means and second moments of the items; with a block per sweep this is the average over samples.
-In each block a newcomer costs one solve, and the mean over blocks is one dot product of
-concatenated vectors, so that ranking needs to know nothing of it.
+φ_u describes the history by its items and its length, not by its ratings. The items are sampled by
+a Markov chain (`idcf.training.solvers.gibbs`). The model stores T blocks of consecutive sweeps,
+each as means and second moments of the items; with one block per sweep this would be the average
+over samples. A new user costs one linear solve per block. The mean score over blocks is one dot
+product of concatenated vectors, so that ranking is that of any two-tower model.
 
-Shapes: T blocks, D = embedding_size + 1 with the bias last, P = D(D + 1)/2, F features.
+Shapes: T blocks, D = embedding_size + 1 with the bias last, P = D(D + 1)/2, F features of a user,
+R directions of histories, C cohorts, E = T · embedding_size + 1.
 """
 
 from __future__ import annotations
@@ -20,259 +21,393 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from idcf.models.base import Posterior
-from idcf.models.layers.heads import Dot, Head
-from idcf.models.layers.ragged import pool, segment_sum
-from idcf.types import Domain, Embedded, History, Users
+from idcf.models.base import PosteriorModel
+from idcf.models.layers.heads import DotHead, Head
+from idcf.models.layers.ragged import segment_sum, sum_pool
+from idcf.types import Domain, Embeddings, Ragged, RaggedRows, Users
 
-COHORTS, LIKES = 12, 5
+N_COHORTS = 12
+N_COHORT_ITEMS = 5
+
+_BLOCK_BUFFERS = (  # the buffers whose first dimension is the block
+    "noise_precision",
+    "precision",
+    "prior_information",
+    "mean_key_latent",
+    "item_precision",
+    "item_prior_information",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
 class BayesConfig:
+    """Options of idcf-bayes."""
+
     embedding_size: int = 20
-    blocks: int = 4  # kept of the chain: more are slower to answer and larger, hardly better
-    sweeps: int = 160  # of the chain that are kept, divided among the blocks
-    burn_in: int = 40  # sweeps before these
-    rank: int = 30  # directions in which histories are told apart
-    strength: float = 50.0  # users of "no relation" that the relation must outweigh
-    freedom: float = 8.0  # ν: the larger, the more alike users' noise is; only in training
-    lengths: tuple[int, int] = (1, 29)  # of the histories the prior is learnt for
-    user_features: bool = False  # let the prior read what is known of users beside their histories
-    item_features: bool = False  # and of items beside their raters
-    validation: float = 0.05  # share of the users, the lightest, who are only watched
+    blocks: int = 4  # T; a larger number costs time and memory and hardly improves the scores
+    sweeps: int = 160  # of the chain after the burn-in, divided among the blocks
+    burn_in: int = 40  # sweeps that are discarded
+    rank: int = 30  # R: directions in which the prior distinguishes histories
+    shrinkage: float = 50.0  # pseudo-count of users in the regression of latents on features
+    noise_dof: float = 8.0  # ν of the Student t noise in training; larger: users' noise more equal
+    history_lengths: tuple[int, int] = (1, 29)  # of the histories that the prior is fitted on
+    user_features: bool = False  # the prior of a user reads user features
+    item_features: bool = False  # the prior of an item reads item features
+    validation: float = 0.05  # share of users, those with the fewest ratings, held out
 
 
-class Belief(NamedTuple):
+class UserPosterior(NamedTuple):
+    """The normal posterior of (p_u, b_u) in each block."""
+
     mean: Tensor  # [B, T, D]
-    factor: Tensor  # [B, T, D, D]: Cholesky factor of the precision
+    precision_cholesky: Tensor  # [B, T, D, D]: lower Cholesky factor of the precision
 
 
 class Moments(NamedTuple):
-    """Of people or items, in each block."""
+    """First and second moments of K users or items in each block."""
 
     means: Tensor  # [K, T, D]
-    seconds: Tensor  # [K, T, P]
+    second_moments: Tensor  # [K, T, P]: packed lower triangles
 
     @classmethod
-    def of(cls, mean: Tensor, covariance: Tensor) -> Moments:
-        second = covariance + mean[..., :, None] * mean[..., None, :]
-        low = torch.tril_indices(*second.shape[-2:], device=mean.device)
-        return cls(mean, second[..., low[0], low[1]])
+    def from_mean_and_covariance(cls, mean: Tensor, covariance: Tensor) -> Moments:
+        """Return the moments of normal distributions: mean [K, T, D], covariance [K, T, D, D]."""
+        second_moments = covariance + mean[..., :, None] * mean[..., None, :]
+        low = torch.tril_indices(*second_moments.shape[-2:], device=mean.device)
+        return cls(mean, second_moments[..., low[0], low[1]])
 
 
-class Bayes(Posterior):
-    """Items known up to means and second moments, and the prior of people never met."""
+class BayesModel(PosteriorModel):
+    """Posterior moments of the items, and the prior of a new user.
+
+    Parameters
+    ----------
+    config
+        Options; they give the shapes of the buffers.
+    domain
+        Description of the training data.
+
+    Notes
+    -----
+    The buffers are zeros, ones or identities until `idcf.training.solvers.bayes` fills them.
+    """
 
     inductive: ClassVar[bool] = True
     source: ClassVar[str] = "posterior"
-    means: Tensor  # [I, T, D]: of (q_i, b_i)
-    seconds: Tensor  # [I, T, P]: of the products of any two of these
-    noise: Tensor  # [T]: α
+    means: Tensor  # [I, T, D]: E (q_i, b_i)
+    second_moments: Tensor  # [I, T, P]: E of the products of two coordinates of (q_i, b_i)
+    noise_precision: Tensor  # [T]: α
     precision: Tensor  # [T, D, D]: Λ
-    link: Tensor  # [T, 1 + F, D]: ΛW
-    average: Tensor  # [T, D]: of the key users
-    item_precision: Tensor  # [T, D, D]: Λ of the items, for one that is new
-    item_link: Tensor  # [T, D]: Λ times their mean
-    basis: Tensor  # [I, R]
-    shift: Tensor  # [R + 1]
-    scale: Tensor  # [R + 1]
-    usual: Tensor  # [I]: what those who rated an item add to it, for somebody without history
-    selection: Tensor  # [2]: see `offset`
-    stretch: Tensor  # []: of deviations, by what people who were held out showed
-    raters: Tensor  # [I]: how many key users rated an item
-    centers: Tensor  # [C, E]: cohorts of key users, as mean vectors
-    sizes: Tensor  # [C]: how many people each is, 0 or at least five
-    likes: Tensor  # [C, 5]: items that are theirs more than others'
-    spread: Tensor  # []: how far people are from their cohort's mean
-    triangle: Tensor  # [D, D]: where the second moment of two coordinates is kept
+    prior_information: Tensor  # [T, 1 + F, D]: ΛW
+    mean_key_latent: Tensor  # [T, D]: mean latent of the key users
+    item_precision: Tensor  # [T, D, D]: prior precision of a new item
+    item_prior_information: Tensor  # [T, D]: prior precision times prior mean of a new item
+    basis: Tensor  # [I, R]: singular directions of the histories
+    feature_mean: Tensor  # [R + 1]: standardizes `history_features`
+    feature_std: Tensor  # [R + 1]
+    empty_history_offset: Tensor  # [I]: added to an item's score for an empty history
+    selection_coefficients: Tensor  # [2]: of `selection_offset`
+    std_scale: Tensor  # []: calibrates `predictive_std` on held-out users
+    n_raters: Tensor  # [I]: number of key users who rated the item
+    cohort_centers: Tensor  # [C, E]: mean user vectors of the cohorts of key users
+    cohort_sizes: Tensor  # [C]: number of key users in each cohort: 0 or at least five
+    cohort_items: Tensor  # [C, 5]: items that are rated more often in the cohort than elsewhere
+    cohort_spread: Tensor  # []: typical distance of a user vector from its cohort's center
+    packed_index: Tensor  # [D, D]: position of each product of two coordinates in [P]
 
     def __init__(self, config: BayesConfig, domain: Domain) -> None:
         super().__init__()
-        self.n_items, self.mean, self.rates = domain.n_items, domain.mean, not domain.implicit
-        self.head: Head = Dot()
+        self.n_items = domain.n_items
+        self.mean = domain.mean
+        self.predicts_ratings = not domain.implicit
+        self.head: Head = DotHead()
         blocks, size = config.blocks, config.embedding_size + 1
         shapes = {
             "means": (self.n_items, blocks, size),
-            "seconds": (self.n_items, blocks, size * (size + 1) // 2),
-            "noise": (blocks,),
+            "second_moments": (self.n_items, blocks, size * (size + 1) // 2),
+            "noise_precision": (blocks,),
             "precision": (blocks, size, size),
-            "link": (blocks, config.rank + 2, size),
-            "average": (blocks, size),
+            "prior_information": (blocks, config.rank + 2, size),
+            "mean_key_latent": (blocks, size),
             "item_precision": (blocks, size, size),
-            "item_link": (blocks, size),
+            "item_prior_information": (blocks, size),
             "basis": (self.n_items, config.rank),
-            "shift": (config.rank + 1,),
-            "scale": (config.rank + 1,),
-            "usual": (self.n_items,),
-            "selection": (2,),
-            "stretch": (),
-            "raters": (self.n_items,),
-            "centers": (COHORTS, blocks * (size - 1) + 1),
-            "sizes": (COHORTS,),
-            "spread": (),
+            "feature_mean": (config.rank + 1,),
+            "feature_std": (config.rank + 1,),
+            "empty_history_offset": (self.n_items,),
+            "selection_coefficients": (2,),
+            "std_scale": (),
+            "n_raters": (self.n_items,),
+            "cohort_centers": (N_COHORTS, blocks * (size - 1) + 1),
+            "cohort_sizes": (N_COHORTS,),
+            "cohort_spread": (),
         }
         for name, shape in shapes.items():
             self.register_buffer(name, torch.zeros(shape))
-        self.noise += 1  # until it is sampled, a proper prior
+        self.noise_precision += 1  # an unfitted model has a proper prior
         self.precision += torch.eye(size)
         self.item_precision += torch.eye(size)
-        self.scale += 1
-        self.stretch += 1
-        self.register_buffer("likes", torch.zeros(COHORTS, LIKES, dtype=torch.int64))
-        self.register_buffer("triangle", triangle(size), persistent=False)
+        self.feature_std += 1
+        self.std_scale += 1
+        cohort_items = torch.zeros(N_COHORTS, N_COHORT_ITEMS, dtype=torch.int64)
+        self.register_buffer("cohort_items", cohort_items)
+        self.register_buffer("packed_index", packed_triangle_index(size), persistent=False)
 
-    def features(self, users: Users) -> Tensor:
-        """φ [B, F]: the direction of the history and the log of its length, standardised; then
-        what else is known, which is 0 where nothing is."""
-        read = raw_features(self.basis, users.history)
-        read = (read - self.shift) / self.scale
-        more = self.link.shape[1] - 1 - read.shape[1]
-        if not more:
-            return read
-        told = read.new_zeros(len(read), more) if users.features is None else users.features
-        return torch.cat([read, told], 1)
+    @property
+    def _n_user_features(self) -> int:
+        """Number of user features that the prior reads besides the history."""
+        return self.prior_information.shape[1] - 1 - len(self.feature_std)
 
-    def posterior(self, users: Users) -> Belief:
-        """Of (p_u, b_u), in each block."""
+    def prior_features(self, users: Users) -> Tensor:
+        """Return φ [B, F]: standardized `history_features`, then the user features or zeros."""
+        features = history_features(self.basis, users.history)
+        features = (features - self.feature_mean) / self.feature_std
+        if not self._n_user_features:
+            return features
+        user_features = users.features
+        if user_features is None:
+            user_features = features.new_zeros(len(features), self._n_user_features)
+        return torch.cat([features, user_features], 1)
+
+    def posterior(self, users: Users) -> UserPosterior:
+        """Return the posterior of (p_u, b_u) in each block.
+
+        For an empty history the mean is that of the key users, moved by `feature_offset`.
+        """
         history, n = users.history, users.history.lengths()
-        moments, own = Moments(self.means, self.seconds), history.values - self.mean
-        left, right = evidence(moments, self.triangle, history, own)
-        prior = self.link[:, 0] + torch.einsum(
-            "bf,tfd->btd", self.features(users), self.link[:, 1:]
+        moments = Moments(self.means, self.second_moments)
+        matrix, rhs = expected_normal_equations(
+            moments, self.packed_index, history, history.values - self.mean
         )
-        factor = torch.linalg.cholesky(self.noise[:, None, None] * left + self.precision)
-        mean = torch.cholesky_solve((self.noise[:, None] * right + prior)[..., None], factor)[
-            ..., 0
-        ]
-        usual = self.average + self.told(users)
-        return Belief(torch.where((n == 0)[:, None, None], usual, mean), factor)
+        prior = self.prior_information[:, 0] + torch.einsum(
+            "bf,tfd->btd", self.prior_features(users), self.prior_information[:, 1:]
+        )
+        cholesky = torch.linalg.cholesky(
+            self.noise_precision[:, None, None] * matrix + self.precision
+        )
+        rhs = self.noise_precision[:, None] * rhs + prior
+        mean = torch.cholesky_solve(rhs[..., None], cholesky)[..., 0]
+        empty_mean = self.mean_key_latent + self.feature_offset(users)
+        return UserPosterior(torch.where((n == 0)[:, None, None], empty_mean, mean), cholesky)
 
-    def told(self, users: Users) -> Tensor:
-        """What is known of people beside their histories adds to the average person: [B, T, D]."""
-        more = self.link.shape[1] - 1 - len(self.scale)
-        if users.features is None or not more:
-            return torch.zeros_like(self.average)
-        right = torch.einsum("bf,tfd->btd", users.features, self.link[:, -more:])
-        return torch.einsum("tde,bte->btd", torch.linalg.inv(self.precision), right)
+    def feature_offset(self, users: Users) -> Tensor:
+        """Return the effect of user features on the latent without a history.
 
-    def offset(self, n: Tensor) -> Tensor:
-        """People rate what they like: the less is known of them, the more a rating that they give
-        exceeds what is expected of a person like them."""
-        rest = 1 / (1 + n.to(self.selection.dtype))
-        return torch.stack([rest.sqrt(), rest], -1) @ self.selection
+        The result is [B, T, D], or zeros [T, D] if the users have no features or the prior reads
+        none.
+        """
+        if users.features is None or not self._n_user_features:
+            return torch.zeros_like(self.mean_key_latent)
+        coefficients = self.prior_information[:, -self._n_user_features :]
+        rhs = torch.einsum("bf,tfd->btd", users.features, coefficients)
+        return torch.einsum("tde,bte->btd", torch.linalg.inv(self.precision), rhs)
 
-    def embed_users(self, users: Users) -> Embedded:
-        """The last coordinate is 1 without history: the items' means, and what features add."""
+    def selection_offset(self, history_lengths: Tensor) -> Tensor:
+        """Return the constant added to the scores of a user with this many ratings.
+
+        Users choose what they rate, so ratings exceed expectation, the more the shorter the
+        history: c₀ / √(1 + n) + c₁ / (1 + n).
+        """
+        inverse = 1 / (1 + history_lengths.to(self.selection_coefficients.dtype))
+        return torch.stack([inverse.sqrt(), inverse], -1) @ self.selection_coefficients
+
+    def embed_users(self, users: Users) -> Embeddings:
+        """Return the posterior means of all blocks, concatenated: [B, E].
+
+        For an empty history the vector is `feature_offset` alone, and the last coordinate, which
+        meets `empty_history_offset`, is 1 instead of 0.
+        """
         n = users.history.lengths()
-        mean, silent = self.posterior(users).mean, n == 0
-        mean = torch.where(silent[:, None, None], self.told(users), mean)
-        vector = torch.cat([mean[..., :-1].flatten(1), silent[:, None].to(mean.dtype)], 1)
-        return Embedded(vector, mean[..., -1].mean(1) + self.offset(n) * ~silent)
+        mean, is_empty = self.posterior(users).mean, n == 0
+        mean = torch.where(is_empty[:, None, None], self.feature_offset(users), mean)
+        vector = torch.cat([mean[..., :-1].flatten(1), is_empty[:, None].to(mean.dtype)], 1)
+        return Embeddings(vector, mean[..., -1].mean(1) + self.selection_offset(n) * ~is_empty)
 
-    def embed_items(self, items: Tensor, without: Tensor | None = None) -> Embedded:
+    def embed_items(self, items: Tensor, exclude_users: Tensor | None = None) -> Embeddings:
+        """Return the item means of all blocks, concatenated and divided by T: [..., E]."""
         means = self.means[items]
         vector = means[..., :-1].flatten(-2) / means.shape[-2]
-        vector = torch.cat([vector, self.usual[items][..., None]], -1)
-        return Embedded(vector, means[..., -1].mean(-1))
+        vector = torch.cat([vector, self.empty_history_offset[items][..., None]], -1)
+        return Embeddings(vector, means[..., -1].mean(-1))
 
-    def part(self, blocks: int) -> Bayes:
-        """The model that the first blocks alone would make."""
+    def first_blocks(self, n_blocks: int) -> BayesModel:
+        """Return a model that shares the first blocks of this one."""
         out = copy(self)
         out._buffers = dict(self._buffers)
-        out.means, out.seconds = self.means[:, :blocks], self.seconds[:, :blocks]
-        for name in ("noise", "precision", "link", "average", "item_precision", "item_link"):
-            setattr(out, name, getattr(self, name)[:blocks])
+        out.means = self.means[:, :n_blocks]
+        out.second_moments = self.second_moments[:, :n_blocks]
+        for name in _BLOCK_BUFFERS:
+            setattr(out, name, getattr(self, name)[:n_blocks])
         return out
 
-    def deviation(self, users: Users, items: Tensor, owner: Tensor) -> Tensor:
-        """Noise, what is not known of the user, of the item, and both at once, in each block; the
-        blocks' disagreement on top.
+    def predictive_std(self, users: Users, items: Tensor, owner: Tensor) -> Tensor:
+        """Return the standard deviation of the rating of each pair: [M, K].
 
-        With w = (p, 1) and S the covariance of (p, b_u): E w'vv'w + tr S_pp E qq' - (w'Ev)², all of
-        it linear in the second moments of v = (q, b_i), and 2 Eq'S_pb + S_bb.
+        The variance in a block is that of the noise and of the score under the posteriors of user
+        and item. With w = (p, 1), v = (q, b_i) and S the covariance of (p, b_u), the latter is
+        E w'vv'w + tr S_pp E qq' - (w'Ev)² + 2 Eq'S_pb + S_bb, linear in the second moments of v.
+        The variance of the scores between blocks is added to the mean over blocks.
         """
-        mean, factor = self.posterior(users)
-        covariance = torch.cholesky_inverse(factor)  # [B, T, D, D]
+        mean, cholesky = self.posterior(users)
+        covariance = torch.cholesky_inverse(cholesky)  # [B, T, D, D]
         w = torch.cat([mean[..., :-1], torch.ones_like(mean[..., :1])], -1)
         square = w[..., :, None] * w[..., None, :]
         square[..., :-1, :-1] += covariance[..., :-1, :-1]
-        low = torch.tril_indices(*self.triangle.shape, device=w.device)
+        low = torch.tril_indices(*self.packed_index.shape, device=w.device)
         packed = square[..., low[0], low[1]] * (2 - (low[0] == low[1]).to(w.dtype))
         item, q = self.means[items], self.means[items][..., :-1]
         expected = torch.einsum("mtd,mktd->mkt", w[owner], item)
-        moved = torch.einsum("mtp,mktp->mkt", packed[owner], self.seconds[items])
-        crossed = torch.einsum("mtd,mktd->mkt", covariance[owner, :, :-1, -1], q)
-        inside = moved - expected**2 + 2 * crossed + covariance[owner, :, -1, -1][:, None]
+        second = torch.einsum("mtp,mktp->mkt", packed[owner], self.second_moments[items])
+        cross = torch.einsum("mtd,mktd->mkt", covariance[owner, :, :-1, -1], q)
+        variance = second - expected**2 + 2 * cross + covariance[owner, :, -1, -1][:, None]
         score = expected + mean[owner, :, -1][:, None]
-        total = (inside.clamp(min=0) + 1 / self.noise).mean(-1) + score.var(-1, correction=0)
-        return self.stretch * total.sqrt()
+        within = (variance.clamp(min=0) + 1 / self.noise_precision).mean(-1)
+        return self.std_scale * (within + score.var(-1, correction=0)).sqrt()
 
 
-def meet(model: Bayes, people: Users, raters: History, known: Tensor) -> Moments:
-    """Of K items, from those who rated them: `Bayes.posterior` with both sides exchanged. The
-    `raters` of an item are rows of `people`; `known` [K] is the row of an item that is in the
-    model already and now has more of them, or -1: what is believed of it then is the prior."""
-    mean, factor = model.posterior(people)
-    moments = Moments.of(mean, torch.cholesky_inverse(factor))
-    own = raters.values - model.mean - model.offset(people.history.lengths())[raters.items]
-    left, right = evidence(moments, model.triangle, raters, own)
-    before = model.means[known].double()
-    spread = model.seconds[known][..., model.triangle] - before[..., :, None] * before[..., None, :]
-    tiny = 1e-6 * torch.eye(before.shape[-1], dtype=before.dtype, device=before.device)
-    precision = torch.linalg.inv(spread + tiny)
-    there = (known >= 0)[:, None, None]
-    prior = torch.where(there, (precision @ before[..., None])[..., 0], model.item_link)
-    precision = torch.where(there[..., None], precision, model.item_precision)
-    left = model.noise[:, None, None] * left + precision
-    mean = torch.linalg.solve(left, model.noise[:, None] * right + prior)
-    return Moments.of(mean.float(), torch.linalg.inv(left).float())
+def infer_item_moments(
+    model: BayesModel, users: Users, raters: Ragged[Tensor], item_rows: Tensor
+) -> Moments:
+    """Compute the posterior moments of K items from new ratings of them.
+
+    This is `BayesModel.posterior` with users and items exchanged.
+
+    Parameters
+    ----------
+    model
+        The fitted model, which is not changed.
+    users
+        The users who gave the ratings, with their histories.
+    raters
+        K rows: for each item its raters, as rows of `users`, and their ratings.
+    item_rows
+        int64 [K]: the row of an item that is in the model, whose stored moments are then the
+        prior, or -1 for a new item.
+
+    Returns
+    -------
+    Moments
+        The moments of the K items in each block.
+    """
+    mean, cholesky = model.posterior(users)
+    user_moments = Moments.from_mean_and_covariance(mean, torch.cholesky_inverse(cholesky))
+    selection = model.selection_offset(users.history.lengths())[raters.indices]
+    matrix, rhs = expected_normal_equations(
+        user_moments, model.packed_index, raters, raters.values - model.mean - selection
+    )
+    prior, precision = _item_prior(model, item_rows)
+    matrix = model.noise_precision[:, None, None] * matrix + precision
+    mean = torch.linalg.solve(matrix, model.noise_precision[:, None] * rhs + prior)
+    return Moments.from_mean_and_covariance(mean.float(), torch.linalg.inv(matrix).float())
 
 
-def with_items(model: Bayes, found: Moments, rows: Tensor, usual: Tensor, raters: Tensor) -> Bayes:
-    """The same model with these items in these rows, some of them behind the last. To have had a
-    new one says nothing of a person, only their rating of it does."""
+def _item_prior(model: BayesModel, item_rows: Tensor) -> tuple[Tensor, Tensor]:
+    """Return precision times mean [K, T, D] and precision [K, T, D, D] of the items' priors."""
+    means = model.means[item_rows].double()
+    covariance = (
+        model.second_moments[item_rows][..., model.packed_index]
+        - means[..., :, None] * means[..., None, :]
+    )
+    jitter = 1e-6 * torch.eye(means.shape[-1], dtype=means.dtype, device=means.device)
+    precision = torch.linalg.inv(covariance + jitter)
+    in_model = (item_rows >= 0)[:, None, None]
+    information = (precision @ means[..., None])[..., 0]
+    prior = torch.where(in_model, information, model.item_prior_information)
+    return prior, torch.where(in_model[..., None], precision, model.item_precision)
+
+
+def with_items(
+    model: BayesModel,
+    moments: Moments,
+    rows: Tensor,
+    empty_history_offset: Tensor,
+    n_raters: Tensor,
+) -> BayesModel:
+    """Return a model with the moments of K items replaced or added.
+
+    New items get no row in `basis`: a rating of one is evidence, but φ does not see it.
+
+    Parameters
+    ----------
+    model
+        The fitted model, which is not changed.
+    moments
+        The moments of the K items.
+    rows
+        int64 [K]: the rows of the items; rows from `model.n_items` on are new.
+    empty_history_offset
+        [K]: the offsets of these items for an empty history.
+    n_raters
+        [K]: the number of new ratings of each item, added to the model's.
+    """
     out = copy(model)
-    out._buffers, out.n_items = dict(model._buffers), max(model.n_items, int(rows.max()) + 1)
-    new = {"means": found.means, "seconds": found.seconds, "usual": usual}
-    for name in (*new, "basis", "raters"):
-        old: Tensor = getattr(model, name)
-        wide = old.new_zeros(out.n_items, *old.shape[1:])
-        wide[: model.n_items] = old
-        if name in new:
-            wide[rows] = new[name].to(wide.dtype)
-        if name == "raters":
-            wide[rows] += raters.to(wide.dtype)
-        setattr(out, name, wide)
+    out._buffers = dict(model._buffers)
+    out.n_items = max(model.n_items, int(rows.max()) + 1)
+    replacements = {
+        "means": moments.means,
+        "second_moments": moments.second_moments,
+        "empty_history_offset": empty_history_offset,
+    }
+    for name in (*replacements, "basis", "n_raters"):
+        buffer: Tensor = getattr(model, name)
+        extended = buffer.new_zeros(out.n_items, *buffer.shape[1:])
+        extended[: model.n_items] = buffer
+        if name in replacements:
+            extended[rows] = replacements[name].to(extended.dtype)
+        if name == "n_raters":
+            extended[rows] += n_raters.to(extended.dtype)
+        setattr(out, name, extended)
     return out
 
 
-def evidence(of: Moments, place: Tensor, history: History, own: Tensor) -> tuple[Tensor, Tensor]:
-    """What ratings of things known up to their moments say of those who rated them, as the left
-    [B, T, D, D] and the right side [B, T, D] of an equation, in units of the noise.
+def expected_normal_equations(
+    moments: Moments, packed_index: Tensor, ratings: RaggedRows, residuals: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Return the expected normal equations of (p, b) given ratings, in units of the noise.
 
-    Σ E(own - b) q, where the last coordinate of what is paired with b_u is 1 and not b.
+    For a rating with residual r of an item with v = (q, b_i), the matrix gains E xx' and the right
+    side E (r - b_i) x, where x = (q, 1).
+
+    Parameters
+    ----------
+    moments
+        Moments of the rated items v, or of the raters when items are inferred.
+    packed_index
+        `packed_triangle_index(D)`.
+    ratings
+        The ratings of B users, or of B items: indices are rows of `moments`.
+    residuals
+        [N]: the ratings less all known constants.
+
+    Returns
+    -------
+    tuple of Tensor
+        The matrices [B, T, D, D] and the right sides [B, T, D].
     """
-    blocks, size = of.means.shape[1:]
-    means, seconds = of.means.flatten(1), of.seconds.flatten(1)
-    first = pool(means, history).view(-1, blocks, size)
-    left = pool(seconds, history).view(-1, blocks, of.seconds.shape[2])[..., place]
-    right = pool(means, history, own).view(-1, blocks, size) - left[..., -1]
-    sums = segment_sum(own, history.owner(), len(first))
-    right[..., -1] = sums[:, None] - first[..., -1]
-    left[..., -1], left[..., -1, :] = first, first
-    left[..., -1, -1] = history.lengths()[:, None]
-    return left, right
+    blocks, size = moments.means.shape[1:]
+    means = moments.means.flatten(1)
+    first = sum_pool(means, ratings).view(-1, blocks, size)
+    packed = sum_pool(moments.second_moments.flatten(1), ratings)
+    matrix = packed.view(-1, blocks, moments.second_moments.shape[2])[..., packed_index]
+    rhs = sum_pool(means, ratings, residuals).view(-1, blocks, size) - matrix[..., -1]
+    sums = segment_sum(residuals, ratings.owner(), len(first))
+    rhs[..., -1] = sums[:, None] - first[..., -1]
+    matrix[..., -1], matrix[..., -1, :] = first, first
+    matrix[..., -1, -1] = ratings.lengths()[:, None]
+    return matrix, rhs
 
 
-def raw_features(basis: Tensor, history: History) -> Tensor:
-    """Σ basis / √n over the history, and log(1 + n)."""
+def history_features(basis: Tensor, history: RaggedRows) -> Tensor:
+    """Return Σ basis / √n over each history, and log(1 + n): [B, R + 1].
+
+    For items, `history` is the raters of each item.
+    """
     n = history.lengths()[:, None].to(basis.dtype)
-    return torch.cat([pool(basis, history) / n.clamp(min=1).sqrt(), n.log1p()], 1)
+    return torch.cat([sum_pool(basis, history) / n.clamp(min=1).sqrt(), n.log1p()], 1)
 
 
-def triangle(size: int) -> Tensor:
-    """Where [d, e] stands in a packed lower triangle: [D, D]."""
+def packed_triangle_index(size: int) -> Tensor:
+    """Return the position of [d, e] and of [e, d] in a packed lower triangle: int64 [D, D]."""
     low = torch.tril_indices(size, size)
     out = torch.empty(size, size, dtype=torch.int64)
     out[low[0], low[1]] = out[low[1], low[0]] = torch.arange(low.shape[1])

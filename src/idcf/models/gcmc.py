@@ -1,5 +1,9 @@
-"""GCMC as IDCF uses it: one message per rating level, from what a user rated and from who
-rated an item (van den Berg et al. 2017, with the paper's product decoder)."""
+"""GC-MC as the IDCF paper uses it, as a backbone.
+
+Each tower joins an embedding with one message per rating level: from the items of a user's history
+and from the raters of an item (van den Berg et al. 2017). The head is the product decoder of the
+IDCF paper. The original decoder is in `idcf.paper.models.gcmc_softmax`.
+"""
 
 from __future__ import annotations
 
@@ -11,33 +15,43 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from idcf.models.base import Backbone
-from idcf.models.layers.cache import Kept
-from idcf.models.layers.edge_index import find, graph_of
-from idcf.models.layers.embedding import Table
+from idcf.models.layers.cache import TensorCache
+from idcf.models.layers.edge_index import build_edge_index, find_edges
+from idcf.models.layers.embedding import EmbeddingTable
 from idcf.models.layers.gcmc_conv import LevelConv
-from idcf.models.layers.heads import Head, Products
-from idcf.models.layers.ragged import Turned, per_level, pool, spread, turn
-from idcf.types import Domain, Embedded, History, Users
+from idcf.models.layers.heads import Head, ProductsHead
+from idcf.models.layers.ragged import Transposed, split_by_level, sum_neighbors, sum_pool, transpose
+from idcf.types import Domain, Embeddings, Ragged, RaggedRows, Users
 
 
 @dataclass(frozen=True, kw_only=True)
 class GCMCConfig:
+    """Options of GC-MC."""
+
     embedding_size: int = 32
-    hidden: tuple[int, ...] = (32, 32)
-    scale: float = 0.1  # of the first random latents; the head sees products of them
-    center: bool = True
+    hidden: tuple[int, ...] = (32, 32)  # layer sizes of the head
+    init_std: float = 0.1  # of the initial latents
+    center: bool = True  # add the mean rating
     shared_weights: bool = False  # one W for all rating levels, as in the published code
-    mean: bool = True  # False: sum the messages, as in the published code
-    edge_dropout: float = 0.0  # share of the edges a training step does not see, on either side
-    hide_target: bool = True  # a pair's own rating never reaches its own prediction in training
+    average_messages: bool = True  # False: sum the messages, as in the published code
+    edge_dropout: float = 0.0  # share of the edges that a training step leaves out
+    hide_target: bool = True  # in training, hide a row's rating from the towers of that row
 
 
 class GCMC(Backbone):
-    """User tower [p ‖ m_u], item tower [q ‖ n_i]; the graph is the training table."""
+    """User tower [p ‖ m_u], item tower [q ‖ n_i], with the training table as the graph.
+
+    Parameters
+    ----------
+    config
+        Options.
+    domain
+        Description of the training data; `domain.raters` gives the edges of the graph.
+    """
 
     reads_history: ClassVar[bool] = True
     levels: Tensor  # [L]
-    raters: Tensor  # these four: nn.graph.Graph
+    raters: Tensor  # this buffer and the next three are the fields of `EdgeIndex`
     starts: Tensor
     edges: Tensor
     edge_level: Tensor
@@ -47,75 +61,78 @@ class GCMC(Backbone):
         size, n_levels = config.embedding_size, len(domain.levels)
         self.mean = domain.mean if config.center else 0.0
         self.n_items, self.n_users = domain.n_items, domain.n_users
-        self.rates = not domain.implicit
-        self.hides, self.edge_dropout = config.hide_target, config.edge_dropout
-        self.users = Table(domain.n_users, size, config.scale)
-        self.items = Table(domain.n_items, size, config.scale)
-        options = {"shared": config.shared_weights, "mean": config.mean}
+        self.predicts_ratings = not domain.implicit
+        self.masks_target_edge = config.hide_target
+        self.edge_dropout = config.edge_dropout
+        self.user_table = EmbeddingTable(domain.n_users, size, config.init_std)
+        self.item_table = EmbeddingTable(domain.n_items, size, config.init_std)
+        options = {"shared": config.shared_weights, "average": config.average_messages}
         self.from_items = LevelConv(n_levels, size, **options)
         self.from_users = LevelConv(n_levels, size, **options)
-        self.head: Head = Products(size, config.hidden)
+        self.head: Head = ProductsHead(size, config.hidden)
         levels = torch.tensor(domain.levels)
         self.register_buffer("levels", levels)
-        for name, value in graph_of(domain, levels)._asdict().items():
+        for name, value in build_edge_index(domain, levels)._asdict().items():
             self.register_buffer(name, value)
-        self._kept: tuple[tuple[int, int], tuple[Tensor, Tensor]] | None = None
-        self._back: Kept[Turned] = Kept()
+        self._rater_sums_cache: TensorCache[tuple[Tensor, Tensor]] = TensorCache()
+        self._transposed_graph: TensorCache[Transposed[None]] = TensorCache()
 
-    def compose(self, own: Embedded, users: Users) -> Embedded:
-        split = per_level(users.history, self.levels)
+    def user_tower(self, latent: Embeddings, users: Users) -> Embeddings:
+        """Return [p ‖ m_u], where m_u is the message of the items of the history."""
+        by_level = split_by_level(users.history.as_ragged(), self.levels)
         shape = (len(users), len(self.levels))
-        sums = pool(self.items.vector, split, self._drop(split)).view(*shape, -1)
-        said = self.from_items(sums, split.lengths().view(shape))
-        return Embedded(torch.cat([own.vector, said], -1), own.bias)
+        weights = self._edge_dropout_weights(by_level)
+        sums = sum_pool(self.item_table.vector, by_level, weights).view(*shape, -1)
+        message = self.from_items(sums, by_level.lengths().view(shape))
+        return Embeddings(torch.cat([latent.vector, message], -1), latent.bias)
 
-    def embed_items(self, items: Tensor, without: Tensor | None = None) -> Embedded:
-        own: Embedded = self.items(items)
-        sums, counts = self._heard()
+    def embed_items(self, items: Tensor, exclude_users: Tensor | None = None) -> Embeddings:
+        """Return [q ‖ n_i], where n_i is the message of the raters, except `exclude_users`."""
+        latent: Embeddings = self.item_table(items)
+        sums, counts = self._rater_sums()
         sums, counts = sums[items], counts[items]
-        if without is not None:
-            sums, counts = self._hide(sums, counts, items, without)
-        heard = self.from_users(sums, counts)
-        return Embedded(torch.cat([own.vector, heard], -1), own.bias)
+        if exclude_users is not None:
+            sums, counts = self._mask_target_edges(sums, counts, items, exclude_users)
+        message = self.from_users(sums, counts)
+        return Embeddings(torch.cat([latent.vector, message], -1), latent.bias)
 
-    def _heard(self) -> tuple[Tensor, Tensor]:
-        """Σ p_u over each item's raters at each level [I, L, D], and how many they are."""
-        if self.training and self.edge_dropout:
-            return self._listen()
-        p = self.users.vector
-        state = (p.data_ptr(), p._version)
-        if self._kept is not None and self._kept[0] == state and not p.requires_grad:
-            return self._kept[1]  # P is frozen from adaption on
-        heard = self._listen()
-        if not p.requires_grad:
-            self._kept = state, heard
-        return heard
+    def _rater_sums(self) -> tuple[Tensor, Tensor]:
+        """Return Σ p_u over the raters of each item and level [I, L, D], and their number [I, L].
 
-    def _listen(self) -> tuple[Tensor, Tensor]:
-        graph = History(self.raters, self.raters, self.starts)
+        The sums are cached while P is frozen, as it is from the adaption stage on.
+        """
+        p = self.user_table.vector
+        if p.requires_grad or (self.training and self.edge_dropout):
+            return self._compute_rater_sums()
+        return self._rater_sums_cache.get(p, self._compute_rater_sums)
+
+    def _compute_rater_sums(self) -> tuple[Tensor, Tensor]:
+        graph = Ragged(self.raters, None, self.starts)
         shape = (self.n_items, len(self.levels))
-        p, kept = self.users.vector, self._drop(graph)
+        p, weights = self.user_table.vector, self._edge_dropout_weights(graph)
         if self.training and p.requires_grad:
-            back, order = self._back.get(self.raters, lambda: turn(graph, self.n_users))
-            sums = spread(p, graph, back, kept, None if kept is None else kept[order])
+            transposed, order = self._transposed_graph.get(
+                self.raters, lambda: transpose(graph, self.n_users)
+            )
+            transposed_weights = None if weights is None else weights[order]
+            sums = sum_neighbors(p, graph, transposed, weights, transposed_weights)
         else:
-            sums = pool(p, graph, kept)
+            sums = sum_pool(p, graph, weights)
         return sums.view(*shape, -1), graph.lengths().view(shape)
 
-    def _drop(self, graph: History) -> Tensor | None:
-        """The weight of each edge in this step: 0, or 1 / (1 - dropout)."""
+    def _edge_dropout_weights(self, graph: RaggedRows) -> Tensor | None:
+        """Draw the weight of each edge for this step: 0 or 1 / (1 - dropout)."""
         if not (self.training and self.edge_dropout):
             return None
-        return F.dropout(torch.ones_like(graph.items, dtype=torch.float32), self.edge_dropout)
+        return F.dropout(torch.ones_like(graph.indices, dtype=torch.float32), self.edge_dropout)
 
-    def _hide(
-        self, sums: Tensor, counts: Tensor, items: Tensor, without: Tensor
+    def _mask_target_edges(
+        self, sums: Tensor, counts: Tensor, items: Tensor, exclude_users: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Take the edge (without[m], items[m, k]) out of the sums, where the graph has it."""
-        found = find(self.edges, self.n_users, without, items)
+        """Subtract the edge (exclude_users[m], items[m, k]), if it exists, from the sums."""
+        lookup = find_edges(self.edges, self.n_users, exclude_users, items)
         level = torch.arange(len(self.levels), device=items.device)
-        mine = found.there[..., None] & (
-            self.edge_level[found.at][..., None] == level
-        )  # [M, K, L] or [M, L]
-        latent = self.users.vector[found.user][..., None, :]
-        return sums - mine[..., None] * latent, counts - mine.to(counts.dtype)
+        edge_level = self.edge_level[lookup.position][..., None]
+        is_target = lookup.exists[..., None] & (edge_level == level)  # [M, K, L] or [M, L]
+        latent = self.user_table.vector[lookup.user][..., None, :]
+        return sums - is_target[..., None] * latent, counts - is_target.to(counts.dtype)

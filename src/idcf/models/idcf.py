@@ -1,4 +1,4 @@
-"""IDCF: keep a trained backbone's items and key users, compute everybody else by relation.
+"""IDCF: induce the latents of any user from those of a trained backbone's key users.
 
 p̃_u' = h_w(d_u'), r̂ = f_θ(p̃_u', q_i): Wu et al., "Towards Open-World Recommendation", ICML 2021.
 """
@@ -12,148 +12,236 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from idcf.models.base import Backbone, Wrapper
-from idcf.models.layers.meta_path import Paths
-from idcf.models.layers.ragged import pool, segment_sum
-from idcf.models.layers.relation import Attention, Relation
-from idcf.types import Embedded, History, Read, Users
+from idcf.models.base import Backbone, BackboneWrapper
+from idcf.models.layers.meta_path import MetaPathNeighbors
+from idcf.models.layers.ragged import segment_sum, sum_pool
+from idcf.models.layers.relation import AttentionKind, Relation
+from idcf.types import Embeddings, EncodedHistory, History, Users
+
+POOLING_POWER = {"mean": 1.0, "sum": 0.0, "root": 0.5}  # Σq / n^power over a history of length n
 
 
 @dataclass(frozen=True, kw_only=True)
 class IDCFConfig:
+    """Options of the IDCF wrapper.
+
+    Attributes
+    ----------
+    heads
+        Attention heads H of the relation model.
+    n_attended_users
+        Key users that each head attends to in a training step, drawn at random; inference attends
+        to all. With `neighbor_scope="meta-path"`: the number of neighbors, always.
+    neighbor_scope
+        "everybody": a user may attend to every key user. "meta-path": only to the key users who
+        share the most items with the user.
+    attention, scaled
+        See `idcf.models.layers.relation.Relation`.
+    pooling
+        How the item vectors of a history become a query: "mean" Σq / n, "sum" Σq (the paper),
+        "root" Σq / √n.
+    query
+        "items": d_u' reads the items. "ratings": it also reads Σ (r - μ - b_i) q_i.
+    standardize
+        Scale queries and keys to unit variance over the key users.
+    bias
+        "inferred": a user's bias comes from the history. "own": each training user has a trained
+        bias, which starts at the backbone's, and a new user has bias 0, as in the published code.
+    bias_shrinkage
+        Pseudo-count of residuals of 0 in the inferred bias.
+    """
+
     heads: int = 4
-    sample: int = 200  # key users each head listens to in a training step; all of them otherwise
-    # `meta-path`: listen to so many as `sample` says, always: those who share most items with u'
-    reach: Literal["everybody", "meta-path"] = "everybody"
-    attention: Attention = "dot"
+    n_attended_users: int = 200
+    neighbor_scope: Literal["everybody", "meta-path"] = "everybody"
+    attention: AttentionKind = "dot"
     scaled: bool = True
-    pooling: Literal["mean", "sum", "root"] = "root"  # Σq / n, Σq (the paper), Σq / √n
-    query: Literal["items", "ratings"] = "items"  # `ratings` also reads Σ (r - μ - b_i) q_i
-    standardise: bool = True  # queries and keys to unit variance over the key users
-    # `inferred` from the history; `own`: trained with the rest, on each user's own ratings, from
-    # what it was in the backbone, and 0 for anybody else, as in the published code
+    pooling: Literal["mean", "sum", "root"] = "root"
+    query: Literal["items", "ratings"] = "items"
+    standardize: bool = True
     bias: Literal["inferred", "own"] = "inferred"
-    bias_strength: float = 5.0
+    bias_shrinkage: float = 5.0
 
 
-class IDCF(Wrapper):
-    """Wraps any backbone: -dot, -NN and -GC differ only in what is wrapped."""
+class IDCF(BackboneWrapper):
+    """The relation model around a backbone: IDCF-dot, IDCF-NN and IDCF-GC differ in the backbone.
 
-    shift: Tensor
-    spread: Tensor
-    key_scale: Tensor
+    Parameters
+    ----------
+    config
+        Options.
+    backbone
+        A trained backbone. It is copied and stays as it is.
+    key_users
+        The key users, with ids of the backbone's table and with their histories.
+    """
 
-    def __init__(self, config: IDCFConfig, backbone: Backbone, keys: Users) -> None:
-        super().__init__(backbone, keys)
+    query_mean: Tensor  # [Q]: standardizes `raw_query`
+    query_std: Tensor  # [Q]
+    key_scale: Tensor  # []: standardizes the key latents in the attention scores
+
+    def __init__(self, config: IDCFConfig, backbone: Backbone, key_users: Users) -> None:
+        super().__init__(backbone, key_users)
         self.config = config
         with torch.no_grad():
-            query = self.read(keys.history)
-            spread = query.std(0, correction=0).clamp(min=1e-6)
-            width = self.keys[:, :-1].std(0, correction=0).mean().clamp(min=1e-6)
-            same = config.standardise
-            self.register_buffer("shift", query.mean(0) if same else torch.zeros_like(spread))
-            self.register_buffer("spread", spread if same else torch.ones_like(spread))
-            self.register_buffer("key_scale", 1 / width if same else torch.ones_like(width))
-        size = self.keys.shape[-1]
+            query = self.raw_query(key_users.history)
+            mean = query.mean(0)
+            std = query.std(0, correction=0).clamp(min=1e-6)
+            scale = 1 / self.key_latents[:, :-1].std(0, correction=0).mean().clamp(min=1e-6)
+            if not config.standardize:
+                mean, std, scale = torch.zeros_like(mean), torch.ones_like(std), scale.new_ones(())
+            self.register_buffer("query_mean", mean)
+            self.register_buffer("query_std", std)
+            self.register_buffer("key_scale", scale)
+        size = self.key_latents.shape[-1]
         self.relation = Relation(
             query.shape[-1], size, config.heads, config.attention, config.scaled
         )
-        self.recognises = config.bias == "own"
-        self.backbone.users.bias.requires_grad_(self.recognises)
-        paths = config.reach == "meta-path"
-        self.paths = Paths(self.n_items, keys) if paths else None
+        self.has_user_parameters = config.bias == "own"
+        self.backbone.user_table.bias.requires_grad_(self.has_user_parameters)
+        uses_meta_path = config.neighbor_scope == "meta-path"
+        self.meta_path = MetaPathNeighbors(self.n_items, key_users) if uses_meta_path else None
 
-    def embed_users(self, users: Users) -> Embedded:
-        read = self.take_in(users.history)
-        return self.place(part(self.induce(users.history, read, users.ids)), users, read)
+    def embed_users(self, users: Users) -> Embeddings:
+        """Return the user tower of the induced latents."""
+        encoded = self.encode_history(users.history)
+        latents = split_latents(self.induce_latents(users.history, encoded, users.ids))
+        return self.embed_latents(latents, users, encoded)
 
-    def induce(self, history: History, read: Read, ids: Tensor | None = None) -> Tensor:
-        """p̃_u' of anybody, from what they did, and the bias to expect of them: [B, D + 1]."""
-        query, silent = read.query, read.silent
-        near = self._near(history, ids if self.training else None)
-        if near is not None:
-            silent = ~near.any(1, keepdim=True)  # nobody had what they had
-            near = near | silent
-        latent: Tensor = self.relation(query, self._listen(), self.key_scale, near)
-        return latent if silent is None else torch.where(silent, self.average, latent)
-
-    def _near(self, history: History, without: Tensor | None = None) -> Tensor | None:
-        """Whom a meta-path lets each listen to; in training never to themselves."""
-        if self.paths is None:
-            return None
-        return self.paths.near(history, self.config.sample, without)
-
-    def place(self, own: Embedded, users: Users, read: Read) -> Embedded:
-        """The user tower of induced latents. The bias of somebody who has no row of their own is
-        what the latent leaves unexplained of the history, shrunk towards the induced one."""
-        if self.recognises:
-            known = self.backbone.users.bias.index_select(0, users.ids.clamp(min=0))
-            return self.backbone.compose(Embedded(own.vector, known * (users.ids >= 0)), users)
-        user = self.backbone.compose(own, users)
-        if not self.rates:
-            return user
-        heard = self.score(user, users, users.history.items, read.owner)
-        return user._replace(bias=user.bias + self._unexplained(heard, users.history, read))
-
-    def answer(
-        self, own: Embedded, users: Users, read: Read, items: Tensor, owner: Tensor
+    def induce_latents(
+        self, history: History, encoded: EncodedHistory, user_ids: Tensor | None = None
     ) -> Tensor:
-        """`score` of users placed at these latents. What they did and what is asked go through
-        the head together: the bias is added to the answers afterwards."""
-        if self.recognises or not self.rates or items.shape[1] > 1:
-            return self.score(self.place(own, users, read), users, items, owner)
-        user, history = self.backbone.compose(own, users), users.history
-        who, what = torch.cat([read.owner, owner]), torch.cat([history.items, items[:, 0]])
-        guess: Tensor = self.score(user, users, what, who)
-        heard, score = guess.split_with_sizes([read.owner.shape[0], owner.shape[0]])
-        more = self._unexplained(heard, history, read)
-        return (score + more.index_select(0, owner))[:, None]
+        """Return the latents p̃_u' with the expected bias last: [B, D + 1].
 
-    def _unexplained(self, heard: Tensor, history: History, read: Read) -> Tensor:
-        """The residuals of the histories, shrunk to a bias each."""
-        return segment_sum(history.values - heard, read.owner, read.share.shape[0]) * read.share
+        Parameters
+        ----------
+        history
+            The histories of B users.
+        encoded
+            `encode_history(history)`.
+        user_ids
+            int64 [B]: in training, a key user is no meta-path neighbor of itself.
 
-    def attention(self, users: Users) -> Tensor:
-        """The weight each head gives each key user: [H, B, key users]."""
-        history = users.history
-        query, near = self.take_in(history).query, self._near(history)
-        return self.relation.weights(query, self.keys, self.key_scale, near)
+        Returns
+        -------
+        Tensor
+            The mean key latent for a user without history or without any neighbor.
+        """
+        query, is_isolated = encoded.query, encoded.empty_history
+        mask = self._neighbor_mask(history, user_ids if self.training else None)
+        if mask is not None:
+            is_isolated = ~mask.any(1, keepdim=True)
+            mask = mask | is_isolated  # a softmax over no neighbor would be undefined
+        latent: Tensor = self.relation(query, self._sample_key_latents(), self.key_scale, mask)
+        if is_isolated is None:
+            return latent
+        return torch.where(is_isolated, self.mean_key_latent, latent)
 
-    def _listen(self) -> Tensor:
-        """A sample of the key users for each head in training, all of them otherwise."""
-        if not self.training or self.paths or self.keys.shape[0] <= self.config.sample:
-            return self.keys
-        shape = (self.config.heads, self.config.sample)
-        drawn = torch.randint(self.keys.shape[0], shape, device=self.keys.device)
-        return F.embedding(drawn, self.keys)
+    def _neighbor_mask(
+        self, history: History, exclude_users: Tensor | None = None
+    ) -> Tensor | None:
+        """Return the key users that each user may attend to, bool [B, K], or None for all."""
+        if self.meta_path is None:
+            return None
+        return self.meta_path.neighbor_mask(history, self.config.n_attended_users, exclude_users)
 
-    def take_in(self, history: History) -> Read:
-        """All that is read of histories: d_u' to unit variance, and what infers a bias."""
-        n, strength = history.lengths(), self.config.bias_strength
-        silent = n[:, None] == 0
-        return Read(
-            (self.read(history) - self.shift) / self.spread,
+    def embed_latents(
+        self, latents: Embeddings, users: Users, encoded: EncodedHistory
+    ) -> Embeddings:
+        """Return the user tower of induced latents, with the bias that `config.bias` asks for."""
+        if self.has_user_parameters:
+            bias = self.backbone.user_table.bias.index_select(0, users.ids.clamp(min=0))
+            latents = Embeddings(latents.vector, bias * (users.ids >= 0))
+            return self.backbone.user_tower(latents, users)
+        user = self.backbone.user_tower(latents, users)
+        if not self.predicts_ratings:
+            return user
+        predicted = self.score_embedded(user, users, users.history.items, encoded.owner)
+        return user._replace(bias=user.bias + self._infer_bias(predicted, users.history, encoded))
+
+    def score_latents(
+        self,
+        latents: Embeddings,
+        users: Users,
+        encoded: EncodedHistory,
+        items: Tensor,
+        owner: Tensor,
+    ) -> Tensor:
+        """Score `items` [M, K] for users with induced latents: [M, K].
+
+        Equal to `score_embedded` of `embed_latents`. With one item per row, history and items pass
+        through the head in one call, and the inferred bias is added to the scores afterwards.
+        """
+        if self.has_user_parameters or not self.predicts_ratings or items.shape[1] > 1:
+            embeddings = self.embed_latents(latents, users, encoded)
+            return self.score_embedded(embeddings, users, items, owner)
+        user, history = self.backbone.user_tower(latents, users), users.history
+        all_items = torch.cat([history.items, items[:, 0]])
+        all_owners = torch.cat([encoded.owner, owner])
+        all_scores = self.score_embedded(user, users, all_items, all_owners)
+        sizes = [encoded.owner.shape[0], owner.shape[0]]
+        predicted, score = all_scores.split_with_sizes(sizes)
+        bias = self._infer_bias(predicted, history, encoded)
+        return (score + bias.index_select(0, owner))[:, None]
+
+    def _infer_bias(self, predicted: Tensor, history: History, encoded: EncodedHistory) -> Tensor:
+        """Return Σ (r - predicted) / (n + shrinkage) over each history: [B]."""
+        residuals = history.values - predicted
+        n_users = encoded.bias_scale.shape[0]
+        return segment_sum(residuals, encoded.owner, n_users) * encoded.bias_scale
+
+    def attention_weights(self, users: Users) -> Tensor:
+        """Return the weight of each key user in each head: [H, B, key users]."""
+        query = self.encode_history(users.history).query
+        mask = self._neighbor_mask(users.history)
+        return self.relation.attention_weights(query, self.key_latents, self.key_scale, mask)
+
+    def _sample_key_latents(self) -> Tensor:
+        """Return all key latents [K, D + 1], or in training a sample per head [H, S, D + 1].
+
+        With a meta-path there is no sample: the mask selects.
+        """
+        n_key_users, n_attended = self.key_latents.shape[0], self.config.n_attended_users
+        if not self.training or self.meta_path or n_key_users <= n_attended:
+            return self.key_latents
+        shape = (self.config.heads, n_attended)
+        rows = torch.randint(n_key_users, shape, device=self.key_latents.device)
+        return F.embedding(rows, self.key_latents)
+
+    def encode_history(self, history: History) -> EncodedHistory:
+        """Return the parts of the forward pass that depend on the histories and no trained weight.
+
+        These are the standardized query d_u' and the shape and scale of the inferred bias.
+        """
+        n = history.lengths()
+        is_empty = n[:, None] == 0
+        return EncodedHistory(
+            (self.raw_query(history) - self.query_mean) / self.query_std,
             history.owner(),
-            1 / (n + strength).clamp(min=1e-9),
-            silent if bool(silent.any()) else None,
+            1 / (n + self.config.bias_shrinkage).clamp(min=1e-9),
+            is_empty if bool(is_empty.any()) else None,
         )
 
-    def read(self, history: History) -> Tensor:
-        """d_u', from the items of the history, their number and, where asked, their ratings."""
-        table = self.backbone.items.vector
+    def raw_query(self, history: History) -> Tensor:
+        """Return d_u' before standardization: pooled item vectors, log(1 + n), pooled ratings.
+
+        The shape is [B, D + 1], or [B, 2 D + 1] where `config.query` is "ratings".
+        """
+        table = self.backbone.item_table.vector
         n = history.lengths().clamp(min=1)[:, None]
-        power = {"mean": 1.0, "sum": 0.0, "root": 0.5}[self.config.pooling]
-        read = torch.cat([pool(table, history) / n**power, n.log1p()], -1)
+        power = POOLING_POWER[self.config.pooling]
+        query = torch.cat([sum_pool(table, history) / n**power, n.log1p()], -1)
         if self.config.query == "items":
-            return read
-        said = pool(table, history, self._residual(history) - self.average[-1])
-        return torch.cat([read, said / n**0.5], -1)
+            return query
+        residuals = self._rating_residuals(history) - self.mean_key_latent[-1]
+        return torch.cat([query, sum_pool(table, history, residuals) / n**0.5], -1)
 
-    def _residual(self, history: History) -> Tensor:
-        return history.values - self.mean - self.backbone.items.bias[history.items]
+    def _rating_residuals(self, history: History) -> Tensor:
+        """Return r - μ - b_i of each entry: [N]."""
+        return history.values - self.mean - self.backbone.item_table.bias[history.items]
 
 
-def part(latent: Tensor) -> Embedded:
-    """[B, D + 1] as vector and bias."""
-    vector, bias = latent.split_with_sizes([latent.shape[1] - 1, 1], 1)
-    return Embedded(vector, bias.squeeze(1))
+def split_latents(latents: Tensor) -> Embeddings:
+    """Split latents [B, D + 1] into vectors [B, D] and biases [B]."""
+    vector, bias = latents.split_with_sizes([latents.shape[1] - 1, 1], 1)
+    return Embeddings(vector, bias.squeeze(1))

@@ -1,8 +1,8 @@
-"""PMF and NNMF: a table of users, a table of items, and a head.
+"""Matrix factorization backbones: PMF and NNMF, a user table, an item table and a head.
 
-PMF: Salakhutdinov & Mnih 2007. NNMF in the form the IDCF paper gives it, and (`concat`) as first
-published by Dziugaite & Roy 2015. The latter took turns between network and latents; one step for
-both finds the same minimum and is what is done here. Biases and μ stay, as in every row here.
+PMF: Salakhutdinov & Mnih 2007. NNMF with the head of the IDCF paper ("perceptron"), or with the
+head of Dziugaite & Roy 2015 ("concat"). The latter trained network and latents in turn; here one
+gradient step updates both. All variants have biases and μ.
 """
 
 from __future__ import annotations
@@ -13,48 +13,61 @@ from typing import ClassVar, Literal
 from torch import Tensor
 
 from idcf.models.base import Backbone
-from idcf.models.layers.embedding import Table
-from idcf.models.layers.heads import Concat, Dot, Head, Perceptron
-from idcf.types import Domain, Embedded, Users
+from idcf.models.layers.embedding import EmbeddingTable
+from idcf.models.layers.heads import ConcatHead, DotHead, Head, PerceptronHead
+from idcf.types import Domain, Embeddings, Users
 
 
 @dataclass(frozen=True, kw_only=True)
-class FactorConfig:
+class MatrixFactorizationConfig:
+    """Options of PMF and NNMF."""
+
     embedding_size: int = 16
-    plain_size: int = 10  # of the latents that `concat` does not multiply
+    plain_size: int = 10  # of the part of the latents that "concat" does not multiply
     head: Literal["dot", "perceptron", "concat"] = "dot"
-    hidden: tuple[int, ...] = (32, 32)
+    hidden: tuple[int, ...] = (32, 32)  # layer sizes of the head
     center: bool = True  # add the mean rating; the published code does not
-    random_items: bool = False  # Q stays as it was drawn: what is then learnt does without it
+    random_items: bool = False  # keep the random initial Q, as a baseline without trained items
 
 
-class Factor(Backbone):
-    """f(p, q) + b_u + b_i + μ."""
+class MatrixFactorization(Backbone):
+    """f(p, q) + b_u + b_i + μ.
+
+    Parameters
+    ----------
+    config
+        Options.
+    domain
+        Description of the training data.
+    """
 
     reads_history: ClassVar[bool] = False
 
-    def __init__(self, config: FactorConfig, domain: Domain) -> None:
+    def __init__(self, config: MatrixFactorizationConfig, domain: Domain) -> None:
         super().__init__()
         self.mean = domain.mean if config.center else 0.0
         self.n_items = domain.n_items
-        self.rates = not domain.implicit
+        self.predicts_ratings = not domain.implicit
         size = config.embedding_size
-        wide = size + config.plain_size if config.head == "concat" else size
-        self.users = Table(domain.n_users, wide)
-        self.items = Table(domain.n_items, wide)
-        self.items.vector.requires_grad_(not config.random_items)
-        self.head: Head = _head(config)
+        if config.head == "concat":
+            size += config.plain_size
+        self.user_table = EmbeddingTable(domain.n_users, size)
+        self.item_table = EmbeddingTable(domain.n_items, size)
+        self.item_table.vector.requires_grad_(not config.random_items)
+        self.head: Head = _build_head(config)
 
-    def compose(self, own: Embedded, users: Users) -> Embedded:
-        return own
+    def user_tower(self, latent: Embeddings, users: Users) -> Embeddings:
+        """Return the latents: the history is not read."""
+        return latent
 
-    def embed_items(self, items: Tensor, without: Tensor | None = None) -> Embedded:
-        found: Embedded = self.items(items)
-        return found
+    def embed_items(self, items: Tensor, exclude_users: Tensor | None = None) -> Embeddings:
+        """Return the rows of the item table."""
+        embeddings: Embeddings = self.item_table(items)
+        return embeddings
 
 
-def _head(config: FactorConfig) -> Head:
+def _build_head(config: MatrixFactorizationConfig) -> Head:
     size, hidden = config.embedding_size, config.hidden
     if config.head == "concat":
-        return Concat(config.plain_size, size, hidden)
-    return Dot() if config.head == "dot" else Perceptron(size, hidden)
+        return ConcatHead(config.plain_size, size, hidden)
+    return DotHead() if config.head == "dot" else PerceptronHead(size, hidden)

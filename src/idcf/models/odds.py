@@ -1,22 +1,20 @@
-"""The implicit side of the posterior: the chance that an item is among a newcomer's next few.
+"""IDCF for implicit feedback: the probability that an item is among a new user's next few.
 
-What kind of history it is stands for the prior, what it says of each item is the evidence, and a
-logit joins them, fitted on key users who were hidden (`train.solvers.odds`):
+A logit joins a description u of the history H and a description v of the item i and its relations
+to H. It is fitted on held-out key users (`idcf.training.solvers.odds`):
 
     logit P(i | H) = uᵀMu + uᵀNv + v'ᵀOv'
 
-u  1, the share of H that no key user had, the mean log count of H, log(1 + n); the middle two
-   shrunk to what is usual, so that an empty history gets the prior.
-v  is i unknown to the key users?, and, v', log(1 + n_i), when people come to i, and two
-   relations of i to H:
-   spectral  the log of how often i goes with H more than by chance, in the first directions
-   kin       (Σ_j∈H K_ji^p)^1/p on a scale of logs; K is half EASE, half shrunk cosines, and with
-             p > 1 a few near items of H count for more than many that are far
-An item that no key user had has no relations: its chance depends on the kind of history alone.
+u  1, the share of H that no key user interacted with, the mean log count of the items of H, and
+   log(1 + n). The middle two are shrunk to their means, so that an empty history gets the prior.
+v  is i unseen by the key users?, and v': log(1 + n_i), the recency of i, and two relations to H:
+   spectral    log lift: how much more often than by chance i occurs with H, from a truncated SVD
+   similarity  (Σ_{j ∈ H} K_ji^p)^(1/p), on a log scale. K is the mean of EASE and shrunk cosines;
+               with p > 1 a few similar items count for more than many dissimilar ones.
 
-When people come to an item is told by the order of the key users' rows; the order of H itself
-says nothing. Relations are sums over people, so nobody's row is stored. Scores are probabilities,
-comparable between people; of two items the likelier has the higher one.
+An unseen item has no relations: its probability depends on u alone. The recency of an item comes
+from the order of the key users' rows; the order of H is not read. All item statistics are sums
+over users, so the model stores no user's row.
 """
 
 from __future__ import annotations
@@ -28,160 +26,218 @@ import torch
 from torch import Tensor
 
 from idcf.models.base import Model
-from idcf.models.layers.item_matrix import Sparse
-from idcf.models.layers.ragged import pool, segment_sum
+from idcf.models.layers.item_matrix import ItemMatrix
+from idcf.models.layers.ragged import segment_sum, sum_pool
 from idcf.types import Domain, History, Users
 
-SIDE = 4  # features of a history
-RELATIONS = 4  # of an item with readers: v'
-_PAIRS = SIDE * (SIDE + 1) // 2
+N_USER_FEATURES = 4  # length of u
+N_RELATIONS = 4  # length of v'
+_N_USER_PAIRS = N_USER_FEATURES * (N_USER_FEATURES + 1) // 2
+_N_ITEM_PAIRS = N_RELATIONS * (N_RELATIONS + 1) // 2
+_N_CROSS_PAIRS = N_USER_FEATURES * (1 + N_RELATIONS)
 
 
 @dataclass(frozen=True, kw_only=True)
 class OddsConfig:
-    rank: int = 32  # directions of the spectral relation
-    damp: float = 1.0  # added to degrees there: isolated people make no directions
+    """Options of idcf-odds."""
+
+    rank: int = 32  # singular directions of the spectral relation
+    degree_smoothing: float = 1.0  # added to degrees, against directions of isolated users
     reg: float = 100.0  # ridge of EASE
-    neighbours: int = 200  # that may speak for an item, in EASE
-    support: float = 5.0  # readers that cosines are shrunk by
-    nearest: int = 50  # that may speak for an item, by their cosine
+    neighbors: int = 200  # EASE weights kept per item
+    support: float = 5.0  # pseudo-count that shrinks cosines
+    cosine_neighbors: int = 50  # cosines kept per item
     power: float = 1.5  # p
-    floor: float = 0.1  # least lift of the spectral relation
-    scale: float = 0.1  # kinship that counts as one step of its log; 1 is that of the next of kin
-    prior: float = 2.0  # items that what is usual is worth, in the description of a history
-    horizon: int = 10  # how many items "the next few" are
-    lengths: tuple[int, int] = (0, 19)  # of the histories the logit is learnt for
-    cut: Literal["random", "last"] = "random"  # which of somebody's items are "the next few"
-    folds: int = 5  # people are asked by relations that never saw them
-    people: int = 1000  # asked at most, of as many folds as that takes
-    negatives: int = 100  # other items each of them is asked about
+    min_lift: float = 0.1  # lower bound of the lift in the spectral relation
+    similarity_scale: float = 0.1  # unit of the similarity before its log(1 + x)
+    prior: float = 2.0  # pseudo-count of items that shrinks the features of a history
+    n_next_items: int = 10  # number of items that "the next few" are
+    history_lengths: tuple[int, int] = (0, 19)  # of the histories that the logit is fitted on
+    holdout_order: Literal["random", "last"] = "random"  # which items of a user are "the next few"
+    folds: int = 5  # the logit is fitted on users whose fold the item statistics exclude
+    max_fit_users: int = 1000  # users that the logit is fitted on; fewer folds may suffice
+    negatives: int = 100  # random items per user in the fit
     ridge: float = 1.0  # of the logit
 
 
-class Evidence(NamedTuple):
-    """What a history says, before any item is looked at."""
+class HistorySummary(NamedTuple):
+    """The parts of the logit that depend on the histories alone."""
 
-    user: Tensor  # [B, SIDE]
-    kin: Tensor  # [B, I]
-    direction: Tensor  # [B, D]
-    known: Tensor  # [B]: items that key users had
+    user_features: Tensor  # [B, N_USER_FEATURES]: u
+    similarity: Tensor  # [B, I]: (Σ_{j ∈ H} K_ji^p)^(1/p)
+    spectral_vector: Tensor  # [B, D]
+    n_known_items: Tensor  # [B]: items of the history that a key user interacted with
 
 
-class Odds(Model):
-    """A calibrated logit of counts, spectral and linear relation."""
+class OddsModel(Model):
+    """A calibrated logit of item counts, recency, spectral relation and similarity.
+
+    Scores are probabilities: they are comparable between users.
+
+    Parameters
+    ----------
+    config
+        Options.
+    domain
+        Description of the training data.
+    """
 
     inductive: ClassVar[bool] = True
-    readers: Tensor  # [I]: n_i
-    late: Tensor  # [I]: when people come to an item, in histories; 0 is the middle
-    into: Tensor  # [I, D]
-    out: Tensor  # [I, D]
-    usual: Tensor  # [2]: of the description
-    own: Tensor  # []: 1 where the people who ask have a row in the table, which must not vouch
-    coefficients: Tensor  # [C]: of M, N and O, upper halves of what is symmetric
+    item_counts: Tensor  # [I]: n_i, the number of key users who interacted with the item
+    recency: Tensor  # [I]: when in a history users interact with the item; 0 is the middle
+    history_factors: Tensor  # [I, D]: summed over the history
+    item_factors: Tensor  # [I, D]: multiplied with that sum
+    prior_features: Tensor  # [2]: means of the two shrunk features of u
+    exclude_self: Tensor  # []: 1 if query users have rows in the table, which must not count
+    coefficients: Tensor  # [C]: M, N and O; of M and O the upper triangles
 
     def __init__(self, config: OddsConfig, domain: Domain) -> None:
         super().__init__()
-        self.n_items, self.rates, self.config = domain.n_items, False, config
-        self.kin = Sparse(domain.n_items)  # K to the power p
-        self.crowd = 1.0  # people that each reader stands for: some are hidden during the fit
-        products = RELATIONS * (RELATIONS + 1) // 2
+        self.n_items = domain.n_items
+        self.predicts_ratings = False
+        self.config = config
+        self.similarity = ItemMatrix(domain.n_items)  # K^p
+        # users per user of the table: during the fit, some are held out of the item statistics
+        self.subsample_ratio = 1.0
         shapes = {
-            "readers": (self.n_items,),
-            "late": (self.n_items,),
-            "into": (self.n_items, config.rank),
-            "out": (self.n_items, config.rank),
-            "usual": (2,),
-            "own": (),
-            "coefficients": (_PAIRS + SIDE * (1 + RELATIONS) + products,),
+            "item_counts": (self.n_items,),
+            "recency": (self.n_items,),
+            "history_factors": (self.n_items, config.rank),
+            "item_factors": (self.n_items, config.rank),
+            "prior_features": (2,),
+            "exclude_self": (),
+            "coefficients": (_N_USER_PAIRS + _N_CROSS_PAIRS + _N_ITEM_PAIRS,),
         }
         for name, shape in shapes.items():
             self.register_buffer(name, torch.zeros(shape))
 
-    def rank(self, users: Users) -> Tensor:
+    def score_catalog(self, users: Users) -> Tensor:
+        """Return the probability of every item for every user: [B, I]."""
         return self.logits(users.history).sigmoid()
 
     def forward(self, users: Users, items: Tensor, owner: Tensor) -> Tensor:
+        """Return the probability of `items` [M, K] for the users `owner` [M]: [M, K]."""
         return self.logits(users.history, items, owner).sigmoid()
 
     def logits(
         self, history: History, items: Tensor | None = None, owner: Tensor | None = None
     ) -> Tensor:
-        """Of the whole catalogue [B, I], or of `items` [M, K] for user owner[m]."""
-        told = self.read(history)
+        """Return the logits of the whole catalogue [B, I], or of `items` for `owner`: [M, K]."""
+        summary = self.summarize_history(history)
         if items is None or owner is None:
-            return self.join(told.user, *self.relate(told))
-        return self.join(told.user[owner], *self.relate(told, items, owner))
+            return self.quadratic_logit(summary.user_features, *self.relation_features(summary))
+        relations = self.relation_features(summary, items, owner)
+        return self.quadratic_logit(summary.user_features[owner], *relations)
 
-    def read(self, history: History) -> Evidence:
-        """Where people are in the table, they are described without their own row: it is as if
-        each of their items had one reader less."""
-        items, n = history.items, history.lengths().to(self.readers.dtype)
+    def summarize_history(self, history: History) -> HistorySummary:
+        """Return the summaries of B histories.
+
+        With `exclude_self` the count of each item of a history is one less: a user's row in the
+        table does not count in the user's features.
+        """
+        items, n = history.items, history.lengths().to(self.item_counts.dtype)
         owner = history.owner()
-        readers = (self.readers[items] - self.own).clamp(min=0)
-        known, strength = (readers > 0).to(n.dtype), self.config.prior
-        usual = strength * self.usual
-        user = torch.stack(
-            [
-                torch.ones_like(n),
-                (segment_sum(1 - known, owner, len(n)) + usual[0]) / (n + strength),
-                (segment_sum(self.fame(readers), owner, len(n)) + usual[1]) / (n + strength),
-                n.log1p(),
-            ],
-            1,
-        )
-        return Evidence(
-            user,
-            self.kin.pool(history) ** (1 / self.config.power),
-            pool(self.into, history, known),
-            segment_sum(known, owner, len(n)),
+        counts = (self.item_counts[items] - self.exclude_self).clamp(min=0)
+        is_known = (counts > 0).to(n.dtype)
+        prior = self.config.prior * self.prior_features
+        n_unseen = segment_sum(1 - is_known, owner, len(n))
+        popularity = segment_sum(self.log_popularity(counts), owner, len(n))
+        user_features = [
+            torch.ones_like(n),
+            (n_unseen + prior[0]) / (n + self.config.prior),
+            (popularity + prior[1]) / (n + self.config.prior),
+            n.log1p(),
+        ]
+        return HistorySummary(
+            torch.stack(user_features, 1),
+            self.similarity.sum_pool(history) ** (1 / self.config.power),
+            sum_pool(self.history_factors, history, is_known),
+            segment_sum(is_known, owner, len(n)),
         )
 
-    def fame(self, readers: Tensor) -> Tensor:
-        """log(1 + n)."""
-        return (readers * self.crowd).log1p()
+    def log_popularity(self, item_counts: Tensor) -> Tensor:
+        """Return log(1 + n), with counts scaled up to the table without held-out users."""
+        return (item_counts * self.subsample_ratio).log1p()
 
-    def relate(
-        self, told: Evidence, items: Tensor | None = None, owner: Tensor | None = None
+    def relation_features(
+        self, summary: HistorySummary, items: Tensor | None = None, owner: Tensor | None = None
     ) -> tuple[Tensor, list[Tensor]]:
-        """Which items are unknown, and v' of each."""
-        kin, known = told.kin, told.known[:, None]
-        readers, late = self.readers, self.late
+        """Return v: which items are unseen, and the four features of v'.
+
+        Each is [I] or [B, I] for the whole catalogue, or [M, K] for `items` and `owner`.
+        """
+        similarity, n_known = summary.similarity, summary.n_known_items[:, None]
+        counts, recency = self.item_counts, self.recency
         if items is None or owner is None:
-            met = told.direction @ self.out.T
+            observed = summary.spectral_vector @ self.item_factors.T
         else:
-            kin, known = kin[owner[:, None], items], known[owner]
-            readers, late = readers[items], late[items]
-            met = torch.einsum("md,mkd->mk", told.direction[owner], self.out[items])
-        chance = known * readers / self.readers.sum().clamp(min=1)
-        there = chance > 0
-        spectral = torch.where(there, met / torch.where(there, chance, 1.0), 1.0)
-        spectral = spectral.clamp(min=self.config.floor).log()
-        kin = (kin / self.config.scale).log1p()
-        late = late * (known > 0)  # who comes with nothing is shown what is popular
-        return (readers == 0).to(kin.dtype), [self.fame(readers), late, spectral, kin]
+            similarity, n_known = similarity[owner[:, None], items], n_known[owner]
+            counts, recency = counts[items], recency[items]
+            observed = torch.einsum(
+                "md,mkd->mk", summary.spectral_vector[owner], self.item_factors[items]
+            )
+        expected = n_known * counts / self.item_counts.sum().clamp(min=1)
+        has_lift = expected > 0
+        lift = torch.where(has_lift, observed / torch.where(has_lift, expected, 1.0), 1.0)
+        spectral = lift.clamp(min=self.config.min_lift).log()
+        similarity = (similarity / self.config.similarity_scale).log1p()
+        recency = recency * (n_known > 0)  # an empty history is ranked by popularity
+        is_unseen = (counts == 0).to(similarity.dtype)
+        return is_unseen, [self.log_popularity(counts), recency, spectral, similarity]
 
-    def join(self, user: Tensor, unknown: Tensor, relations: list[Tensor]) -> Tensor:
-        """The quadratic form, the user's side first: one number per user and feature."""
-        j, k = torch.triu_indices(SIDE, SIDE, device=user.device)
-        ends = (_PAIRS, _PAIRS + SIDE * (1 + RELATIONS))
-        of_user, of_both, of_item = self.coefficients.tensor_split(ends)
-        both = (user @ of_both.view(SIDE, 1 + RELATIONS)).T[..., None]  # [1 + RELATIONS, B, 1]
-        score = ((user[:, j] * user[:, k]) @ of_user)[:, None] + both[0] * unknown
-        place = 0
-        for n, own in enumerate(relations):
-            inner = both[n + 1]
-            for other in relations[n:]:
-                inner = inner + of_item[place] * other
-                place += 1
-            score = score + own * inner
-        return score
+    def quadratic_logit(
+        self, user_features: Tensor, is_unseen: Tensor, relations: list[Tensor]
+    ) -> Tensor:
+        """Return uᵀMu + uᵀNv + v'ᵀOv' without building the matrix of `design_matrix`.
+
+        Parameters
+        ----------
+        user_features
+            u: [B, N_USER_FEATURES].
+        is_unseen, relations
+            v, see `relation_features`; each broadcasts to [B, K].
+
+        Returns
+        -------
+        Tensor
+            Logits [B, K].
+        """
+        j, k = torch.triu_indices(N_USER_FEATURES, N_USER_FEATURES, device=user_features.device)
+        ends = (_N_USER_PAIRS, _N_USER_PAIRS + _N_CROSS_PAIRS)
+        of_user, of_cross, of_item = self.coefficients.tensor_split(ends)
+        cross = user_features @ of_cross.view(N_USER_FEATURES, 1 + N_RELATIONS)
+        cross = cross.T[..., None]  # [1 + N_RELATIONS, B, 1]
+        user_term = ((user_features[:, j] * user_features[:, k]) @ of_user)[:, None]
+        logit = user_term + cross[0] * is_unseen
+        pair = 0
+        for row, relation in enumerate(relations):
+            factor = cross[row + 1]
+            for partner in relations[row:]:
+                factor = factor + of_item[pair] * partner
+                pair += 1
+            logit = logit + relation * factor
+        return logit
 
 
-def design(user: Tensor, unknown: Tensor, relations: list[Tensor]) -> Tensor:
-    """Rows whose product with the coefficients is what `Odds.join` gives: [M, C] for M pairs."""
-    j, k = torch.triu_indices(SIDE, SIDE)
-    s, t = torch.triu_indices(RELATIONS, RELATIONS)
-    item = torch.stack([unknown, *relations], 1)
-    both = (user[:, :, None] * item[:, None]).flatten(1)
+def design_matrix(user_features: Tensor, is_unseen: Tensor, relations: list[Tensor]) -> Tensor:
+    """Return the rows whose product with `OddsModel.coefficients` is `quadratic_logit`.
+
+    Parameters
+    ----------
+    user_features
+        u of M pairs: [M, N_USER_FEATURES].
+    is_unseen, relations
+        v of M pairs, each [M].
+
+    Returns
+    -------
+    Tensor
+        [M, C].
+    """
+    j, k = torch.triu_indices(N_USER_FEATURES, N_USER_FEATURES)
+    s, t = torch.triu_indices(N_RELATIONS, N_RELATIONS)
+    item = torch.stack([is_unseen, *relations], 1)
+    user_pairs = user_features[:, j] * user_features[:, k]
+    cross_pairs = (user_features[:, :, None] * item[:, None]).flatten(1)
     related = item[:, 1:]
-    return torch.cat([user[:, j] * user[:, k], both, related[:, s] * related[:, t]], 1)
+    return torch.cat([user_pairs, cross_pairs, related[:, s] * related[:, t]], 1)

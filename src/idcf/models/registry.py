@@ -14,23 +14,24 @@ from importlib.metadata import entry_points
 from typing import Any, Literal
 
 from idcf import config
-from idcf.errors import ConfigError, unknown
-from idcf.models.base import Model
+from idcf.errors import ConfigError, unknown_name_message
+from idcf.models.base import Backbone, Model
 from idcf.models.baselines import (
-    Bias,
     BiasConfig,
-    FoldIn,
+    BiasModel,
     FoldInConfig,
-    ItemItem,
+    FoldInModel,
     ItemItemConfig,
-    Popularity,
+    ItemItemModel,
     PopularityConfig,
+    PopularityModel,
 )
-from idcf.models.bayes import Bayes, BayesConfig
+from idcf.models.bayes import BayesConfig, BayesModel
 from idcf.models.gcmc import GCMC, GCMCConfig
 from idcf.models.idcf import IDCF, IDCFConfig
-from idcf.models.matrix_factorization import Factor, FactorConfig
-from idcf.models.odds import Odds, OddsConfig
+from idcf.models.matrix_factorization import MatrixFactorization, MatrixFactorizationConfig
+from idcf.models.odds import OddsConfig, OddsModel
+from idcf.types import Domain, Users
 
 ENTRY_POINT_GROUP = "idcf.models"
 _SOLVERS = "idcf.training.solvers"
@@ -40,32 +41,106 @@ _SOLVERS = "idcf.training.solvers"
 class ModelEntry:
     """One row of the registry.
 
-    `solver` is a function (config, table, context) -> model, or where to import it from as
-    "module:function", so that loading a saved model imports no training code. A row without a
-    solver is trained by gradient; with a `backbone`, round that trained model.
+    Attributes
+    ----------
+    model_class
+        The class that scores; `build` or, for a row with a backbone, `build_around` makes one.
+    config_class
+        The dataclass of the model's options.
+    defaults
+        Options of this row that differ from the defaults of `config_class`.
+    backbone
+        The name of the model that is trained first and then wrapped.
+    solver
+        A function (config, table, context) -> model, or where to import it from as
+        "module:function", so that loading a saved model imports no training code. A row without a
+        solver is trained by gradient.
+    presets_of
+        The row whose presets this one shares.
+    grid
+        Options and their values that training tries on held-out users.
+    implicit_grid
+        The grid for implicit feedback, if it differs.
+    ratings_only, implicit_only
+        The model reads only this kind of feedback.
+    implicit_model
+        The name of the row that replaces this one for implicit feedback.
+    check_options
+        Options with which `idcf.testing` trains the model in its synthetic worlds.
+    check_loss
+        The loss with which `idcf.testing` trains the model.
+    learns_item_quality_only
+        The ranking does not depend on the user: `idcf.testing` uses a world of one shared taste.
     """
 
-    model_class: Callable[..., Model]  # (config, domain), or (config, backbone, key users)
+    model_class: type[Model]
     config_class: type
     defaults: Mapping[str, Any] = field(default_factory=dict)
     backbone: str | None = None
     solver: Callable[..., Model] | str | None = None
-    presets_of: str | None = None  # the row whose presets this one shares
-    grid: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)  # tried on held-out users
-    implicit_grid: Mapping[str, tuple[Any, ...]] | None = None  # `grid` for implicit feedback
+    presets_of: str | None = None
+    grid: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    implicit_grid: Mapping[str, tuple[Any, ...]] | None = None
     ratings_only: bool = False
     implicit_only: bool = False
-    implicit_model: str | None = None  # the row that replaces this one for implicit feedback
-    check_options: Mapping[str, Any] = field(default_factory=dict)  # for the worlds of idcf.testing
-    check_loss: Literal["fit", "bpr"] = "fit"  # the loss that idcf.testing trains it with
-    learns_item_quality_only: bool = False  # no personal taste: idcf.testing uses its plain world
+    implicit_model: str | None = None
+    check_options: Mapping[str, Any] = field(default_factory=dict)
+    check_loss: Literal["fit", "bpr"] = "fit"
+    learns_item_quality_only: bool = False
+
+    @property
+    def inductive(self) -> bool:
+        """Whether the model scores new users."""
+        return self.model_class.inductive
+
+    def build(self, config: Any, domain: Domain) -> Model:
+        """Return an untrained model of a row without a backbone.
+
+        Parameters
+        ----------
+        config
+            An instance of `config_class`, as `configure` returns it.
+        domain
+            Description of the training data.
+        """
+        return self.model_class(config, domain)
+
+    def build_around(self, config: Any, backbone: Model, key_users: Users) -> Model:
+        """Return an untrained model of a row with a backbone.
+
+        Parameters
+        ----------
+        config
+            An instance of `config_class`, as `configure` returns it.
+        backbone
+            The trained backbone, on the device of `key_users`.
+        key_users
+            The users whose latents the model combines, with their histories.
+
+        Raises
+        ------
+        ConfigError
+            If the model given as `backbone` cannot be wrapped.
+        """
+        if not isinstance(backbone, Backbone):
+            raise ConfigError(
+                f"{type(backbone).__name__} cannot be wrapped by {self.model_class.__name__}: it "
+                "is no Backbone"
+            )
+        return self.model_class(config, backbone, key_users)
 
     def grid_for(self, implicit: bool) -> Mapping[str, tuple[Any, ...]]:
         """Return the grid for this kind of feedback."""
         return self.grid if self.implicit_grid is None or not implicit else self.implicit_grid
 
     def load_solver(self) -> Callable[..., Model]:
-        """Return the solver function, imported if it is given as "module:function"."""
+        """Return the solver function, imported if it is given as "module:function".
+
+        Raises
+        ------
+        ConfigError
+            If the model is trained by gradient.
+        """
         if self.solver is None:
             raise ConfigError(
                 f"{self.model_class.__name__} has no solver: it is trained by gradient"
@@ -81,77 +156,96 @@ _SHRINKAGE_GRID = (2.0, 3.0, 5.0, 8.0, 12.0)
 
 MODELS: dict[str, ModelEntry] = {
     "popularity": ModelEntry(
-        Popularity,
+        PopularityModel,
         PopularityConfig,
-        solver=f"{_SOLVERS}.bias:popularity",
+        solver=f"{_SOLVERS}.bias:fit_popularity",
         learns_item_quality_only=True,
     ),
     "item-mean": ModelEntry(
-        Bias,
+        BiasModel,
         BiasConfig,
-        {"strength": float("inf")},
-        solver=f"{_SOLVERS}.bias:bias",
+        {"shrinkage": float("inf")},
+        solver=f"{_SOLVERS}.bias:fit_bias",
         ratings_only=True,
         learns_item_quality_only=True,
     ),
     "bias": ModelEntry(
-        Bias,
+        BiasModel,
         BiasConfig,
-        solver=f"{_SOLVERS}.bias:bias",
-        grid={"strength": _SHRINKAGE_GRID},
+        solver=f"{_SOLVERS}.bias:fit_bias",
+        grid={"shrinkage": _SHRINKAGE_GRID},
         ratings_only=True,
         learns_item_quality_only=True,
     ),
     "item-knn": ModelEntry(
-        ItemItem,
+        ItemItemModel,
         ItemItemConfig,
-        solver=f"{_SOLVERS}.item_item:item_knn",
-        grid={"neighbours": (20, 50, 100), "reg": (10.0, 100.0)},
-        implicit_grid={"neighbours": (20, 50, 200), "reg": (0.0, 3.0, 30.0)},
-        check_options={"reg": 1.0, "neighbours": 20},
+        solver=f"{_SOLVERS}.item_item:fit_item_knn",
+        grid={"neighbors": (20, 50, 100), "reg": (10.0, 100.0)},
+        implicit_grid={"neighbors": (20, 50, 200), "reg": (0.0, 3.0, 30.0)},
+        check_options={"reg": 1.0, "neighbors": 20},
     ),
     "ease": ModelEntry(
-        ItemItem,
+        ItemItemModel,
         ItemItemConfig,
-        {"normalise": False, "neighbours": 4000},
-        solver=f"{_SOLVERS}.item_item:ease",
+        {"normalize": False, "neighbors": 4000},
+        solver=f"{_SOLVERS}.item_item:fit_ease",
         grid={"reg": (50.0, 200.0, 500.0, 1000.0, 2000.0)},
-        implicit_grid={"neighbours": (200,), "reg": (10.0, 30.0, 100.0, 300.0)},
-        check_options={"reg": 50.0, "strength": 20.0},
+        implicit_grid={"neighbors": (200,), "reg": (10.0, 30.0, 100.0, 300.0)},
+        check_options={"reg": 50.0, "shrinkage": 20.0},
     ),
     "als": ModelEntry(
-        FoldIn,
+        FoldInModel,
         FoldInConfig,
-        solver=f"{_SOLVERS}.als:als",
+        solver=f"{_SOLVERS}.als:fit_als",
         grid={"embedding_size": (8, 16), "reg": (5.0, 10.0, 20.0)},
         implicit_grid={"embedding_size": (8, 64), "alpha": (3.0, 10.0), "reg": (1.0, 10.0)},
         check_options={"reg": 1.0, "embedding_size": 4},
     ),
     "idcf-bayes": ModelEntry(
-        Bayes,
+        BayesModel,
         BayesConfig,
-        solver=f"{_SOLVERS}.bayes:bayes",
+        solver=f"{_SOLVERS}.bayes:fit_bayes",
         ratings_only=True,
         implicit_model="idcf-odds",
     ),
-    "idcf-odds": ModelEntry(Odds, OddsConfig, solver=f"{_SOLVERS}.odds:odds", implicit_only=True),
-    "pmf": ModelEntry(Factor, FactorConfig, {"head": "dot"}, check_options={"embedding_size": 8}),
+    "idcf-odds": ModelEntry(
+        OddsModel, OddsConfig, solver=f"{_SOLVERS}.odds:fit_odds", implicit_only=True
+    ),
+    "pmf": ModelEntry(
+        MatrixFactorization,
+        MatrixFactorizationConfig,
+        {"head": "dot"},
+        check_options={"embedding_size": 8},
+    ),
     "nnmf": ModelEntry(
-        Factor,
-        FactorConfig,
+        MatrixFactorization,
+        MatrixFactorizationConfig,
         {"head": "perceptron"},
         check_options={"embedding_size": 8, "hidden": (16,)},
     ),
     "gcmc": ModelEntry(GCMC, GCMCConfig, check_options={"embedding_size": 8, "hidden": (16,)}),
-    "idcf-dot": ModelEntry(IDCF, IDCFConfig, backbone="pmf", check_options={"sample": 24}),
-    "idcf-nn": ModelEntry(IDCF, IDCFConfig, backbone="nnmf", check_options={"sample": 24}),
-    "idcf-gc": ModelEntry(IDCF, IDCFConfig, backbone="gcmc", check_options={"sample": 24}),
+    "idcf-dot": ModelEntry(
+        IDCF, IDCFConfig, backbone="pmf", check_options={"n_attended_users": 24}
+    ),
+    "idcf-nn": ModelEntry(
+        IDCF, IDCFConfig, backbone="nnmf", check_options={"n_attended_users": 24}
+    ),
+    "idcf-gc": ModelEntry(
+        IDCF, IDCFConfig, backbone="gcmc", check_options={"n_attended_users": 24}
+    ),
 }
 
 
 @cache
 def plugin_models() -> Mapping[str, ModelEntry]:
-    """Return the models that installed packages add through the entry-point group."""
+    """Return the models that installed packages add through the entry-point group.
+
+    Raises
+    ------
+    ConfigError
+        If a package adds a name that exists already.
+    """
     plugins: dict[str, ModelEntry] = {}
     for point in entry_points(group=ENTRY_POINT_GROUP):
         for name, row in point.load().items():
@@ -170,17 +264,33 @@ def all_models() -> dict[str, ModelEntry]:
 
 
 def model_entry(name: str) -> ModelEntry:
-    """Return the registry's row for a name; plugins are read when the core has no such row."""
+    """Return the registry's row for a name; plugins are read when the core has no such row.
+
+    Raises
+    ------
+    ConfigError
+        If there is no such model.
+    """
     row = MODELS.get(name) or plugin_models().get(name)
     if row is None:
-        raise ConfigError(unknown("model", name, all_models()))
+        raise ConfigError(unknown_name_message("model", name, all_models()))
     return row
 
 
 def resolve_model(name: str, implicit: bool) -> str:
     """Return the name of the row that serves `name` on this kind of feedback.
 
-    Raises `ConfigError` if the model cannot be trained on it.
+    Parameters
+    ----------
+    name
+        A model name.
+    implicit
+        Whether the data is implicit feedback.
+
+    Raises
+    ------
+    ConfigError
+        If the model cannot be trained on this kind of feedback.
     """
     row = model_entry(name)
     if implicit and row.implicit_model:
@@ -194,18 +304,34 @@ def resolve_model(name: str, implicit: bool) -> str:
 
 def require_option(name: str, option: str) -> None:
     """Raise `ConfigError`, naming the models that have it, if a model lacks an option."""
-    able = [
+    models_with_option = [
         model
         for model, row in all_models().items()
         if option in {f.name for f in fields(row.config_class)}
     ]
-    if name not in able:
-        what = option.replace("_", " ")
-        verb = "does" if len(able) == 1 else "do"
-        raise ConfigError(f"model {name!r} reads no {what}; {' and '.join(able)} {verb}")
+    if name not in models_with_option:
+        label = option.replace("_", " ")
+        verb = "does" if len(models_with_option) == 1 else "do"
+        names = " and ".join(models_with_option)
+        raise ConfigError(f"model {name!r} reads no {label}; {names} {verb}")
 
 
 def configure(name: str, options: Mapping[str, Any] | None = None) -> Any:
-    """Return a model's validated config. Unknown options and wrong types raise `ConfigError`."""
+    """Return a model's validated config: an instance of its `config_class`.
+
+    Parameters
+    ----------
+    name
+        A model name.
+    options
+        Options that differ from the defaults.
+
+    Raises
+    ------
+    ConfigError
+        If an option is unknown or its value has the wrong type.
+    """
     row = model_entry(name)
-    return config.read(row.config_class, {**row.defaults, **(options or {})}, f"model {name!r}")
+    return config.dataclass_from_dict(
+        row.config_class, {**row.defaults, **(options or {})}, f"model {name!r}"
+    )

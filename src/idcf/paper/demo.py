@@ -1,4 +1,8 @@
-"""The whole path in one go: data, training, newcomers, a table, ten films, a report."""
+"""The demo of `idcf demo`: compare models on MovieLens-100K and write a report.
+
+The demo trains several models on key users, measures them on new users, recommends ten films to one
+new user, and writes a table and figures to an HTML page.
+"""
 
 from __future__ import annotations
 
@@ -12,227 +16,319 @@ import numpy as np
 import torch
 
 from idcf import __version__
-from idcf.data.datasets.catalog import Dataset, load
+from idcf.data.datasets.catalog import Dataset, load_dataset
 from idcf.data.interactions import Interactions
-from idcf.data.split import Split, first
+from idcf.data.split import Split, sample_rows_per_user
 from idcf.errors import DataError
-from idcf.evaluation.measure import Exam, errors
+from idcf.evaluation.measure import EvaluationSet, inductive_rmse
 from idcf.evaluation.protocol import standard_split
-from idcf.evaluation.results import Row, write_json
-from idcf.evaluation.run import Plan, evaluate
-from idcf.evaluation.tables import tables, text
-from idcf.inference.scoring import deviations, predict
+from idcf.evaluation.results import ResultRow, write_json
+from idcf.evaluation.run import EvaluationPlan, evaluate
+from idcf.evaluation.tables import format_text, make_tables
+from idcf.inference.scoring import interaction_std, score_interactions
 from idcf.metrics import Interval
-from idcf.metrics.calibration import LEVELS, reliability
-from idcf.models.base import Model, Posterior
+from idcf.metrics.calibration import CONFIDENCE_LEVELS, reliability_curve
+from idcf.models.base import Model, PosteriorModel
 from idcf.models.idcf import IDCF
 from idcf.paper import figures
 from idcf.paper.html_report import Section, write_report
 from idcf.paper.published_numbers import paper_numbers
 from idcf.recommender import Recommender
 from idcf.results import Recommendations
-from idcf.rng import stream
+from idcf.rng import random_stream
 from idcf.testing.synthetic import low_rank
 from idcf.training import new_user_curve
-from idcf.training.distributed import LOCAL, Runtime
-from idcf.training.train import Trained
+from idcf.training.distributed import LOCAL_RUNTIME, Runtime
+from idcf.training.train import TrainingResult
 from idcf.types import Users
 
-LENGTHS = (*new_user_curve.LENGTHS, None)  # of the cut histories; None: the whole history
-OURS = ("idcf-dot", "idcf-nn", "idcf-gc")
-BEST = "idcf-bayes"
-MODELS = ("item-mean", "popularity", "bias", "item-knn", "ease", "als", *OURS, BEST)
-CURVES = ("bias", "als", *OURS, BEST)
-METRICS = ("rmse", "ndcg", "ndcg@10")
-NEWCOMER = {
+HISTORY_LENGTHS = (*new_user_curve.HISTORY_LENGTHS, None)  # None: the whole history
+IDCF_MODELS = ("idcf-dot", "idcf-nn", "idcf-gc")
+BEST_MODEL = "idcf-bayes"
+DEMO_MODELS = (
+    *("item-mean", "popularity", "bias", "item-knn", "ease", "als"),
+    *IDCF_MODELS,
+    BEST_MODEL,
+)
+CURVE_MODELS = ("bias", "als", *IDCF_MODELS, BEST_MODEL)
+SHOWN_METRICS = ("rmse", "ndcg", "ndcg@10")
+NEW_USER_RATINGS = {
     "Star Wars (1977)": 5.0,
     "Empire Strikes Back, The (1980)": 5.0,
     "Toy Story (1995)": 4.0,
     "Scream (1996)": 1.0,
     "English Patient, The (1996)": 2.0,
 }
-LOUD = (
-    "NOT REAL DATA: MovieLens-100K could not be had, so everything here is about a made-up world, "
-    "and the numbers say nothing of the paper's. "
+SYNTHETIC_NOTICE = (
+    "NOT REAL DATA: MovieLens-100K could not be loaded, so all results here are for synthetic data "
+    "and cannot be compared with the paper's. "
 )
 
 
-def show(
+def run_demo(
     folder: Path,
-    runtime: Runtime = LOCAL,
+    runtime: Runtime = LOCAL_RUNTIME,
     *,
-    jobs: int = 1,
-    say: Callable[[str], None] = print,
-    models: Sequence[str] = MODELS,
+    n_jobs: int = 1,
+    echo: Callable[[str], None] = print,
+    models: Sequence[str] = DEMO_MODELS,
 ) -> Path:
-    """Everything the demo does; where the report is."""
+    """Train and compare models on new users, write a report, and return its path.
+
+    Parameters
+    ----------
+    folder
+        The folder for `report.html` and `rows.json`.
+    runtime, n_jobs
+        The device to train on, and the number of models to train at a time.
+    echo
+        Called with each text for the console.
+    models
+        The models to compare.
+    """
     began = time.perf_counter()
-    dataset, loud = real_or_synthetic()
-    if loud:
-        say(loud)
-    split, name = standard_split(dataset)
-    say(
-        f"{dataset.name} ({name}): training on {len(split.key_users):,} key users, then meeting "
-        f"{len(split.query_users):,} people who are in no training row"
-    )
-    kept: dict[str, Trained] = {}
+    dataset, notice = load_demo_dataset()
+    if notice:
+        echo(notice)
+    split, split_name = standard_split(dataset)
+    echo(_split_text(dataset.name, split_name, split))
+    trained: dict[str, TrainingResult] = {}
     rows = evaluate(
-        Plan(dataset, models),
-        split=(split, name),
+        EvaluationPlan(dataset, models),
+        split=(split, split_name),
         runtime=runtime,
-        jobs=jobs,
+        n_jobs=n_jobs,
         progress=True,
-        keep=lambda model, users, seed, trained: kept.update({model: trained}),
+        on_trained=lambda model, users, seed, result: trained.update({model: result}),
     )
-    shown = [r for r in rows if r.metric in (*METRICS, "cover90")]
-    say(f"\n{text(shown, paper_numbers())}\n")
-    rated = NEWCOMER if all(t in dataset.titles.values() for t in NEWCOMER) else _some(dataset)
-    films = recommend(dataset, rated)
-    say(_told(rated, films))
     write_json(rows, folder / "rows.json")
+    shown = [row for row in rows if row.metric in (*SHOWN_METRICS, "cover90")]
+    echo(f"\n{format_text(shown, paper_numbers())}\n")
     sections = [
-        _results(shown, split),
-        _films(rated, films),
-        *_pictures(shown, split, kept),
+        _results_section(shown, split),
+        _recommendations_section(dataset, echo),
+        *_figure_sections(shown, split, trained),
     ]
-    page = folder / "report.html"
-    took = time.perf_counter() - began
-    _write(page, dataset.name, sections, loud, took)
-    say(f"{loud}\nThe report, with figures, is {page} ({took:.0f} s in all).")
-    return page
+    path, seconds = folder / "report.html", time.perf_counter() - began
+    _write_report(path, dataset.name, sections, notice, seconds)
+    echo(f"{notice}\nThe report with figures is {path}. The demo took {seconds:.0f} s.")
+    return path
 
 
-def real_or_synthetic() -> tuple[Dataset, str]:
-    """MovieLens-100K, or as a last resort a world of our own and a loud word about it."""
+def _split_text(dataset_name: str, split_name: str, split: Split) -> str:
+    return (
+        f"Dataset {dataset_name}, split {split_name}: training on {len(split.key_users):,} key "
+        f"users, then predicting for {len(split.query_users):,} new users, who are absent from "
+        "training."
+    )
+
+
+def load_demo_dataset() -> tuple[Dataset, str]:
+    """Return MovieLens-100K and "", or synthetic data and a warning if it cannot be loaded."""
     try:
-        return load("ml-100k"), ""
+        return load_dataset("ml-100k"), ""
     except DataError as error:
-        return synthetic(), f"{LOUD}({error})"
+        return synthetic_dataset(), f"{SYNTHETIC_NOTICE}({error})"
 
 
-def synthetic() -> Dataset:
-    """Ratings of rank 4, a third of the people with few of them."""
-    rng = stream(0, "demo world")
-    table = low_rank(900, 600, 4, rng, density=0.15, noise=0.5, whole=True).interactions
-    few, many = cut(table, 20), table
-    table = many.where(many.user % 3 > 0).plus(few.where(few.user % 3 == 0))
+def synthetic_dataset() -> Dataset:
+    """Return synthetic ratings of rank 4, in which a third of the users has few ratings."""
+    rng = random_stream(0, "demo world")
+    table = low_rank(900, 600, 4, rng, density=0.15, noise=0.5, round_ratings=True).interactions
+    short = truncate_histories(table, 20)
+    table = table.where(table.user % 3 > 0).concat(short.where(short.user % 3 == 0))
     titles = {item: f"Film {str(item)[1:]}" for item in table.items.ids}
     return Dataset("synthetic", table, None, None, titles, 30)
 
 
-def cut(table: Interactions, n: int | None) -> Interactions:
-    """Return the first n rows of each user, in an order drawn once; all rows for None."""
-    return table if n is None else first(table, n, stream(0, "cut"))
+def truncate_histories(table: Interactions, n: int | None) -> Interactions:
+    """Return n random rows of each user, or all rows for None; a larger n adds rows."""
+    return table if n is None else sample_rows_per_user(table, n, random_stream(0, "cut"))
 
 
-def by_length(
-    exam: Exam, models: Mapping[str, Model], lengths: Sequence[int | None] = LENGTHS
+def rmse_by_history_length(
+    evaluation_set: EvaluationSet,
+    models: Mapping[str, Model],
+    history_lengths: Sequence[int | None] = HISTORY_LENGTHS,
 ) -> dict[str, list[Interval]]:
-    """Return each inductive model's RMSE on one set of test rows, at each length of history."""
-    histories = exam.seen.of(exam.users)
-    cuts = [cut(histories, n) for n in lengths]
-    return {name: [errors(exam, model, seen) for seen in cuts] for name, model in models.items()}
+    """Measure how the RMSE of inductive models falls as they read longer histories.
+
+    Parameters
+    ----------
+    evaluation_set
+        The test rows, which stay the same for all lengths, and the histories.
+    models
+        Name -> model.
+    history_lengths
+        Numbers of ratings that the models read; None is the whole history.
+
+    Returns
+    -------
+    dict
+        Name -> the RMSE at each length.
+    """
+    histories = evaluation_set.history_table.for_users(evaluation_set.users)
+    truncated = [truncate_histories(histories, n) for n in history_lengths]
+    return {
+        name: [inductive_rmse(evaluation_set, model, table) for table in truncated]
+        for name, model in models.items()
+    }
 
 
-def recommend(dataset: Dataset, ratings: Mapping[str, float]) -> Recommendations:
-    """Fit the default model on the whole dataset and recommend to a new user, by titles."""
-    by_title = {title: item for item, title in dataset.titles.items()}
-    recommender = Recommender(BEST).fit(dataset.interactions, titles=dataset.titles)
-    history = {by_title[title]: rating for title, rating in ratings.items()}
-    return recommender.recommend(history, n=10, std=True)
+def recommend_to_new_user(dataset: Dataset, ratings: Mapping[str, float]) -> Recommendations:
+    """Fit `BEST_MODEL` on the whole dataset and recommend ten items to a new user.
+
+    Parameters
+    ----------
+    dataset
+        The dataset, with titles.
+    ratings
+        Title -> the new user's rating.
+    """
+    items_by_title = {title: item for item, title in dataset.titles.items()}
+    recommender = Recommender(BEST_MODEL).fit(dataset.interactions, titles=dataset.titles)
+    history = {items_by_title[title]: rating for title, rating in ratings.items()}
+    return recommender.recommend(history, n=10, return_std=True)
 
 
-def _some(dataset: Dataset) -> dict[str, float]:
-    return dict(zip(list(dataset.titles.values())[:5], NEWCOMER.values(), strict=True))
+def _new_user_ratings(dataset: Dataset) -> Mapping[str, float]:
+    """Return the ratings of the demo's new user; in synthetic data, of the first five titles."""
+    titles = list(dataset.titles.values())
+    if all(title in titles for title in NEW_USER_RATINGS):
+        return NEW_USER_RATINGS
+    return dict(zip(titles[:5], NEW_USER_RATINGS.values(), strict=True))
 
 
-def _told(rated: Mapping[str, float], films: Recommendations) -> str:
-    lines = ["Somebody nobody has met rated five films:"]
-    lines += [f"  {rating:g}  {title}" for title, rating in rated.items()]
-    lines.append(f"{BEST} suggests, with the rating it expects and how far off it may be:")
-    lines += [f"  {n:2}. {f.title} ({f.score:.1f} ± {f.std:.1f})" for n, f in enumerate(films, 1)]
+def _recommendations_text(ratings: Mapping[str, float], recommendations: Recommendations) -> str:
+    lines = ["A new user has rated five films:"]
+    lines += [f"  {rating:g}  {title}" for title, rating in ratings.items()]
+    lines.append(
+        f"{BEST_MODEL} recommends these films (predicted rating ± its standard deviation):"
+    )
+    lines += [
+        f"  {n:2}. {film.title} ({film.score:.1f} ± {film.std:.1f})"
+        for n, film in enumerate(recommendations, 1)
+    ]
     return "\n".join(lines)
 
 
-def _results(rows: Sequence[Row], split: Split) -> Section:
+def _results_section(rows: Sequence[ResultRow], split: Split) -> Section:
     text = (
-        f"Trained on {len(split.key_users):,} key users, measured on people absent from training. "
-        "ndcg is the paper's (gain 2^rating - 1, the user's own test list), whose floor is high; "
-        "ndcg@10 ranks the whole catalogue. A value in [ ] is a 95 % bootstrap interval over users."
-        " Popularity is hard to beat in ndcg@10 by stars: for lists of what people take up, leave "
-        "them aside (`idcf evaluate ml-100k --implicit`)."
+        f"The models are trained on {len(split.key_users):,} key users and measured on new users, "
+        "who are absent from training. ndcg follows the paper: its gain is 2^rating - 1 and it "
+        "ranks only the user's test items, so even random order scores high. ndcg@10 ranks the "
+        "whole catalogue. Brackets hold 95 % bootstrap intervals over users. Models of ratings "
+        "rarely beat popularity in ndcg@10, because high predicted ratings are not what users "
+        "choose next; for such lists, train on implicit feedback "
+        "(`idcf evaluate ml-100k --implicit`)."
     )
     return Section(
-        "New users: quality of every system", text, table=tables(rows, paper_numbers())[0]
+        "Quality of each model for new users", text, table=make_tables(rows, paper_numbers())[0]
     )
 
 
-def _films(rated: Mapping[str, float], films: Recommendations) -> Section:
-    liked = ", ".join(f"{title} {rating:g}" for title, rating in rated.items())
-    items = [f"{f.title}: {f.score:.1f} ± {f.std:.1f} expected" for f in films]
-    return Section("Ten films for a newcomer", f"They had rated: {liked}.", items=items)
+def _recommendations_section(dataset: Dataset, echo: Callable[[str], None]) -> Section:
+    """Recommend films to the demo's new user, print them, and return a section with them."""
+    ratings = _new_user_ratings(dataset)
+    recommendations = recommend_to_new_user(dataset, ratings)
+    echo(_recommendations_text(ratings, recommendations))
+    rated = ", ".join(f"{title} {rating:g}" for title, rating in ratings.items())
+    items = [
+        f"{film.title}: predicted rating {film.score:.1f} ± {film.std:.1f}"
+        for film in recommendations
+    ]
+    text = f"The user's ratings: {rated}. The recommendations come from {BEST_MODEL}."
+    return Section("Ten films for a new user", text, items=items)
 
 
-def _pictures(rows: Sequence[Row], split: Split, kept: Mapping[str, Trained]) -> list[Section]:
-    exam = Exam.of(split, split.query_users)
-    found = {name: kept[name].model for name in CURVES if name in kept}
-    ours = {name: kept[name].logs for name in OURS if name in kept}
+def _figure_sections(
+    rows: Sequence[ResultRow], split: Split, trained: Mapping[str, TrainingResult]
+) -> list[Section]:
+    """Return a section for each figure; figures of models that were not trained are left out."""
+    evaluation_set = EvaluationSet.from_split(split, split.query_users)
+    models = {name: trained[name].model for name in CURVE_MODELS if name in trained}
+    logs = {name: trained[name].logs for name in IDCF_MODELS if name in trained}
     sections = [
         Section(
-            "Every system, with its interval",
-            "Dots: ours with 95 % intervals over users; diamonds: what the paper published.",
-            figures.png(figures.forest(rows, METRICS)),
+            "Each model with its interval",
+            "Dots are our results with 95 % intervals over users. Diamonds are the numbers that "
+            "the paper prints.",
+            figures.to_png(figures.plot_forest(rows, SHOWN_METRICS)),
         ),
-        Section(
-            "Quality against number of interactions",
-            "Each newcomer's history is cut to n ratings; the test ratings stay the same. "
-            "Faint bars are 95 % intervals over users.",
-            figures.png(figures.quality(by_length(exam, found), LENGTHS)),
-        ),
+        _history_length_section(evaluation_set, models),
     ]
-    if isinstance(sure := kept[BEST].model if BEST in kept else None, Posterior):
-        std = deviations(sure, exam.rows, exam.seen, anonymous=True)
-        scores = predict(sure, exam.rows, exam.seen, anonymous=True)
-        shares = reliability(scores, std, exam.rows.rating)
-        sections.append(
-            Section(
-                f"Is it as sure as it should be? ({BEST})",
-                "The share of newcomers' test ratings inside intervals of each level; on the line "
-                "it is calibrated.",
-                figures.png(figures.reliability({BEST: shares}, LEVELS)),
-            )
-        )
-    if isinstance(model := kept["idcf-nn"].model if "idcf-nn" in kept else None, IDCF):
-        sections.append(
-            Section(
-                "Attention on key users (idcf-nn)",
-                "Left: the weight that newcomers (rows) give key users (columns), mean over heads. "
-                "Right: to how many key users a head listens in effect.",
-                figures.png(figures.attention(_attention(model, exam))),
-            )
-        )
+    posterior_model = models.get(BEST_MODEL)
+    if isinstance(posterior_model, PosteriorModel):
+        sections.append(_reliability_section(evaluation_set, posterior_model))
+    attention_model = models.get("idcf-nn")
+    if isinstance(attention_model, IDCF):
+        sections.append(_attention_section(evaluation_set, attention_model))
     sections.append(
         Section(
             "Training curves",
-            "A ring marks the epoch that validation chose.",
-            figures.png(figures.training(ours)),
+            "A ring marks the epoch that was chosen by validation.",
+            figures.to_png(figures.plot_training(logs)),
         )
     )
     return sections
 
 
+def _history_length_section(evaluation_set: EvaluationSet, models: Mapping[str, Model]) -> Section:
+    curves = rmse_by_history_length(evaluation_set, models)
+    return Section(
+        "Quality against length of history",
+        "Each new user's history is cut to n ratings, while the test ratings stay the same. Faint "
+        "bars are 95 % intervals over users.",
+        figures.to_png(figures.plot_rmse_by_history_length(curves, HISTORY_LENGTHS)),
+    )
+
+
+def _reliability_section(evaluation_set: EvaluationSet, model: PosteriorModel) -> Section:
+    test_rows, histories = evaluation_set.test_rows, evaluation_set.history_table
+    std = interaction_std(model, test_rows, histories, anonymous=True)
+    scores = score_interactions(model, test_rows, histories, anonymous=True)
+    shares = reliability_curve(scores, std, test_rows.rating)
+    return Section(
+        f"Calibration of the predicted intervals ({BEST_MODEL})",
+        "For each level, the share of new users' test ratings inside the predicted interval. A "
+        "calibrated model lies on the diagonal.",
+        figures.to_png(figures.plot_reliability({BEST_MODEL: shares}, CONFIDENCE_LEVELS)),
+    )
+
+
+def _attention_section(evaluation_set: EvaluationSet, model: IDCF) -> Section:
+    return Section(
+        "Attention on key users (idcf-nn)",
+        "The left panel shows the weight that each new user (row) gives to key users (columns), "
+        "as a mean over heads. The right panel shows over how many key users a head spreads its "
+        "attention, as the exponential of the entropy of its weights.",
+        figures.to_png(figures.plot_attention(_attention_weights(evaluation_set, model))),
+    )
+
+
 @torch.no_grad()
-def _attention(model: IDCF, exam: Exam) -> np.typing.NDArray[np.float32]:
-    users = Users(torch.from_numpy(exam.users), exam.seen.history(exam.users)).anonymous()
-    weights: np.typing.NDArray[np.float32] = model.attention(users.to(model.device)).cpu().numpy()
+def _attention_weights(evaluation_set: EvaluationSet, model: IDCF) -> np.typing.NDArray[np.float32]:
+    """Return the attention weights of the new users [heads, new users, key users]."""
+    users = Users(
+        torch.from_numpy(evaluation_set.users),
+        evaluation_set.history_table.history(evaluation_set.users),
+    ).anonymous()
+    weights: np.typing.NDArray[np.float32] = (
+        model.attention_weights(users.to(model.device)).cpu().numpy()
+    )
     return weights
 
 
-def _write(page: Path, name: str, sections: Sequence[Section], loud: str, took: float) -> None:
+def _write_report(
+    path: Path, dataset_name: str, sections: Sequence[Section], notice: str, seconds: float
+) -> None:
     footer = (
-        f"idcf {__version__}, torch {torch.__version__}, Python {platform.python_version()}, "
-        f"{platform.machine()}, {os.cpu_count()} cores; "
-        f"{took:.0f} s. Every number is in rows.json beside this page."
+        f"This page was made by idcf {__version__} with torch {torch.__version__} and Python "
+        f"{platform.python_version()} on {platform.machine()} with {os.cpu_count()} cores, in "
+        f"{seconds:.0f} s. All numbers are in rows.json in the same folder."
     )
-    lead = f"idcf on {name}: train once, then recommend to people the model has never met."
-    write_report(page, "People never met before", lead, sections, footer, loud)
+    lead = (
+        f"The models are trained once on {dataset_name} and then recommend to new users without "
+        "further training."
+    )
+    write_report(path, "Recommendations for new users", lead, sections, footer, notice)

@@ -1,4 +1,7 @@
-"""The figures of a report. Each takes plain results and gives a matplotlib figure."""
+"""The figures of the demo's report: each function takes results and returns a matplotlib figure.
+
+No figure needs a display. Without matplotlib, the functions raise ConfigError.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from idcf.errors import ConfigError
-from idcf.evaluation.results import LOWER, Row
-from idcf.evaluation.tables import Cell, intervals
+from idcf.evaluation.results import LOWER_IS_BETTER, ResultRow
+from idcf.evaluation.tables import CellKey, intervals_by_cell
 from idcf.metrics import Interval
 from idcf.paper.published_numbers import paper_numbers
 
@@ -20,9 +23,9 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from idcf.training.checkpoint import Log
+    from idcf.training.checkpoint import TrainingLog
 
-COLOURS = {  # colour-blind safe (Okabe & Ito); simple systems grey and brown, ours bright
+COLORS = {  # safe for color-blind readers (Okabe & Ito); baselines in gray and brown
     "bias": "#7f7f7f",
     "als": "#a6761d",
     "idcf-dot": "#0072b2",
@@ -47,11 +50,15 @@ _STYLE = {
 P = ParamSpec("P")
 
 
-def _styled(draw: Callable[P, Figure]) -> Callable[P, Figure]:
-    """Draw in our style and leave the caller's alone."""
+def with_style(draw: Callable[P, Figure]) -> Callable[P, Figure]:
+    """Decorate a function that returns a figure: draw it in this module's style.
+
+    The caller's matplotlib settings stay as they are. A call raises ConfigError where matplotlib is
+    not installed.
+    """
 
     @wraps(draw)
-    def drawn(*args: P.args, **options: P.kwargs) -> Figure:
+    def draw_with_style(*args: P.args, **options: P.kwargs) -> Figure:
         try:
             from matplotlib import rc_context
         except ImportError:
@@ -59,31 +66,41 @@ def _styled(draw: Callable[P, Figure]) -> Callable[P, Figure]:
         with rc_context(_STYLE):  # type: ignore[arg-type]
             return draw(*args, **options)
 
-    return drawn
+    return draw_with_style
 
 
-def png(figure: Figure, dpi: int = 150) -> bytes:
-    out = io.BytesIO()
-    figure.savefig(out, format="png", dpi=dpi)
-    return out.getvalue()
+def to_png(figure: Figure, dpi: int = 150) -> bytes:
+    """Render a figure as a PNG image."""
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=dpi)
+    return buffer.getvalue()
 
 
-@_styled
-def forest(rows: Sequence[Row], metrics: Sequence[str]) -> Figure:
-    """Each system's value and interval, the paper's number beside ours."""
-    cells = intervals(rows)
+@with_style
+def plot_forest(rows: Sequence[ResultRow], metrics: Sequence[str]) -> Figure:
+    """Draw each system's value and interval, with the paper's number beside it.
+
+    Parameters
+    ----------
+    rows
+        Result rows of one dataset and user group.
+    metrics
+        The metrics, one panel each.
+    """
+    intervals = intervals_by_cell(rows)
     models = [m for m in dict.fromkeys(r.model for r in rows) if m != "random"][::-1]
-    figure, axes = _subplots(1, len(metrics), (3.6 * len(metrics), 0.36 * len(models) + 1.2))
+    figure, axes = make_subplots(1, len(metrics), (3.6 * len(metrics), 0.36 * len(models) + 1.2))
     for axis, metric in zip(axes[0], metrics, strict=True):
-        for place, model in enumerate(models):
-            if found := cells.get((model, metric)):
-                _whisker(axis, place, found, COLOURS.get(model, "#444444"))
-            there = paper_numbers().numbers.get(Cell(rows[0].dataset, rows[0].users, metric, model))
-            if there is not None:
-                axis.plot(there, place, "D", mfc="white", mec="#cc0000", ms=6, zorder=4)
-        if floor := cells.get(("random", metric)):
-            axis.axvline(floor.value, color="#999999", ls=":", lw=1.2)
-        axis.set_title(f"{metric} ({'lower' if metric in LOWER else 'higher'} is better)")
+        for position, model in enumerate(models):
+            if interval := intervals.get((model, metric)):
+                _plot_interval(axis, position, interval, COLORS.get(model, "#444444"))
+            cell = CellKey(rows[0].dataset, rows[0].users, metric, model)
+            published = paper_numbers().numbers.get(cell)
+            if published is not None:
+                axis.plot(published, position, "D", mfc="white", mec="#cc0000", ms=6, zorder=4)
+        if random_order := intervals.get(("random", metric)):
+            axis.axvline(random_order.value, color="#999999", ls=":", lw=1.2)
+        axis.set_title(f"{metric} ({'lower' if metric in LOWER_IS_BETTER else 'higher'} is better)")
         axis.set_yticks(range(len(models)), models if axis is axes[0][0] else [""] * len(models))
         axis.set_ylim(-0.6, len(models) - 0.4)
     marks = [
@@ -95,109 +112,120 @@ def forest(rows: Sequence[Row], metrics: Sequence[str]) -> Figure:
     return figure
 
 
-@_styled
-def quality(curves: Mapping[str, Sequence[Interval]], lengths: Sequence[int | None]) -> Figure:
-    """RMSE against how many ratings of a newcomer were shown."""
-    figure, axes = _subplots(1, 1, (7.6, 4.2))
+@with_style
+def plot_rmse_by_history_length(
+    curves: Mapping[str, Sequence[Interval]], history_lengths: Sequence[int | None]
+) -> Figure:
+    """Draw RMSE against the number of ratings of a new user that the model reads.
+
+    Parameters
+    ----------
+    curves
+        Model -> its RMSE at each of `history_lengths`.
+    history_lengths
+        Numbers of ratings; None is the whole history.
+    """
+    figure, axes = make_subplots(1, 1, (7.6, 4.2))
     axis = axes[0][0]
-    places = np.arange(len(lengths))
+    positions = np.arange(len(history_lengths))
     for number, (name, curve) in enumerate(curves.items()):
         value, low, high = np.array(curve).T
-        shifted = places + (number - (len(curves) - 1) / 2) * 0.09
-        colour = COLOURS.get(name)
-        axis.vlines(shifted, low, high, color=colour, alpha=0.28, lw=3)
-        axis.plot(shifted, value, "o-", color=colour, ms=4.5, lw=1.8, label=name)
-    axis.set_xticks(places, ["all" if n is None else str(n) for n in lengths])
-    axis.set_xlabel("ratings of the newcomer that the model may read")
-    axis.set_ylabel("RMSE of their held-out ratings")
-    axis.set_title("How much must be known of a newcomer?")
+        shifted = positions + (number - (len(curves) - 1) / 2) * 0.09
+        color = COLORS.get(name)
+        axis.vlines(shifted, low, high, color=color, alpha=0.28, lw=3)
+        axis.plot(shifted, value, "o-", color=color, ms=4.5, lw=1.8, label=name)
+    axis.set_xticks(positions, ["all" if n is None else str(n) for n in history_lengths])
+    axis.set_xlabel("ratings of the new user that the model reads")
+    axis.set_ylabel("RMSE of held-out ratings")
+    axis.set_title("How many ratings of a new user are enough?")
     axis.legend(ncols=len(curves), loc="upper right", columnspacing=1.2, handlelength=1.4)
     return figure
 
 
-@_styled
-def reliability(shares: Mapping[str, NDArray[Any]], levels: Sequence[float]) -> Figure:
-    """The share of ratings inside intervals, against the level of the intervals."""
-    figure, axes = _subplots(1, 1, (4.8, 4.4))
+@with_style
+def plot_reliability(shares: Mapping[str, NDArray[Any]], levels: Sequence[float]) -> Figure:
+    """Draw the share of ratings inside predicted intervals against the level of the intervals.
+
+    Parameters
+    ----------
+    shares
+        Model -> the share of ratings inside the interval of each level.
+    levels
+        The levels, between 0 and 1.
+    """
+    figure, axes = make_subplots(1, 1, (4.8, 4.4))
     axis = axes[0][0]
     axis.plot([0, 1], [0, 1], color="#999999", ls=":", lw=1.2, label="calibrated")
     for name, share in shares.items():
-        axis.plot(levels, share, "o-", color=COLOURS.get(name), ms=4.5, lw=1.8, label=name)
+        axis.plot(levels, share, "o-", color=COLORS.get(name), ms=4.5, lw=1.8, label=name)
     axis.set_xlabel("level of the interval")
     axis.set_ylabel("share of ratings inside it")
-    axis.set_title("Calibration for newcomers")
+    axis.set_title("Calibration for new users")
     axis.set_xlim(0, 1)
     axis.set_ylim(0, 1)
     axis.legend(loc="upper left")
     return figure
 
 
-@_styled
-def budget(rows: Sequence[Mapping[str, Any]]) -> Figure:
-    """RMSE on new users against how many key users were trained on, and how they were chosen."""
-    figure, axes = _subplots(1, 1, (6.4, 4.0))
-    axis = axes[0][0]
-    for chosen, colour in (("random", "#7f7f7f"), ("informative", COLOURS["idcf-bayes"])):
-        mine = sorted((r["key_users"], r["rmse"]) for r in rows if r["chosen"] == chosen)
-        if mine:
-            axis.plot(*zip(*mine, strict=True), "o-", color=colour, lw=1.8, ms=5, label=chosen)
-    for r in rows:
-        if r["chosen"] == "all":
-            axis.axhline(r["rmse"], color="#444444", lw=1.2, label=f"all {r['key_users']:,}")
-            axis.axhline(r["rmse"] * 1.005, color="#444444", ls=":", lw=1.2, label="0.5 % worse")
-    axis.set_xscale("log")
-    axis.set_xlabel("key users trained on")
-    axis.set_ylabel("RMSE of new users")
-    axis.set_title("How many key users are enough?")
-    axis.legend()
-    return figure
+@with_style
+def plot_attention(weights: NDArray[Any], n_shown: int = 80) -> Figure:
+    """Draw how much attention new users pay to key users.
 
-
-@_styled
-def attention(weights: NDArray[Any], shown: int = 80) -> Figure:
-    """How newcomers listen to key users: weights [heads, newcomers, key users]."""
+    Parameters
+    ----------
+    weights
+        Attention weights [heads, new users, key users].
+    n_shown
+        Number of key users in the left panel: those with the largest mean weight.
+    """
     from matplotlib.colors import LogNorm
 
-    heads, people, keys = weights.shape
-    figure, axes = _subplots(1, 2, (10.5, 4.2), width_ratios=[2.1, 1])
-    left, right = axes[0]
-    mean = weights.mean(0) * keys  # 1: no more than anybody
-    loudest = np.argsort(-mean.mean(0), kind="stable")[:shown]
-    order = np.argsort(mean[:, loudest].argmax(1), kind="stable")
-    image = left.imshow(
-        mean[np.ix_(order, loudest)].clip(0.1),
+    n_heads, n_users, n_keys = weights.shape
+    figure, axes = make_subplots(1, 2, (10.5, 4.2), width_ratios=[2.1, 1])
+    matrix_axis, box_axis = axes[0]
+    relative = weights.mean(0) * n_keys  # 1: the weight of uniform attention
+    top_keys = np.argsort(-relative.mean(0), kind="stable")[:n_shown]
+    order = np.argsort(relative[:, top_keys].argmax(1), kind="stable")
+    image = matrix_axis.imshow(
+        relative[np.ix_(order, top_keys)].clip(0.1),
         aspect="auto",
         cmap="magma",
-        norm=LogNorm(0.1, max(10.0, float(mean.max()))),
+        norm=LogNorm(0.1, max(10.0, float(relative.max()))),
         interpolation="nearest",
     )
-    left.grid(False)
-    left.set_title("Attention on key users")
-    left.set_xlabel(f"the {len(loudest)} of {keys} key users most listened to")
-    left.set_ylabel(f"{people} newcomers")
-    figure.colorbar(image, ax=left, label="weight (1 = an equal share)", pad=0.02)
+    matrix_axis.grid(False)
+    matrix_axis.set_title("Attention on key users")
+    matrix_axis.set_xlabel(f"the {len(top_keys)} of {n_keys} key users with the largest weights")
+    matrix_axis.set_ylabel(f"{n_users} new users")
+    figure.colorbar(image, ax=matrix_axis, label="weight (1 = uniform attention)", pad=0.02)
     entropy = -(weights * np.log(weights.clip(1e-12))).sum(-1)
-    voices = np.exp(entropy)  # [heads, people]
-    parts = right.boxplot(list(voices), widths=0.55, patch_artist=True, showfliers=False)
-    for box, line in zip(parts["boxes"], parts["medians"], strict=True):
+    effective_keys = np.exp(entropy)  # [heads, new users]
+    plots = box_axis.boxplot(list(effective_keys), widths=0.55, patch_artist=True, showfliers=False)
+    for box, median in zip(plots["boxes"], plots["medians"], strict=True):
         box.set(facecolor="#cfe3f1", edgecolor="#0072b2")
-        line.set(color="#0072b2", lw=2)
-    right.axhline(keys, color="#999999", ls=":", lw=1.2)
-    right.set_title("How many voices a head hears")
-    right.set_xticks(range(1, heads + 1), [f"head {n + 1}" for n in range(heads)])
-    right.set_ylim(0, keys * 1.06)
-    right.set_ylabel("exp(entropy); dotted: everybody equally")
+        median.set(color="#0072b2", lw=2)
+    box_axis.axhline(n_keys, color="#999999", ls=":", lw=1.2)
+    box_axis.set_title("Effective number of key users")
+    box_axis.set_xticks(range(1, n_heads + 1), [f"head {n + 1}" for n in range(n_heads)])
+    box_axis.set_ylim(0, n_keys * 1.06)
+    box_axis.set_ylabel("exp(entropy); dotted: uniform attention")
     return figure
 
 
-@_styled
-def training(logs: Mapping[str, Mapping[str, Log]]) -> Figure:
-    """Validation and loss of both stages, per model; a ring marks the epoch that was chosen."""
-    figure, axes = _subplots(2, 2, (10.5, 5.6))
+@with_style
+def plot_training(logs: Mapping[str, Mapping[str, TrainingLog]]) -> Figure:
+    """Draw validation RMSE and training loss of both stages; a ring marks the chosen epoch.
+
+    Parameters
+    ----------
+    logs
+        Model -> stage -> its log; the stages in the order of training.
+    """
+    figure, axes = make_subplots(2, 2, (10.5, 5.6))
     for name, stages in logs.items():
         for column, log in enumerate(stages.values()):
             for axis, key in zip(axes[:, column], ("valid", "loss"), strict=True):
-                _curve(axis, log, key, name)
+                _plot_curve(axis, log, key, name)
     titles = ("Stage 1, pretraining on key users", "Stage 2, adaption: learning to relate")
     for axis, title in zip(axes[0], titles, strict=True):
         axis.set_title(title)
@@ -206,32 +234,35 @@ def training(logs: Mapping[str, Mapping[str, Log]]) -> Figure:
     for axis in axes[1]:
         axis.set_ylabel("training loss")
         axis.set_xlabel("epoch")
-    lines = [x for x in axes[0, 0].get_lines() if not x.get_label().startswith("_")]
+    lines = [line for line in axes[0, 0].get_lines() if not line.get_label().startswith("_")]
     figure.legend(handles=lines, loc="outside lower center", ncols=max(len(logs), 1))
     return figure
 
 
-def _curve(axis: Axes, log: Log, key: str, name: str) -> None:
+def _plot_curve(axis: Axes, log: TrainingLog, key: str, name: str) -> None:
     from matplotlib.ticker import MaxNLocator
 
     axis.xaxis.set_major_locator(MaxNLocator(integer=True))
     epochs = [r["epoch"] + 1 for r in log.records if key in r]
-    values, colour = log.column(key), COLOURS.get(name)
-    axis.plot(epochs, values, "-", color=colour, lw=1.8, label=name)
-    if values and 0 <= log.best < len(values):
-        best = (epochs[log.best], values[log.best])
-        axis.plot(*best, "o", mfc="white", mec=colour, mew=1.8, ms=7)
+    values, color = log.column(key), COLORS.get(name)
+    axis.plot(epochs, values, "-", color=color, lw=1.8, label=name)
+    if values and 0 <= log.best_epoch < len(values):
+        best = (epochs[log.best_epoch], values[log.best_epoch])
+        axis.plot(*best, "o", mfc="white", mec=color, mew=1.8, ms=7)
 
 
-def _whisker(axis: Axes, place: float, found: Interval, colour: str) -> None:
-    axis.hlines(place, found.low, found.high, color=colour, lw=2.2, alpha=0.55)
-    axis.plot(found.value, place, "o", color=colour, ms=6, zorder=3)
+def _plot_interval(axis: Axes, position: float, interval: Interval, color: str) -> None:
+    axis.hlines(position, interval.low, interval.high, color=color, lw=2.2, alpha=0.55)
+    axis.plot(interval.value, position, "o", color=color, ms=6, zorder=3)
 
 
-def _subplots(
+def make_subplots(
     rows: int, columns: int, size: tuple[float, float], **grid: Any
 ) -> tuple[Figure, NDArray[Any]]:
-    """A figure that needs no display and belongs to nobody's session."""
+    """Return a figure that needs no display, and its axes [rows, columns].
+
+    Other options, such as `width_ratios`, are those of matplotlib's `GridSpec`.
+    """
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=size)

@@ -1,15 +1,18 @@
-"""A page of HTML with everything in it: no script, no outside link, figures inlined."""
+"""One self-contained HTML page: no scripts, no external links, figures embedded as base64.
+
+This module renders sections of text, tables and PNG figures; it knows nothing of what they show.
+"""
 
 from __future__ import annotations
 
 import base64
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 
-from idcf.evaluation.tables import Table
+from idcf.evaluation.tables import ResultTable
+from idcf.files import write_text
 
 _STYLE = """
 body { font: 16px/1.5 system-ui, sans-serif; color: #222; background: #fafafa; margin: 0; }
@@ -29,26 +32,45 @@ td.best { font-weight: 700; } footer { color: #777; font-size: .85rem; margin: 3
 
 @dataclass(frozen=True)
 class Section:
+    """One section of a page: a table, a numbered list, a figure and a text, each optional."""
+
     title: str
-    text: str = ""
+    text: str = ""  # the caption of the figure, where there is one
     png: bytes | None = None
-    table: Table | None = None
+    table: ResultTable | None = None
     items: Sequence[str] = ()
 
 
 def write_report(
-    path: Path, title: str, lead: str, sections: Sequence[Section], footer: str, loud: str = ""
+    path: Path, title: str, lead: str, sections: Sequence[Section], footer: str, notice: str = ""
 ) -> None:
-    """The page, whole or not at all. `loud` is what nobody may overlook."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    fresh = path.with_name(f"{path.name}.{os.getpid()}.part")
-    fresh.write_text(page(title, lead, sections, footer, loud), encoding="utf-8")
-    fresh.replace(path)
+    """Render a page and write it atomically; see `render_html` for the parameters."""
+    write_text(path, render_html(title, lead, sections, footer, notice))
 
 
-def page(title: str, lead: str, sections: Sequence[Section], footer: str, loud: str = "") -> str:
-    body = "\n".join(_section(s) for s in sections)
-    warning = f'<p class="loud">{escape(loud)}</p>' if loud else ""
+def render_html(
+    title: str, lead: str, sections: Sequence[Section], footer: str, notice: str = ""
+) -> str:
+    """Render a page as HTML.
+
+    Parameters
+    ----------
+    title, lead
+        The heading, and a paragraph below it.
+    sections
+        The sections, in order.
+    footer
+        A line at the end of the page.
+    notice
+        A highlighted warning below the lead; "" for none.
+
+    Returns
+    -------
+    str
+        The whole document. All text is escaped.
+    """
+    body = "\n".join(_render_section(s) for s in sections)
+    warning = f'<p class="loud">{escape(notice)}</p>' if notice else ""
     return (
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         f'<meta name="viewport" content="width=device-width, initial-scale=1">'
@@ -58,13 +80,13 @@ def page(title: str, lead: str, sections: Sequence[Section], footer: str, loud: 
     )
 
 
-def _section(section: Section) -> str:
+def _render_section(section: Section) -> str:
     parts = [f"<section><h2>{escape(section.title)}</h2>"]
     if section.table:
-        parts.append(_table(section.table))
+        parts.append(_render_table(section.table))
     if section.items:
-        lines = "".join(f"<li>{escape(x)}</li>" for x in section.items)
-        parts.append(f"<ol>{lines}</ol>")
+        entries = "".join(f"<li>{escape(item)}</li>" for item in section.items)
+        parts.append(f"<ol>{entries}</ol>")
     text = escape(section.text)
     if section.png is not None:
         data = base64.b64encode(section.png).decode()
@@ -75,20 +97,22 @@ def _section(section: Section) -> str:
     return "\n".join([*parts, "</section>"])
 
 
-def _table(table: Table) -> str:
-    head = "".join(f"<th>{escape(x)}</th>" for x in table.header)
+def _render_table(table: ResultTable) -> str:
+    head = "".join(f"<th>{escape(name)}</th>" for name in table.header)
     rows = [
-        _row(line, "floor last" if n + 1 == len(table.floors) else "floor")
-        for n, line in enumerate(table.floors)
+        _render_row(line, "floor last" if n + 1 == len(table.baseline_lines) else "floor")
+        for n, line in enumerate(table.baseline_lines)
     ]
-    rows += [_row(line, "") for line in table.body]
-    notes = "".join(f'<p class="lead">{escape(x)}</p>' for x in table.notes)
+    rows += [_render_row(line, "") for line in table.model_lines]
+    notes = "".join(f'<p class="lead">{escape(note)}</p>' for note in table.notes)
     return f'<div class="wide"><table><tr>{head}</tr>{"".join(rows)}</table></div>{notes}'
 
 
-def _row(line: Sequence[str], kind: str) -> str:
+def _render_row(values: Sequence[str], css_class: str) -> str:
     cells = "".join(
-        f'<td class="best">{escape(x)}</td>' if x.endswith("*") else f"<td>{escape(x)}</td>"
-        for x in line
+        f'<td class="best">{escape(text)}</td>'
+        if text.endswith("*")
+        else f"<td>{escape(text)}</td>"
+        for text in values
     )
-    return f'<tr class="{kind}">{cells}</tr>'
+    return f'<tr class="{css_class}">{cells}</tr>'

@@ -1,6 +1,7 @@
-"""The paper's tables with our rows in them, as pages: Markdown for each, HTML for all.
+"""The paper's tables with our results in them: a Markdown page per table, and one HTML page.
 
-The same rows give the same bytes, so a test can say whether the committed pages are current.
+Pages depend on nothing but the stored results, so a test can compare the committed pages with what
+the committed results render to. The words in cells are part of that comparison.
 """
 
 from __future__ import annotations
@@ -10,69 +11,96 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from idcf.evaluation.groups import DESCRIPTIONS, GROUPS
-from idcf.evaluation.tables import Table, arrow, better, cell, grid, over_seeds
-from idcf.metrics import Interval
+from idcf.evaluation.groups import GROUP_DESCRIPTIONS, USER_GROUPS
+from idcf.evaluation.tables import (
+    ResultTable,
+    best_value,
+    direction_arrow,
+    format_interval,
+    format_markdown_grid,
+)
+from idcf.files import write_text
+from idcf.metrics import Interval, mean_of_seeds
 from idcf.paper import paired_differences, results_store, run_plan
-from idcf.paper.html_report import Section, page
-from idcf.paper.results_store import Failure, Pair
-from idcf.paper.table_spec import Column, Spec, load_all, refusal
+from idcf.paper.html_report import Section, render_html
+from idcf.paper.paired_differences import RowsBySystem
+from idcf.paper.results_store import PairedDifference, RunFailure
+from idcf.paper.table_spec import TableColumn, TableSpec, load_tables, refusal_reason
 
 _LEGEND = (
-    "paper: what the paper prints. published: this package with the settings of the published "
-    "code; clean: with its own, found without test rows. Mean of the seeds, [95 % interval over "
-    "users and seeds]. against: clean minus the best simple system (chosen on the same test rows, "
-    "which favours it), paired over users. seconds: training, once. Best of each column in bold. "
-    "none: no published settings. † measured under settings that have changed since."
+    'The column "paper" repeats the number that the paper prints. "published" is this package with '
+    'the settings of the published code, and "none" there means that the system has no published '
+    'settings. "clean" is this package with our own settings, chosen on held-out users or rows; '
+    "the results page (docs/results/README.md) lists those that were chosen again after a test "
+    "figure had been seen. Each of our numbers is the mean over the seeds, with its 95 % interval "
+    "over users and seeds in brackets. "
+    '"against" is the clean number minus that of the best simple system, paired over users; that '
+    "system is chosen on the same test rows, which favours it. "
+    '"seconds" is the mean time of one training; systems ran on different devices, some of them '
+    "side by side, so these times only give an order of magnitude. The best number of each column "
+    "is in bold. A number with the sign † was measured under settings that have changed since."
 )
 _HEADER = ("system", "paper", "published", "clean", "against", "seconds")
-_SHORT = 60
+_MAX_REASON_LENGTH = 60
 
 
 @dataclass(frozen=True)
-class _Data:
-    """The lines of one data set, as they are asked for."""
+class _DatasetResults:
+    """The stored results of one dataset, indexed for the tables."""
 
-    columns: Mapping[tuple[str, str, str], paired_differences.Systems]  # (split, users, metric)
-    pairs: Mapping[tuple[Any, ...], Pair]
-    failures: Mapping[tuple[str, ...], str]  # (split, model, preset, training) -> why
+    rows_by_column: Mapping[tuple[str, str, str], RowsBySystem]  # (split, users, metric) -> rows
+    differences: Mapping[tuple[Any, ...], PairedDifference]
+    failures: Mapping[tuple[str, str, str, str], str]  # (split, model, preset, mode) -> the error
 
     @classmethod
-    def of(cls, results: Path, dataset: str) -> _Data:
-        failed = results_store.read(results, Failure, dataset).values()
+    def load(cls, results: Path, dataset: str) -> _DatasetResults:
+        """Read the results of a dataset."""
+        failures = results_store.read_lines(results, RunFailure, dataset).values()
         return cls(
-            paired_differences.columns(results_store.records(results, dataset)),
-            results_store.read(results, Pair, dataset),
-            {(f.split, f.model, f.preset, f.users): f.reason for f in failed},
+            paired_differences.rows_by_column(results_store.latest_rows(results, dataset)),
+            results_store.read_lines(results, PairedDifference, dataset),
+            {(f.split, f.model, f.preset, f.users): f.reason for f in failures},
         )
 
 
-def render(results: Path) -> dict[str, str]:
-    """Every page by the name of its file."""
-    specs = load_all()
-    data = {d: _Data.of(results, d) for spec in specs.values() for d in spec.datasets}
-    out, sections = {}, []
+def render_pages(results: Path) -> dict[str, str]:
+    """Render every page from the stored results.
+
+    Parameters
+    ----------
+    results
+        The folder of results.
+
+    Returns
+    -------
+    dict
+        File name -> content: a Markdown page for each table, and `index.html` for all of them.
+    """
+    specs = load_tables()
+    data = {d: _DatasetResults.load(results, d) for spec in specs.values() for d in spec.datasets}
+    pages: dict[str, str] = {}
+    sections: list[Section] = []
     for name, spec in specs.items():
-        blocks = [_summary(spec, data), *_blocks(spec, data)]
+        tables = [_summary_table(spec, data), *_detail_tables(spec, data)]
         parts = [f"# {spec.title}", "", spec.shows, "", _LEGEND]
-        for table in blocks:
+        for table in tables:
             parts += ["", f"## {table.title}", "", *(f"{note}  " for note in table.notes), ""]
-            parts.append(grid(table.header, table.body))
-        out[f"{name}.md"] = "\n".join(parts).replace("  \n\n", "\n\n") + "\n"
+            parts.append(format_markdown_grid(table.header, table.model_lines))
+        pages[f"{name}.md"] = "\n".join(parts).replace("  \n\n", "\n\n") + "\n"
         sections += [Section(spec.title, spec.shows)]
-        sections += [Section(table.title, table=table) for table in blocks]
-    out["index.html"] = page("The paper's tables, and ours", _LEGEND, sections, "")
-    return out
+        sections += [Section(table.title, table=table) for table in tables]
+    pages["index.html"] = render_html("The paper's tables, and ours", _LEGEND, sections, "")
+    return pages
 
 
-def write(out: Path, pages: Mapping[str, str]) -> None:
-    out.mkdir(parents=True, exist_ok=True)
+def write_pages(out: Path, pages: Mapping[str, str]) -> None:
+    """Write pages into a folder, each atomically."""
     for name, text in pages.items():
-        (out / name).write_text(text, encoding="utf-8")
+        write_text(out / name, text)
 
 
-def outdated(out: Path, pages: Mapping[str, str]) -> list[str]:
-    """Which files are not what the rows render to."""
+def outdated_pages(out: Path, pages: Mapping[str, str]) -> list[str]:
+    """Return the names of pages that are missing in a folder or have other content there."""
     return [
         name
         for name, text in pages.items()
@@ -80,178 +108,212 @@ def outdated(out: Path, pages: Mapping[str, str]) -> list[str]:
     ]
 
 
-def _summary(spec: Spec, data: Mapping[str, _Data]) -> Table:
-    """The first metric of every data set at a glance: clean, and the paper's in brackets."""
-    first = {c.dataset: c.metric for c in reversed(list(spec.columns()))}
-    columns = [c for c in spec.columns() if c.metric == first[c.dataset]]
-    several = len(spec.splits) > 1  # then they stand across, and the groups of users down
+def _summary_table(
+    spec: TableSpec, results_by_dataset: Mapping[str, _DatasetResults]
+) -> ResultTable:
+    """Return our clean number and the paper's, for the first metric of each dataset."""
+    first_metric = {c.dataset: c.metric for c in reversed(list(spec.columns()))}
+    columns = [c for c in spec.columns() if c.metric == first_metric[c.dataset]]
+    has_splits = len(spec.splits) > 1  # then columns are splits, and rows also user groups
     lines: dict[tuple[str, ...], list[str]] = {}
     for column in columns:
-        part = _Part(spec, column, data[column.dataset])
+        report = _ColumnReport(spec, column, results_by_dataset[column.dataset])
         for model in spec.systems:
-            place = (model, column.users) if several else (model,)
-            lines.setdefault(place, []).append(part.brief(model))
-    across = [c.split if several else f"{c.dataset} {c.users} {c.metric}" for c in columns]
-    return Table(
+            row = (model, column.users) if has_splits else (model,)
+            lines.setdefault(row, []).append(report.summary_cell(model))
+    header = [c.split if has_splits else f"{c.dataset} {c.users} {c.metric}" for c in columns]
+    metrics = " or ".join(dict.fromkeys(first_metric.values()))
+    note = (
+        f"Each cell is our {metrics} under clean settings, with the paper's number in brackets; "
+        '"-" means that we have none.'
+    )
+    return ResultTable(
         "At a glance",
-        (f"{', '.join(dict.fromkeys(first.values()))}; clean (paper); - where there is none",),
-        ("system", *(["users"] if several else []), *dict.fromkeys(across)),
+        (note,),
+        ("system", *(["users"] if has_splits else []), *dict.fromkeys(header)),
         (),
-        tuple((*place, *cells) for place, cells in lines.items()),
+        tuple((*row, *cells) for row, cells in lines.items()),
     )
 
 
-def _blocks(spec: Spec, data: Mapping[str, _Data]) -> list[Table]:
-    """One table for each data set, group and metric; several splits stand in one."""
-    found: dict[tuple[str, str, str], list[Column]] = {}
+def _detail_tables(
+    spec: TableSpec, results_by_dataset: Mapping[str, _DatasetResults]
+) -> list[ResultTable]:
+    """Return a table for each dataset, user group and metric; it holds all splits."""
+    groups: dict[tuple[str, str, str], list[TableColumn]] = {}
     for column in spec.columns():
-        found.setdefault((column.dataset, column.users, column.metric), []).append(column)
-    return [_block(spec, columns, data[columns[0].dataset]) for columns in found.values()]
+        groups.setdefault((column.dataset, column.users, column.metric), []).append(column)
+    return [
+        _detail_table(spec, columns, results_by_dataset[columns[0].dataset])
+        for columns in groups.values()
+    ]
 
 
-def _block(spec: Spec, columns: Sequence[Column], data: _Data) -> Table:
+def _detail_table(
+    spec: TableSpec, columns: Sequence[TableColumn], results: _DatasetResults
+) -> ResultTable:
+    """Return the table of one dataset, user group and metric; `columns` differ in their split."""
     first = columns[0]
-    lines, notes = [], []
+    lines: list[tuple[str, ...]] = []
+    notes: list[str] = []
     for column in columns:
-        part = _Part(spec, column, data)
-        notes += part.notes()
-        for line in part.lines():
+        report = _ColumnReport(spec, column, results)
+        notes += report.notes()
+        for line in report.table_lines():
             lines.append((column.split, *line) if len(columns) > 1 else line)
     header = ["split", *_HEADER] if len(columns) > 1 else list(_HEADER)
-    kept = [n for n, name in enumerate(header) if _tells(name, [line[n] for line in lines])]
-    return Table(
-        f"{first.dataset}, {DESCRIPTIONS[first.users]}: {first.metric} {arrow(first.metric)}",
+    shown = [
+        n for n, name in enumerate(header) if _is_column_shown(name, [line[n] for line in lines])
+    ]
+    description, arrow = GROUP_DESCRIPTIONS[first.users], direction_arrow(first.metric)
+    return ResultTable(
+        f"{first.dataset}, {description}: {first.metric} {arrow}",
         tuple(dict.fromkeys(notes)),
-        tuple(header[n] for n in kept),
+        tuple(header[n] for n in shown),
         (),
-        tuple(tuple(line[n] for n in kept) for line in lines),
+        tuple(tuple(line[n] for n in shown) for line in lines),
     )
 
 
-def _tells(name: str, cells: Sequence[str]) -> bool:
-    """A column of the paper or of a preset that nobody has is left out."""
+def _is_column_shown(name: str, cells: Sequence[str]) -> bool:
+    """Return False for a column "paper" or "published" without any number or reason."""
     return name not in ("paper", "published") or any(c not in ("", "none") for c in cells)
 
 
-class _Part:
-    """One column of the paper's table: every system with what there is of it."""
+class _ColumnReport:
+    """The cells of one column of the paper's table, for all systems."""
 
-    def __init__(self, spec: Spec, column: Column, data: _Data) -> None:
-        self.spec, self.column, self.data = spec, column, data
+    def __init__(self, spec: TableSpec, column: TableColumn, results: _DatasetResults) -> None:
+        self.spec = spec
+        self.column = column
+        self.results = results
         self.split = spec.split_name(column.dataset, column.split)
-        self.paper = spec.published(column)
-        self.systems = data.columns.get((self.split, column.users, column.metric), {})
-        self.simple = paired_differences.best_simple(self.systems, column.metric)
-        printed = [x for block in spec.paper for *_, x in block.cells()]
-        self.digits = max(len(repr(x).partition(".")[2]) for x in [0.001, *printed])
-        self.best = {p: self._best(p) for p in ("clean", "published")}
-        self.best_paper = better(column.metric)(self.paper.values()) if self.paper else None
+        self.published = spec.published_values(column)
+        self.rows_by_system = results.rows_by_column.get(
+            (self.split, column.users, column.metric), {}
+        )
+        self.best_baseline = paired_differences.best_baseline(self.rows_by_system, column.metric)
+        printed = [value for block in spec.paper for *_, value in block.cells()]
+        self.digits = max(len(repr(value).partition(".")[2]) for value in [0.001, *printed])
+        self.best_by_preset = {p: self._best_value(p) for p in ("clean", "published")}
+        self.best_published = (
+            best_value(column.metric, self.published.values()) if self.published else None
+        )
 
-    def lines(self) -> Iterable[tuple[str, ...]]:
+    def table_lines(self) -> Iterable[tuple[str, ...]]:
+        """Yield the line of each system, with a cell for each name of `_HEADER`."""
         for model, presets in self.spec.systems.items():
             yield (
                 model,
-                self._paper(model),
-                self._ours(model, "published") if "published" in presets else "none",
-                self._ours(model, "clean"),
-                self._against(model),
-                self._seconds(model),
+                self._published_cell(model),
+                self._measured_cell(model, "published") if "published" in presets else "none",
+                self._measured_cell(model, "clean"),
+                self._difference_cell(model),
+                self._seconds_cell(model),
             )
 
-    def brief(self, model: str) -> str:
-        """Ours and the paper's in as little room as can be."""
-        found, value = self._mean(model, "clean"), self.paper.get(model)
-        ours = f"{found.value:.{self.digits}f}" if found else "-"
-        there = "" if value is None else f" ({value:.{self.digits}f})"
-        best = found and found.value == self.best["clean"] and model != "random"
-        return f"{ours}{there}{'*' if best else ''}"
+    def summary_cell(self, model: str) -> str:
+        """Return our clean number, and the paper's in brackets, without intervals."""
+        mean = self._mean_over_seeds(model, "clean")
+        published = self.published.get(model)
+        ours = f"{mean.value:.{self.digits}f}" if mean else "-"
+        paper = "" if published is None else f" ({published:.{self.digits}f})"
+        is_best = mean and mean.value == self.best_by_preset["clean"] and model != "random"
+        return f"{ours}{paper}{'*' if is_best else ''}"
 
     def notes(self) -> list[str]:
-        rows = [r for of in self.systems.values() for r in of]
+        """Return one note on the split, the test rows, the devices and the best baseline."""
+        rows = [row for rows in self.rows_by_system.values() for row in rows]
         if not rows:
-            return [f"split {self.split}; nothing was run"]
-        users, ratings = (max(getattr(r, x) for r in rows) for x in ("n_users", "n_ratings"))
-        devices = ", ".join(sorted({r.device for r in rows}))
-        best = f"; best simple system: {self.simple}" if self.simple else ""
-        return [f"split {self.split}; {users:,} users, {ratings:,} test rows; {devices}{best}"]
+            return [f'On the split "{self.split}" nothing was run.']
+        n_users = max(row.n_users for row in rows)
+        n_ratings = max(row.n_ratings for row in rows)
+        devices = " and ".join(sorted({row.device for row in rows}))
+        note = (
+            f'The split "{self.split}" has {n_users:,} users and {n_ratings:,} test rows here; '
+            f"devices: {devices}."
+        )
+        if self.best_baseline:
+            note += f" The best simple system is {self.best_baseline}."
+        return [note]
 
-    def _mean(self, model: str, preset: str) -> Interval | None:
-        rows = self.systems.get((model, preset))
-        return over_seeds([Interval(r.value, r.low, r.high) for r in rows]) if rows else None
+    def _mean_over_seeds(self, model: str, preset: str) -> Interval | None:
+        rows = self.rows_by_system.get((model, preset))
+        return mean_of_seeds([Interval(r.value, r.low, r.high) for r in rows]) if rows else None
 
-    def _best(self, preset: str) -> float | None:
+    def _best_value(self, preset: str) -> float | None:
         values = [
-            found.value
+            mean.value
             for model in self.spec.systems
-            if model != "random" and (found := self._mean(model, preset))
+            if model != "random" and (mean := self._mean_over_seeds(model, preset))
         ]
-        return better(self.column.metric)(values) if values else None
+        return best_value(self.column.metric, values) if values else None
 
-    def _paper(self, model: str) -> str:
-        if not self.spec.in_paper(self.column):
+    def _published_cell(self, model: str) -> str:
+        if not self.spec.has_published_column(self.column):
             return ""
-        value = self.paper.get(model)
+        value = self.published.get(model)
         if value is None:
-            known = {m for block in self.spec.paper for m in block.systems}
-            return "not reported" if model in known else "not in the paper"
-        return f"{value:.{self.digits}f}{'*' if value == self.best_paper else ''}"
+            paper_systems = {m for block in self.spec.paper for m in block.systems}
+            return "not reported" if model in paper_systems else "not in the paper"
+        return f"{value:.{self.digits}f}{'*' if value == self.best_published else ''}"
 
-    def _ours(self, model: str, preset: str) -> str:
-        found = self._mean(model, preset)
-        if found is None:
-            return self._why(model, preset)
-        rows = self.systems[model, preset]
-        options = self.spec.options(self.column.dataset, model)
-        who = GROUPS[self.column.users]
-        now = run_plan.fingerprint(model, preset, self.column.dataset, who, options)
-        old = " †" if any(r.options != now for r in rows) else ""
-        few = "" if len(rows) == self.spec.seeds or model == "random" else f" ({len(rows)} of "
-        few = f"{few}{self.spec.seeds} seeds)" if few else ""
-        mark = "*" if found.value == self.best[preset] and model != "random" else ""
-        return f"{cell(found, self.digits)}{old}{few}{mark}"
+    def _measured_cell(self, model: str, preset: str) -> str:
+        mean = self._mean_over_seeds(model, preset)
+        if mean is None:
+            return self._missing_reason(model, preset)
+        rows = self.rows_by_system[model, preset]
+        mode = USER_GROUPS[self.column.users]
+        fingerprint = run_plan.settings_fingerprint(model, preset, self.column.dataset, mode)
+        outdated = " †" if any(row.options != fingerprint for row in rows) else ""
+        is_complete = len(rows) == self.spec.seeds or model == "random"
+        seeds = "" if is_complete else f" ({len(rows)} of {self.spec.seeds} seeds)"
+        best = "*" if mean.value == self.best_by_preset[preset] and model != "random" else ""
+        return f"{format_interval(mean, self.digits)}{outdated}{seeds}{best}"
 
-    def _why(self, model: str, preset: str) -> str:
-        """Why there is no number."""
+    def _missing_reason(self, model: str, preset: str) -> str:
+        """Return why there is no number."""
         column = self.column
-        reason = refusal(model, column.dataset, column.users, self.spec.splits[column.split])
+        reason = refusal_reason(model, column.dataset, column.users, self.spec.splits[column.split])
         if reason:
             return reason
-        if run_plan.missing_preset(model, preset):
+        if run_plan.lacks_preset(model, preset):
             return "no such settings"
         if "@" in column.metric and model in self.spec.pairs_only:
             return "pairs only: slow to rank a catalogue"
-        others = self.data.columns.items()
-        there = [
-            m
-            for (s, u, m), of in others
-            if (s, u) == (self.split, column.users) and (model, preset) in of
-        ]
-        if there:
+        has_other_metric = any(
+            (split, users) == (self.split, column.users) and (model, preset) in rows_by_system
+            for (split, users, _), rows_by_system in self.results.rows_by_column.items()
+        )
+        if has_other_metric:
             return "orders only: no ratings"
-        training = GROUPS[column.users]
-        failed = self.data.failures.get((self.split, model, preset, training), "")
-        if failed:
-            return f"failed: {failed[:_SHORT]}"
-        reason = self.spec.why_not(column.dataset, model, preset)
+        mode = USER_GROUPS[column.users]
+        error = self.results.failures.get((self.split, model, preset, mode), "")
+        if error:
+            return f"failed: {error[:_MAX_REASON_LENGTH]}"
+        reason = self.spec.not_run_reason(column.dataset, model, preset)
         return f"not run: {reason}" if reason else "not run"
 
-    def _against(self, model: str) -> str:
-        if model == self.simple:
+    def _difference_cell(self, model: str) -> str:
+        if model == self.best_baseline:
             return "best simple"
-        place = (self.column.dataset, self.split, model, "clean")
-        found = self.data.pairs.get((*place, self.column.users, self.column.metric))
-        if found is None or (model, "clean") not in self.systems:
+        column = self.column
+        key = (column.dataset, self.split, model, "clean", column.users, column.metric)
+        difference = self.results.differences.get(key)
+        if difference is None or (model, "clean") not in self.rows_by_system:
             return ""
         value, low, high = (
-            f"{x:+.{self.digits}f}" for x in (found.difference, found.low, found.high)
+            f"{x:+.{self.digits}f}"
+            for x in (difference.difference, difference.low, difference.high)
         )
-        other = "" if found.baseline == self.simple else f" to {found.baseline}"
-        old = "" if paired_differences.is_current(found, self.systems) else " †"
-        return f"{value} [{low}, {high}]{other}{old}"
+        baseline = difference.baseline
+        other_baseline = "" if baseline == self.best_baseline else f" to {baseline}"
+        is_current = paired_differences.is_current(difference, self.rows_by_system)
+        return f"{value} [{low}, {high}]{other_baseline}{'' if is_current else ' †'}"
 
-    def _seconds(self, model: str) -> str:
-        rows = self.systems.get((model, "clean"), [])
+    def _seconds_cell(self, model: str) -> str:
+        rows = self.rows_by_system.get((model, "clean"), [])
         if not rows or model == "random":
             return ""
-        mean = sum(r.seconds for r in rows) / len(rows)
+        mean = sum(row.seconds for row in rows) / len(rows)
         return f"{mean:.0f}" if mean >= 10 else f"{mean:.1f}"

@@ -1,107 +1,138 @@
-"""Every system against the best simple one, paired over users."""
+"""Differences between each system and the best simple baseline, paired over users."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
 
-from idcf.evaluation.results import LOWER
-from idcf.evaluation.tables import over_seeds
-from idcf.metrics import difference
+from idcf.evaluation.results import LOWER_IS_BETTER
+from idcf.metrics import Interval, mean_of_seeds, paired_difference
 from idcf.metrics.stats import Statistic
 from idcf.paper import results_store
-from idcf.paper.results_store import Pair, Record
-from idcf.paper.table_spec import load_all
-from idcf.rng import stream
+from idcf.paper.results_store import PairedDifference, StoredRow
+from idcf.paper.table_spec import table_metrics
+from idcf.rng import random_stream
 
-SIMPLE = ("item-mean", "popularity", "bias", "item-knn", "ease", "als")
-Systems = dict[tuple[str, str], list[Record]]  # (model, preset) -> its seeds
-
-
-def columns(records: Iterable[Record]) -> dict[tuple[str, str, str], Systems]:
-    """(split, users, metric) -> the rows of every system."""
-    found: dict[tuple[str, str, str], Systems] = {}
-    for r in records:
-        systems = found.setdefault((r.split, r.users, r.metric), {})
-        systems.setdefault((r.model, r.preset), []).append(r)
-    return found
+SIMPLE_BASELINES = ("item-mean", "popularity", "bias", "item-knn", "ease", "als")
+RowsBySystem = dict[tuple[str, str], list[StoredRow]]  # (model, preset) -> one row per seed
 
 
-def best_simple(systems: Systems, metric: str) -> str | None:
-    """The simple baseline with the best mean: on test rows, which favours it and not us."""
+def rows_by_column(rows: Iterable[StoredRow]) -> dict[tuple[str, str, str], RowsBySystem]:
+    """Group rows by (split, user group, metric), then by system."""
+    columns: dict[tuple[str, str, str], RowsBySystem] = {}
+    for row in rows:
+        systems = columns.setdefault((row.split, row.users, row.metric), {})
+        systems.setdefault((row.model, row.preset), []).append(row)
+    return columns
+
+
+def best_baseline(rows_by_system: RowsBySystem, metric: str) -> str | None:
+    """Return the simple baseline with the best mean over seeds, or None if there is none.
+
+    The baseline is chosen on the test rows themselves, which favors it against other systems.
+    """
     means = {
-        model: sum(r.value for r in rows) / len(rows)
-        for (model, preset), rows in systems.items()
-        if model in SIMPLE and preset == "clean"
+        model: sum(row.value for row in rows) / len(rows)
+        for (model, preset), rows in rows_by_system.items()
+        if model in SIMPLE_BASELINES and preset == "clean"
     }
     if not means:
         return None
-    return (min if metric in LOWER else max)(means, key=lambda m: means[m])
+    return (min if metric in LOWER_IS_BETTER else max)(means, key=lambda model: means[model])
 
 
-def update(results: Path, dataset: str) -> int:
-    """Pair what can be paired anew: all seeds, or those whose values are at hand where these are
-    more than before. Differences of which nothing is at hand stay. How many are new."""
-    records = results_store.records(results, dataset)
-    lines = results_store.read(results, Pair, dataset)
-    wanted = {m for spec in load_all().values() if dataset in spec.datasets for m in spec.metrics}
-    fresh = 0
-    for (_, _, metric), systems in columns(records).items():
-        baseline = best_simple(systems, metric) if metric in wanted else None
+def update_differences(results: Path, dataset: str) -> int:
+    """Compute the differences of a dataset that are missing or outdated, and store them.
+
+    A difference needs the per-user values of both runs. Where those of some seeds are missing, the
+    others are used if they are more seeds than the stored difference has; where all are missing,
+    the stored difference stays.
+
+    Returns
+    -------
+    int
+        Number of differences that were computed.
+    """
+    lines = results_store.read_lines(results, PairedDifference, dataset)
+    metrics = table_metrics(dataset)
+    n_new = 0
+    for column, systems in rows_by_column(results_store.latest_rows(results, dataset)).items():
+        metric = column[-1]
+        baseline = best_baseline(systems, metric) if metric in metrics else None
         if baseline is None:
             continue
-        against = {r.seed: r for r in systems[baseline, "clean"]}
+        baseline_rows = {row.seed: row for row in systems[baseline, "clean"]}
         for system, rows in systems.items():
-            mine = [(r, against[r.seed]) for r in rows if r.seed in against]
-            if not mine or system in ((baseline, "clean"), ("random", "clean")):
+            pairs = [(row, baseline_rows[row.seed]) for row in rows if row.seed in baseline_rows]
+            if not pairs or system in ((baseline, "clean"), ("random", "clean")):
                 continue
-            known = lines.get(pair_key(mine[0][0]))
-            if known and not (known.baseline == baseline and is_current(known, systems)):
-                known = None
-            if known and known.seeds == len(mine):
+            stored = lines.get(difference_key(pairs[0][0]))
+            if stored and not (stored.baseline == baseline and is_current(stored, systems)):
+                stored = None
+            if stored and stored.seeds == len(pairs):
                 continue
-            line = _pair(results, mine, baseline)
-            if line and (known is None or line.seeds > known.seeds):
+            line = _paired_difference(results, pairs, baseline)
+            if line and (stored is None or line.seeds > stored.seeds):
                 lines[line.key()] = line
-                fresh += 1
-    results_store.rewrite(results, Pair, dataset, sorted(lines.values(), key=Pair.key))
-    return fresh
-
-
-def pair_key(r: Record) -> tuple[str, ...]:
-    """The key of the difference that a row goes into."""
-    return r.dataset, r.split, r.model, r.preset, r.users, r.metric
-
-
-def is_current(pair: Pair, systems: Systems) -> bool:
-    """Is it a difference between the runs that are in the tables?"""
-    mine, others = (
-        {r.seed: r.options for r in systems.get(system, ())}
-        for system in ((pair.model, pair.preset), (pair.baseline, "clean"))
+                n_new += 1
+    results_store.rewrite_lines(
+        results, PairedDifference, dataset, sorted(lines.values(), key=PairedDifference.key)
     )
-    there = [f"{mine[seed]}/{others[seed]}" for seed in mine.keys() & others.keys()]
-    found = {*pair.options.split("+")}
-    return found == {*there} if pair.seeds == len(there) else found <= {*there}
+    return n_new
 
 
-def _pair(results: Path, mine: list[tuple[Record, Record]], baseline: str) -> Pair | None:
-    """Seed against seed, then the mean over the seeds of which both values are at hand."""
-    found, first, options = [], mine[0][0], set()
+def difference_key(row: StoredRow) -> tuple[str, ...]:
+    """Return the key of the difference that is computed from a row (`PairedDifference.key`)."""
+    return row.dataset, row.split, row.model, row.preset, row.users, row.metric
+
+
+def is_current(difference: PairedDifference, rows_by_system: RowsBySystem) -> bool:
+    """Return whether a difference was computed from the runs that the tables now show."""
+    system = (difference.model, difference.preset)
+    fingerprints, baseline_fingerprints = (
+        {row.seed: row.options for row in rows_by_system.get(key, ())}
+        for key in (system, (difference.baseline, "clean"))
+    )
+    shared_seeds = fingerprints.keys() & baseline_fingerprints.keys()
+    current = {f"{fingerprints[seed]}/{baseline_fingerprints[seed]}" for seed in shared_seeds}
+    used = {*difference.options.split("+")}
+    return used == current if difference.seeds == len(shared_seeds) else used <= current
+
+
+def _paired_difference(
+    results: Path, row_pairs: list[tuple[StoredRow, StoredRow]], baseline: str
+) -> PairedDifference | None:
+    """Pair system and baseline within each seed, and average over seeds.
+
+    Seeds without stored per-user values are left out; None if that leaves no seed.
+    """
+    differences: list[Interval] = []
+    fingerprints: set[str] = set()
+    first = row_pairs[0][0]
     statistic: Statistic = "rmse" if first.metric == "rmse" else "mean-ratio"
-    for record, other in mine:
-        a, b = (results_store.load_each(results, r) for r in (record, other))
-        if a is None or b is None:
+    for row, baseline_row in row_pairs:
+        values = results_store.load_per_user(results, row)
+        baseline_values = results_store.load_per_user(results, baseline_row)
+        if values is None or baseline_values is None:
             continue
-        found.append(difference(a, b, statistic=statistic, rng=stream(0, "bootstrap")))
-        options.add(f"{record.options}/{other.options}")
-    if not found:
+        rng = random_stream(0, "bootstrap")
+        differences.append(paired_difference(values, baseline_values, statistic=statistic, rng=rng))
+        fingerprints.add(f"{row.options}/{baseline_row.options}")
+    if not differences:
         return None
-    value, low, high = over_seeds(found)
-    return Pair(
-        *(first.dataset, first.split, first.model, first.preset, first.users, first.metric),
-        baseline,
-        *(value, low, high),
-        first.n_users,
-        len(found),
-        "+".join(sorted(options)),
+    mean = mean_of_seeds(differences)
+    return PairedDifference(
+        dataset=first.dataset,
+        split=first.split,
+        model=first.model,
+        preset=first.preset,
+        users=first.users,
+        metric=first.metric,
+        baseline=baseline,
+        difference=mean.value,
+        low=mean.low,
+        high=mean.high,
+        n_users=first.n_users,
+        seeds=len(differences),
+        options="+".join(sorted(fingerprints)),
     )

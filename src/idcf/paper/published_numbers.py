@@ -1,36 +1,36 @@
-"""What the paper published (Wu et al., ICML 2021), for printing beside our numbers.
+"""The paper's numbers (Wu et al., ICML 2021) as a reference for the tables of `idcf evaluate`.
 
-The numbers are in `idcf/paper/tables/*.toml`, and in no other place.
+The numbers come from `idcf/paper/tables/*.toml`; this module writes none of its own.
 """
 
 from __future__ import annotations
 
 from functools import cache
 
-from idcf.evaluation.tables import Cell, Reference
-from idcf.paper.table_spec import load_all
+from idcf.evaluation.tables import CellKey, ReferenceNumbers
+from idcf.paper.table_spec import load_tables
 
-_SPLITS = {  # how our name of the paper's split begins, and its δ
+_PAPER_SPLITS = {  # dataset -> how the name of the paper's split begins, and its δ
     "douban": ("official", 30),
     "ml-100k": ("u1", 30),
     "ml-1m": ("random-10%", 30),
     "amazon-beauty": ("random-10-per-user", 20),
-}  # not Amazon-Books: our copy is a quarter of its users on another split
+}  # Amazon-Books is not listed: our copy has a quarter of the paper's users, on another split
 
 
-def same_split(dataset: str, split: str) -> bool:
-    """Was this measured on the paper's split, or on a draw of the same kind?"""
-    start, delta = _SPLITS.get(dataset, ("", 0))
+def is_paper_split(dataset: str, split: str) -> bool:
+    """Return whether a split is the paper's split of the dataset, or a random draw like it."""
+    start, delta = _PAPER_SPLITS.get(dataset, ("", 0))
     return bool(start) and split.startswith(start) and split.endswith(f"delta={delta}")
 
 
 @cache
-def paper_numbers() -> Reference:
-    """Return the paper's numbers, on its usual splits, to print beside ours."""
-    blocks = [block for spec in load_all().values() for block in spec.paper if not block.split]
+def paper_numbers() -> ReferenceNumbers:
+    """Return the paper's numbers on its standard splits, to print beside our own."""
+    blocks = [block for spec in load_tables().values() for block in spec.paper if not block.split]
     numbers = {
-        Cell(block.dataset, users, metric, model): value
+        CellKey(block.dataset, users, metric, model): value
         for block in blocks
         for users, metric, model, value in block.cells()
     }
-    return Reference(numbers, same_split)
+    return ReferenceNumbers(numbers, is_paper_split)

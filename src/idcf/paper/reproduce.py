@@ -1,6 +1,6 @@
-"""Run what a table still lacks, and keep every result the moment it is there.
+"""Make the training runs that the paper's tables lack, and store their results.
 
-Stop it at any time: the same command goes on where it was.
+Each result is stored as soon as its run ends, so an interruption loses only the runs under way.
 """
 
 from __future__ import annotations
@@ -15,184 +15,239 @@ import torch
 
 from idcf import __version__
 from idcf.data.datasets.catalog import Dataset
+from idcf.data.split import Split
 from idcf.errors import DataError
 from idcf.evaluation import parallel
-from idcf.evaluation.measure import Exam
-from idcf.evaluation.protocol import open_dataset, standard_split
-from idcf.evaluation.results import Row
-from idcf.evaluation.run import Examined, examine, exams_of
+from idcf.evaluation.measure import EvaluationSet
+from idcf.evaluation.protocol import KeyUserRule, open_dataset, standard_split
+from idcf.evaluation.results import RunKey
+from idcf.evaluation.run import RunResult, make_evaluation_sets, train_and_evaluate
 from idcf.models.registry import all_models, model_entry
 from idcf.paper import paired_differences, results_store
-from idcf.paper.results_store import Failure, Record
-from idcf.paper.run_plan import Run, done, runs_of
-from idcf.paper.table_spec import load_all
-from idcf.training.distributed import LOCAL, Runtime
-from idcf.training.train import Job
+from idcf.paper.results_store import RunFailure, StoredRow
+from idcf.paper.run_plan import Run, is_done, plan_runs
+from idcf.paper.table_spec import load_tables, table_metrics
+from idcf.training.distributed import LOCAL_RUNTIME, Runtime
+from idcf.training.train import TrainingJob
 
-_GUESS = {"solved": 60.0, "descended": 300.0, "wrapped": 600.0}  # seconds, until it is known
-Open = Callable[[str], Dataset]  # how a data set is come by
+_DEFAULT_SECONDS = {  # guess for a run whose like was never timed, by how its model is fitted
+    "solver": 60.0,
+    "gradient": 300.0,
+    "two-stage": 600.0,
+}
+DatasetLoader = Callable[[str], Dataset]
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """What a call did."""
+class ReproduceOutcome:
+    """The runs that a call of `reproduce` completed, and those that it did not."""
 
-    made: Sequence[Run]
-    failed: Mapping[str, str]  # run -> why
-    left: int  # runs that were asked for and are not done
+    completed: Sequence[Run]
+    failed: Mapping[str, str]  # `str(run)` -> the error
+    n_remaining: int  # runs that were given and are not completed
 
 
-def missing(runs: Iterable[Run], results: Path, *, longest_first: bool = False) -> list[Run]:
-    """Those of the runs that are not in the files."""
-    runs, rows = list(runs), _by_run(runs, results)
-    lacking = [run for run in runs if not done(run, rows.get(run.key(), []))]
+def missing_runs(runs: Iterable[Run], results: Path, *, longest_first: bool = False) -> list[Run]:
+    """Return the runs whose results are not stored, or were made with other settings.
+
+    Parameters
+    ----------
+    runs
+        The runs to look up.
+    results
+        The folder of results.
+    longest_first
+        Sort by expected duration, longest first, which packs parallel workers best.
+    """
+    runs = list(runs)
+    rows_by_run = _rows_by_run(runs, results)
+    missing = [run for run in runs if not is_done(run, rows_by_run.get(run.key(), []))]
     if not longest_first:
-        return lacking
-    seconds = {key: of[0].seconds for key, of in rows.items()}
-    return sorted(lacking, key=lambda run: -_expected(run, seconds))
+        return missing
+    seconds_by_run = {key: rows[0].seconds for key, rows in rows_by_run.items()}
+    return sorted(missing, key=lambda run: -_expected_seconds(run, seconds_by_run))
 
 
 def reproduce(
     runs: Sequence[Run],
     results: Path,
     *,
-    runtime: Runtime = LOCAL,
-    jobs: int = 1,
+    runtime: Runtime = LOCAL_RUNTIME,
+    n_jobs: int = 1,
     progress: bool = False,
-    opened: Open | None = None,
-) -> Outcome:
-    """Make these runs. One that fails is put down with its reason, and the others go on."""
-    tasks = _tasks(runs, runtime, progress and jobs == 1, opened or open_dataset)
-    by_name = {str(run): run for run in runs}
-    made: list[Run] = []
-    failed: dict[str, str] = {}
-    for name, found in parallel.finished(examine, tasks, jobs=jobs, progress=progress):
-        run = by_name[name]
-        if isinstance(found, Exception):
-            failed[name] = f"{type(found).__name__}: {found}".splitlines()[0]
-            _say(f"failed: {name}: {failed[name]}")
-            results_store.append(
-                results, run.dataset, [Failure(**run.plain(), reason=failed[name])]
-            )
-        else:
-            _keep(run, found, results, runtime)
-            made.append(run)
-    for dataset in dict.fromkeys(run.dataset for run in runs):
-        settle(results, dataset)
-    return Outcome(made, failed, len(runs) - len(made))
+    load_dataset: DatasetLoader | None = None,
+) -> ReproduceOutcome:
+    """Make runs and store their results; a failed run is recorded and the others go on.
 
+    Parameters
+    ----------
+    runs
+        The runs to make.
+    results
+        The folder of results, which is made if need be.
+    runtime
+        The device to train on.
+    n_jobs
+        Number of runs at a time, each in its own process.
+    progress
+        Show progress bars.
+    load_dataset
+        Return a dataset by its name; `protocol.open_dataset` by default.
 
-def merge(source: Path, results: Path) -> tuple[int, int]:
-    """Take in the rows of another folder: how many are new, and how many runs were left there.
-
-    These are the ones that were made under settings of the past and are done here under those of
-    today: a folder that began as a copy of this one has them.
+    Returns
+    -------
+    ReproduceOutcome
+        The completed and the failed runs.
     """
-    results_store.require(source)
-    runs = runs_of(load_all().values())
-    here, there = _by_run(runs, results), _by_run(runs, source)
-    past = {
+    tasks = _evaluation_tasks(runs, runtime, progress and n_jobs == 1, load_dataset or open_dataset)
+    runs_by_name = {str(run): run for run in runs}
+    completed: list[Run] = []
+    failed: dict[str, str] = {}
+    for name, outcome in parallel.run_as_completed(
+        train_and_evaluate, tasks, n_jobs=n_jobs, progress=progress
+    ):
+        run = runs_by_name[name]
+        if isinstance(outcome, Exception):
+            failed[name] = f"{type(outcome).__name__}: {outcome}".splitlines()[0]
+            print(f"failed: {name}: {failed[name]}", file=sys.stderr)
+            failure = RunFailure(**run.identity(), reason=failed[name])
+            results_store.append_lines(results, run.dataset, [failure])
+        else:
+            _store_run(run, outcome, results, runtime)
+            completed.append(run)
+    for dataset in dict.fromkeys(run.dataset for run in runs):
+        compact_results(results, dataset)
+    return ReproduceOutcome(completed, failed, len(runs) - len(completed))
+
+
+def merge_results(source: Path, results: Path) -> tuple[int, int]:
+    """Copy the results of another folder, for instance from another machine.
+
+    A run is skipped where `source` has it with outdated settings and `results` has it with current
+    ones; this is so where `source` began as an older copy of `results`.
+
+    Returns
+    -------
+    tuple
+        Number of new lines, and number of skipped runs.
+    """
+    results_store.require_results_folder(source)
+    runs = plan_runs(load_tables().values())
+    rows_by_run = _rows_by_run(runs, results)
+    source_rows_by_run = _rows_by_run(runs, source)
+    outdated = {
         run.key()
         for run in runs
-        if run.key() in there
-        and not done(run, there[run.key()])
-        and done(run, here.get(run.key(), []))
+        if run.key() in source_rows_by_run
+        and not is_done(run, source_rows_by_run[run.key()])
+        and is_done(run, rows_by_run.get(run.key(), []))
     }
-    fresh = results_store.merge(source, results, past)
-    for name in sorted({run.dataset for run in runs}):
-        settle(results, name)
-    return fresh, len(past)
+    n_new = results_store.merge_lines(source, results, outdated)
+    for dataset in sorted({run.dataset for run in runs}):
+        compact_results(results, dataset)
+    return n_new, len(outdated)
 
 
-def settle(results: Path, dataset: str) -> None:
-    """What follows from the rows: no failures of what is done, no rows twice, differences."""
-    rows = results_store.records(results, dataset)
-    results_store.rewrite(results, Record, dataset, rows)
-    there = {r.run() for r in rows}
-    failures = results_store.read(results, Failure, dataset).values()
-    results_store.rewrite(results, Failure, dataset, [f for f in failures if f.key() not in there])
-    paired_differences.update(results, dataset)
+def compact_results(results: Path, dataset: str) -> None:
+    """Drop replaced rows and the failures of completed runs, and update paired differences."""
+    rows = results_store.latest_rows(results, dataset)
+    results_store.rewrite_lines(results, StoredRow, dataset, rows)
+    completed = {row.run_key() for row in rows}
+    failures = results_store.read_lines(results, RunFailure, dataset).values()
+    results_store.rewrite_lines(
+        results, RunFailure, dataset, [f for f in failures if f.key() not in completed]
+    )
+    paired_differences.update_differences(results, dataset)
 
 
-def _tasks(
-    runs: Sequence[Run], runtime: Runtime, progress: bool, opened: Open
+def _evaluation_tasks(
+    runs: Sequence[Run], runtime: Runtime, progress: bool, load_dataset: DatasetLoader
 ) -> dict[str, tuple[Any, ...]]:
-    """What `examine` is called with, in the order of the runs; splits and examinations are made
-    once and shared."""
-    found: dict[str, tuple[Any, ...]] = {}
-    splits: dict[Any, Any] = {}
-    exams: dict[Any, Exam] = {}
+    """Return run name -> the arguments of `train_and_evaluate`, in the order of the runs.
+
+    Runs of one split share the split and its evaluation sets.
+    """
+    tasks: dict[str, tuple[Any, ...]] = {}
+    splits: dict[tuple[str, KeyUserRule], Split] = {}
+    evaluation_sets: dict[tuple[str, KeyUserRule, str], EvaluationSet] = {}
     for name in dict.fromkeys(run.dataset for run in runs):
-        data = opened(name)
+        dataset = load_dataset(name)
         for run in (r for r in runs if r.dataset == name):
-            place = (name, run.cut)
-            if place not in splits:
-                cut = asdict(run.cut)
-                splits[place], how = standard_split(data, **cut)
-                _same(how, run)
-            split = splits[place]
+            rule = run.key_user_rule
+            if (name, rule) not in splits:
+                splits[name, rule], split_name = standard_split(dataset, **asdict(rule))
+                _require_split(split_name, run)
+            split = splits[name, rule]
             for group in run.groups():
-                if (place, group) not in exams:
-                    exams[place, group] = exams_of(split, [group])[group]
-            stamp = Row(name, run.split, run.model, run.preset, "", "", 0, 0, 0, 0, 0, run.seed, 0)
-            job = Job(split, run.users, run.preset, name, run.seed, runtime, progress=progress)
-            asked = {group: exams[place, group] for group in run.groups()}
-            found[str(run)] = (stamp, job, dict(run.options), asked, False, run.lists())
-    return {str(run): found[str(run)] for run in runs}
+                if (name, rule, group) not in evaluation_sets:
+                    new_sets = make_evaluation_sets(split, [group])
+                    evaluation_sets[name, rule, group] = new_sets[group]
+            run_key = RunKey(name, run.split, run.model, run.preset, run.seed)
+            job = TrainingJob(
+                split, run.users, run.preset, name, run.seed, runtime, progress=progress
+            )
+            run_sets = {group: evaluation_sets[name, rule, group] for group in run.groups()}
+            options: dict[str, Any] = {}  # the preset decides all
+            tasks[str(run)] = (run_key, job, options, run_sets, False, run.ranks_catalog())
+    return {str(run): tasks[str(run)] for run in runs}
 
 
-def _same(how: str, run: Run) -> None:
-    if how != run.split:
+def _require_split(split_name: str, run: Run) -> None:
+    if split_name != run.split:
         raise DataError(
-            f"{run.dataset} gives the split {how!r} where the table wants {run.split!r}: the "
-            "files are of another edition; see `idcf data describe`"
+            f"{run.dataset} gives the split {split_name!r} where the table needs {run.split!r}: "
+            "the files are of another edition; see `idcf data describe`"
         )
 
 
-def _keep(run: Run, found: Examined, results: Path, runtime: Runtime) -> None:
-    """First what each user adds, then the rows: rows say that a run is done."""
-    wanted = {
-        m for spec in load_all().values() if run.dataset in spec.datasets for m in spec.metrics
-    }
-    more: dict[str, Any] = {
-        "of": len(found.rows),
-        "options": run.fingerprint(),
-        "version": __version__,
-        "device": device_name(runtime.device),
-    }
-    lines = [Record(**asdict(row), **more) for row in found.rows]
+def _store_run(run: Run, run_result: RunResult, results: Path, runtime: Runtime) -> None:
+    """Store per-user values, then the rows: a run counts as done once its rows are stored."""
+    rows = [
+        StoredRow(
+            **asdict(row),
+            of=len(run_result.rows),
+            options=run.fingerprint(),
+            version=__version__,
+            device=device_name(runtime.device),
+        )
+        for row in run_result.rows
+    ]
+    metrics = table_metrics(run.dataset)
     for group in run.groups():
-        each = {m: of for (g, m), of in found.each.items() if g == group and m in wanted}
-        if each and run.model != "random":
-            results_store.save_each(results, lines[0], group, each)
-    results_store.append(results, run.dataset, lines)
+        per_user = {
+            metric: values
+            for (measured_group, metric), values in run_result.per_user.items()
+            if measured_group == group and metric in metrics
+        }
+        if per_user and run.model != "random":
+            results_store.save_per_user(results, rows[0], group, per_user)
+    results_store.append_lines(results, run.dataset, rows)
 
 
 def device_name(device: torch.device) -> str:
+    """Return the name of a GPU, or the type of another device ("cpu")."""
     return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
 
 
-def _by_run(runs: Iterable[Run], results: Path) -> dict[tuple[Any, ...], list[Record]]:
-    found: dict[tuple[Any, ...], list[Record]] = {}
+def _rows_by_run(runs: Iterable[Run], results: Path) -> dict[tuple[Any, ...], list[StoredRow]]:
+    """Return run key -> its stored rows, for the datasets of some runs."""
+    rows_by_run: dict[tuple[Any, ...], list[StoredRow]] = {}
     for dataset in dict.fromkeys(run.dataset for run in runs):
-        for r in results_store.records(results, dataset):
-            found.setdefault(r.run(), []).append(r)
-    return found
+        for row in results_store.latest_rows(results, dataset):
+            rows_by_run.setdefault(row.run_key(), []).append(row)
+    return rows_by_run
 
 
-def _expected(run: Run, seconds: Mapping[tuple[Any, ...], float]) -> float:
-    """How long it took on another split or with another seed; a guess where nobody knows."""
-    alike = [
-        s
-        for (dataset, _, model, preset, *_), s in seconds.items()
+def _expected_seconds(run: Run, seconds_by_run: Mapping[tuple[Any, ...], float]) -> float:
+    """Return the longest time of the system on this dataset, or a guess if it was never run."""
+    timed = [
+        seconds
+        for (dataset, _, model, preset, *_), seconds in seconds_by_run.items()
         if (dataset, model, preset) == (run.dataset, run.model, run.preset)
     ]
-    if alike or run.model not in all_models():
-        return max(alike, default=0.0)
-    found = model_entry(run.model)
-    kind = "solved" if found.solver else "wrapped" if found.backbone else "descended"
-    return _GUESS[kind]
-
-
-def _say(text: str) -> None:
-    print(text, file=sys.stderr)
+    if timed or run.model not in all_models():
+        return max(timed, default=0.0)
+    entry = model_entry(run.model)
+    if entry.solver:
+        return _DEFAULT_SECONDS["solver"]
+    return _DEFAULT_SECONDS["two-stage" if entry.backbone else "gradient"]

@@ -1,8 +1,12 @@
-"""Results as files that only grow: one line a row, written as soon as a run is done.
+"""The folder of results: JSON Lines files of result rows, paired differences and failed runs.
 
-For each data set `<dataset>.jsonl` (rows), `<dataset>.paired.jsonl` (differences between systems)
-and `<dataset>.failed.jsonl`; the values of every user are in `.per-user/`, which is not committed.
-Later lines replace earlier ones of the same key. A line that a kill cut short is dropped.
+For each dataset there are `<dataset>.jsonl` (rows), `<dataset>.paired.jsonl` (differences between a
+system and the best simple baseline) and `<dataset>.failed.jsonl`. A line replaces earlier lines of
+its key; a line that was cut short by a crash is skipped. The metrics of single users, from which
+differences are computed, are in `.per-user/`, which is not committed.
+
+The field names of the three dataclasses are the keys of the stored JSON objects. This module knows
+nothing of tables or training.
 """
 
 from __future__ import annotations
@@ -18,39 +22,46 @@ from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 
-from idcf.config import read as read_values
+from idcf.config import dataclass_from_dict
 from idcf.errors import DataError, IdcfError
-from idcf.evaluation.groups import GROUPS
-from idcf.evaluation.results import Row
-from idcf.metrics import PerUser
+from idcf.evaluation.groups import USER_GROUPS
+from idcf.evaluation.results import ResultRow
+from idcf.files import atomic_path, write_bytes
+from idcf.metrics import PerUserMetric
 
 
 @dataclass(frozen=True)
-class Record(Row):
-    """A row, and which run it is of. `options` is `plan.fingerprint` of its settings."""
+class StoredRow(ResultRow):
+    """A result row with the run that it belongs to."""
 
-    of: int  # rows of the run: fewer in the file, and it was cut short
-    options: str
-    version: str
+    of: int  # number of rows of the run; the run was cut short if the file has fewer
+    options: str  # `run_plan.settings_fingerprint` of the run
+    version: str  # of this package
     device: str
 
     suffix: ClassVar[str] = ""
 
     def key(self) -> tuple[Any, ...]:
-        return *self.run(), self.users, self.metric
+        """Return the key of the row: a later row of the same key replaces it."""
+        return *self.run_key(), self.users, self.metric
 
-    def run(self) -> tuple[Any, ...]:
-        """The key of the run: its training, not the group that was measured."""
-        training = GROUPS[self.users]
-        return self.dataset, self.split, self.model, self.preset, training, self.seed
+    def run_key(self) -> tuple[Any, ...]:
+        """Return the key of the run, with the training mode in place of the user group."""
+        mode = USER_GROUPS[self.users]
+        return self.dataset, self.split, self.model, self.preset, mode, self.seed
 
-    def systems(self) -> set[tuple[Any, ...]]:
-        return {self.run()}
+    def run_keys(self) -> set[tuple[Any, ...]]:
+        """Return the key of the one run that the row comes from."""
+        return {self.run_key()}
 
 
 @dataclass(frozen=True)
-class Pair:
-    """How a system differs from the best simple one, over the same users."""
+class PairedDifference:
+    """The difference between a system and the best simple baseline, paired over users.
+
+    The difference is the mean over `seeds`, system minus baseline; `low` to `high` is its 95 %
+    interval.
+    """
 
     dataset: str
     split: str
@@ -64,178 +75,227 @@ class Pair:
     high: float
     n_users: int
     seeds: int
-    options: str  # of the two
+    options: str  # fingerprints "system/baseline", joined by "+" where seeds differ in them
     suffix: ClassVar[str] = ".paired"
 
     def key(self) -> tuple[Any, ...]:
+        """Return the key of the difference: a later one of the same key replaces it."""
         return self.dataset, self.split, self.model, self.preset, self.users, self.metric
 
-    def systems(self) -> set[tuple[Any, ...]]:
-        """The keys of the runs of both systems, without the seed."""
-        both = ((self.model, self.preset), (self.baseline, "clean"))
-        return {(self.dataset, self.split, *system, GROUPS[self.users]) for system in both}
+    def run_keys(self) -> set[tuple[Any, ...]]:
+        """Return the keys of the runs of system and baseline, without the seed."""
+        systems = ((self.model, self.preset), (self.baseline, "clean"))
+        mode = USER_GROUPS[self.users]
+        return {(self.dataset, self.split, *system, mode) for system in systems}
 
 
 @dataclass(frozen=True)
-class Failure:
-    """A run that came to nothing, and why. `users` is the training: new or few-shot."""
+class RunFailure:
+    """A run that raised an error."""
 
     dataset: str
     split: str
     model: str
     preset: str
-    users: str
+    users: str  # how query users are trained on: "new" or "few-shot"
     seed: int
     reason: str
     suffix: ClassVar[str] = ".failed"
 
     def key(self) -> tuple[Any, ...]:
+        """Return the key of the run; equal to `StoredRow.run_key`."""
         return self.dataset, self.split, self.model, self.preset, self.users, self.seed
 
 
-Line = TypeVar("Line", Record, Pair, Failure)
+Line = TypeVar("Line", StoredRow, PairedDifference, RunFailure)
 
 
-def path_of(results: Path, kind: type[Any], dataset: str) -> Path:
-    return results / f"{dataset}{kind.suffix}.jsonl"
+def results_path(results: Path, line_class: type[Any], dataset: str) -> Path:
+    """Return the path of a dataset's file for one kind of line."""
+    return results / f"{dataset}{line_class.suffix}.jsonl"
 
 
-def read(results: Path, kind: type[Line], dataset: str) -> dict[tuple[Any, ...], Line]:
-    """The lines of a data set by their keys, the newest of each."""
-    path = path_of(results, kind, dataset)
+def read_lines(results: Path, line_class: type[Line], dataset: str) -> dict[tuple[Any, ...], Line]:
+    """Read the lines of a dataset, the latest of each key.
+
+    Parameters
+    ----------
+    results
+        The folder of results.
+    line_class
+        `StoredRow`, `PairedDifference` or `RunFailure`.
+    dataset
+        Name of the dataset.
+
+    Returns
+    -------
+    dict
+        Key -> line, in the order of the file; empty if there is no file. A last line without a
+        newline is skipped with a note on stderr.
+
+    Raises
+    ------
+    DataError
+        If a line is not valid; the message has its number.
+    """
+    path = results_path(results, line_class, dataset)
     if not path.exists():
         return {}
-    found: dict[tuple[Any, ...], Line] = {}
-    *whole, torn = path.read_text(encoding="utf-8").split("\n")
-    if torn:
-        print(f"note: the last line of {path} was cut short and is left out", file=sys.stderr)
-    for number, line in enumerate(whole, 1):
+    lines: dict[tuple[Any, ...], Line] = {}
+    *complete, incomplete = path.read_text(encoding="utf-8").split("\n")
+    if incomplete:
+        print(f"note: the last line of {path} was cut short and is skipped", file=sys.stderr)
+    for number, text in enumerate(complete, 1):
         try:
-            one = read_values(kind, json.loads(line))
+            line = dataclass_from_dict(line_class, json.loads(text))
         except (json.JSONDecodeError, IdcfError) as error:
-            raise DataError(f"{path}, line {number}: {error}; mend or delete the line") from None
-        found.pop(one.key(), None)
-        found[one.key()] = one
-    return found
+            raise DataError(f"{path}, line {number}: {error}; fix or delete the line") from None
+        lines.pop(line.key(), None)
+        lines[line.key()] = line
+    return lines
 
 
-def records(results: Path, dataset: str) -> list[Record]:
-    """The rows of a data set; of a run that was made again, none that it had before."""
-    rows = list(read(results, Record, dataset).values())
-    last = {r.run(): (r.of, r.options) for r in rows}
-    return [r for r in rows if (r.of, r.options) == last[r.run()]]
+def latest_rows(results: Path, dataset: str) -> list[StoredRow]:
+    """Return the rows of a dataset, without those of a run that was made again later."""
+    rows = list(read_lines(results, StoredRow, dataset).values())
+    latest = {row.run_key(): (row.of, row.options) for row in rows}
+    return [row for row in rows if (row.of, row.options) == latest[row.run_key()]]
 
 
-def append(results: Path, dataset: str, lines: Iterable[Record | Failure]) -> None:
-    """Add lines in one write that is on the disk when this returns."""
+def append_lines(results: Path, dataset: str, lines: Iterable[StoredRow | RunFailure]) -> None:
+    """Append lines of one kind in a single write, which is on disk when this returns."""
     lines = list(lines)
     if not lines:
         return
-    path = path_of(results, type(lines[0]), dataset)
+    path = results_path(results, type(lines[0]), dataset)
     path.parent.mkdir(parents=True, exist_ok=True)
-    _drop_torn(path)
+    _drop_incomplete_line(path)
     with path.open("ab", buffering=0) as file:
-        file.write(_text(lines))
+        file.write(_encode_lines(lines))
         os.fsync(file.fileno())
 
 
-def rewrite(results: Path, kind: type[Line], dataset: str, lines: Iterable[Line]) -> None:
-    """All lines of a data set, whole or not at all; nothing is done where nothing changes."""
-    path, text = path_of(results, kind, dataset), _text(lines)
-    if not text:
+def rewrite_lines(
+    results: Path, line_class: type[Line], dataset: str, lines: Iterable[Line]
+) -> None:
+    """Replace the file of a dataset atomically; no lines delete it."""
+    path = results_path(results, line_class, dataset)
+    data = _encode_lines(lines)
+    if not data:
         path.unlink(missing_ok=True)
-    elif not path.exists() or path.read_bytes() != text:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        fresh = path.with_name(f"{path.name}.{os.getpid()}.part")
-        fresh.write_bytes(text)
-        fresh.replace(path)
+    elif not path.exists() or path.read_bytes() != data:
+        write_bytes(path, data)
 
 
-def require(folder: Path) -> None:
-    """Say that a folder is not there, instead of taking it for an empty one."""
+def require_results_folder(folder: Path) -> None:
+    """Raise DataError if a folder of results does not exist."""
     if not folder.is_dir():
-        raise DataError(f"{folder} is no folder of results; give one that `reproduce` wrote")
+        raise DataError(f"{folder} is not a folder of results; give one that `reproduce` wrote")
 
 
-def merge(source: Path, results: Path, leave: Collection[tuple[Any, ...]] = ()) -> int:
-    """Take in what another machine measured, save the runs to leave; its lines count as newer.
-    How many are new."""
-    require(source)
-    past = {*leave, *(run[:-1] for run in leave)}  # rows are of a seed, differences of all
-    fresh = 0
-    kinds: tuple[type[Any], ...] = (Record, Pair)
-    for kind in kinds:
-        for path in sorted(source.glob(f"*{kind.suffix}.jsonl")):
-            dataset = path.name.removesuffix(f"{kind.suffix}.jsonl")
-            if "." in dataset or not _holds(path, kind):
+def merge_lines(source: Path, results: Path, skip_runs: Collection[tuple[Any, ...]] = ()) -> int:
+    """Copy rows, differences and per-user values from another folder of results.
+
+    Parameters
+    ----------
+    source
+        The other folder. Its lines replace lines of the same key.
+    results
+        The folder that is updated.
+    skip_runs
+        Keys of runs (`StoredRow.run_key`) whose lines are not copied.
+
+    Returns
+    -------
+    int
+        Number of lines that were not in `results` before.
+    """
+    require_results_folder(source)
+    skipped = {*skip_runs, *(key[:-1] for key in skip_runs)}  # keys of differences have no seed
+    n_new = 0
+    line_classes: tuple[type[Any], ...] = (StoredRow, PairedDifference)
+    for line_class in line_classes:
+        for path in sorted(source.glob(f"*{line_class.suffix}.jsonl")):
+            dataset = path.name.removesuffix(f"{line_class.suffix}.jsonl")
+            if "." in dataset or not _has_keys_of(path, line_class):
                 continue
-            here, there = (read(folder, kind, dataset) for folder in (results, source))
+            lines = read_lines(results, line_class, dataset)
             new = {
                 key: line
-                for key, line in there.items()
-                if not line.systems() & past and here.get(key) != line
+                for key, line in read_lines(source, line_class, dataset).items()
+                if not line.run_keys() & skipped and lines.get(key) != line
             }
-            fresh += len(new)
-            rest = [line for key, line in here.items() if key not in new]  # where it was
-            rewrite(results, kind, dataset, [*rest, *new.values()])
+            n_new += len(new)
+            unchanged = [line for key, line in lines.items() if key not in new]
+            rewrite_lines(results, line_class, dataset, [*unchanged, *new.values()])
     for path in sorted(source.glob(".per-user/*/*.npz")):
-        place = results / path.relative_to(source)
-        place.parent.mkdir(parents=True, exist_ok=True)
-        place.write_bytes(path.read_bytes())
-    return fresh
+        write_bytes(results / path.relative_to(source), path.read_bytes())
+    return n_new
 
 
-def _holds(path: Path, kind: type[Any]) -> bool:
-    """Is this a file of ours? Other studies keep their rows in the same folder."""
+def _has_keys_of(path: Path, line_class: type[Any]) -> bool:
+    """Return whether a file has lines of this class; other studies share the folder."""
     with path.open(encoding="utf-8") as file:
         first = file.readline()
-    known = {f.name for f in fields(kind)}
-    return not first.endswith("\n") or json.loads(first).keys() == known
+    names = {f.name for f in fields(line_class)}
+    return not first.endswith("\n") or json.loads(first).keys() == names
 
 
-def _text(lines: Iterable[Any]) -> bytes:
-    return "".join(json.dumps(_plain(line)) + "\n" for line in lines).encode()
+def _encode_lines(lines: Iterable[Any]) -> bytes:
+    return "".join(json.dumps(_rounded_dict(line)) + "\n" for line in lines).encode()
 
 
-def _plain(line: Any) -> dict[str, Any]:
-    """Six digits tell all that there is to tell."""
+def _rounded_dict(line: Any) -> dict[str, Any]:
+    """Return the fields of a line with floats rounded to six digits, far below their noise."""
     return {k: round(v, 6) if isinstance(v, float) else v for k, v in asdict(line).items()}
 
 
-def _drop_torn(path: Path) -> None:
+def _drop_incomplete_line(path: Path) -> None:
     if path.exists() and not (text := path.read_bytes()).endswith(b"\n") and text:
         with path.open("r+b") as file:
             file.truncate(text.rfind(b"\n") + 1)
 
 
-def save_each(results: Path, stamp: Record, users: str, each: Mapping[str, PerUser]) -> None:
-    """Keep what each user adds to each metric, for pairing systems later."""
-    path = _place(results, stamp, users)
-    path.parent.mkdir(parents=True, exist_ok=True)
+def save_per_user(
+    results: Path, row: StoredRow, group: str, per_user: Mapping[str, PerUserMetric]
+) -> None:
+    """Store the metrics of single users, from which paired differences are computed later.
+
+    Parameters
+    ----------
+    results
+        The folder of results.
+    row
+        Any row of the run.
+    group
+        The user group that was measured.
+    per_user
+        Metric -> its values per user.
+    """
     columns: dict[str, Any] = {}
-    for metric, of in each.items():
-        columns[f"{metric}/users"] = of.users.astype(np.int32)
-        columns[f"{metric}/total"] = of.total.astype(np.float32)
-        columns[f"{metric}/weight"] = of.weight.astype(np.float32)
-    fresh = path.with_name(f"{path.name}.{os.getpid()}.part")
-    with fresh.open("wb") as file:
+    for metric, values in per_user.items():
+        columns[f"{metric}/users"] = values.users.astype(np.int32)
+        columns[f"{metric}/total"] = values.total.astype(np.float32)
+        columns[f"{metric}/weight"] = values.weight.astype(np.float32)
+    with atomic_path(_per_user_path(results, row, group)) as path, path.open("wb") as file:
         np.savez_compressed(file, **columns)
-    fresh.replace(path)
 
 
-def load_each(results: Path, record: Record) -> PerUser | None:
-    """The values behind a row, where they are at hand."""
-    path = _place(results, record, record.users)
+def load_per_user(results: Path, row: StoredRow) -> PerUserMetric | None:
+    """Load the values per user behind a row, or None if they were not stored."""
+    path = _per_user_path(results, row, row.users)
     if not path.exists():
         return None
     with np.load(path) as file:
-        if f"{record.metric}/users" not in file:
+        if f"{row.metric}/users" not in file:
             return None
-        users, total, weight = (file[f"{record.metric}/{x}"] for x in ("users", "total", "weight"))
-    return PerUser(users.astype(np.int64), total.astype(np.float64), weight.astype(np.float64))
+        users, total, weight = (file[f"{row.metric}/{x}"] for x in ("users", "total", "weight"))
+    return PerUserMetric(
+        users.astype(np.int64), total.astype(np.float64), weight.astype(np.float64)
+    )
 
 
-def _place(results: Path, stamp: Record, users: str) -> Path:
-    split = re.sub(r"[^\w.-]+", "-", stamp.split)
-    name = f"{stamp.model}.{stamp.preset}.{users}.{stamp.seed}.{split}.{stamp.options}.npz"
-    return results / ".per-user" / stamp.dataset / name
+def _per_user_path(results: Path, row: StoredRow, group: str) -> Path:
+    split = re.sub(r"[^\w.-]+", "-", row.split)
+    name = f"{row.model}.{row.preset}.{group}.{row.seed}.{split}.{row.options}.npz"
+    return results / ".per-user" / row.dataset / name

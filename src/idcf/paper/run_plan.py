@@ -1,166 +1,208 @@
-"""Which runs a table needs, and which of them are done."""
+"""The training runs that the paper's tables need, and whether stored rows cover them.
+
+A run is one training with one seed. This module plans runs and compares their settings with those
+of stored rows; it neither trains (`reproduce`) nor touches files (`results_store`).
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import MISSING, asdict, fields
 from typing import Any, NamedTuple
 
-from idcf.data.datasets.catalog import SOURCES
-from idcf.errors import ConfigError, unknown
-from idcf.evaluation.groups import GROUPS
-from idcf.evaluation.protocol import Cut
+from idcf.data.datasets.catalog import DATASET_SOURCES
+from idcf.errors import ConfigError, unknown_name_message
+from idcf.evaluation.groups import USER_GROUPS
+from idcf.evaluation.protocol import KeyUserRule
 from idcf.models.registry import all_models, configure, model_entry, resolve_model
-from idcf.paper.results_store import Record
-from idcf.paper.table_spec import Spec, load_all, refusal
-from idcf.training.presets import Setting, has_row, stages
-from idcf.training.train import QueryUsers
+from idcf.paper.results_store import StoredRow
+from idcf.paper.table_spec import TableSpec, load_tables, refusal_reason
+from idcf.training.presets import StageConfig, has_preset_row, stage_configs
+from idcf.training.train import QueryUserMode
 
 
 class Run(NamedTuple):
-    """One training. What it is measured on follows from it: every group of users that any table
-    asks of this split, so two tables never train the same thing twice."""
+    """One training of one system with one seed.
+
+    A run is measured on every user group that any table asks of its split (`groups`), so two tables
+    never train the same system twice.
+    """
 
     dataset: str
-    split: str  # its name, as rows have it
-    cut: Cut
+    split: str  # the split name that result rows carry
+    key_user_rule: KeyUserRule
     model: str
     preset: str
-    users: QueryUsers
+    users: QueryUserMode
     seed: int
-    options: tuple[tuple[str, Any], ...] = ()
 
     def __str__(self) -> str:
-        cut = self.split.rpartition(", ")[2]
-        return f"{self.dataset} {cut}: {self.model} ({self.preset}), {self.users}, seed {self.seed}"
+        """Return a one-line description, unique within a plan."""
+        key_user_label = self.split.rpartition(", ")[2]
+        return (
+            f"{self.dataset} {key_user_label}: {self.model} ({self.preset}), {self.users}, "
+            f"seed {self.seed}"
+        )
 
-    def plain(self) -> dict[str, Any]:
-        """What tells it from other runs."""
-        found = self._asdict()
-        return {k: found[k] for k in ("dataset", "split", "model", "preset", "users", "seed")}
+    def identity(self) -> dict[str, Any]:
+        """Return the fields that tell this run from others, by name."""
+        values = self._asdict()
+        names = ("dataset", "split", "model", "preset", "users", "seed")
+        return {name: values[name] for name in names}
 
     def key(self) -> tuple[Any, ...]:
-        return tuple(self.plain().values())
+        """Return the values of `identity`; equal to `StoredRow.run_key` of the run's rows."""
+        return tuple(self.identity().values())
 
     def groups(self) -> list[str]:
-        """The groups of users to be measured, in the tables' order."""
-        wanted = [g for spec in load_all().values() for g in _asked(spec, self)]
-        return list(dict.fromkeys(wanted))
+        """Return the user groups that the run is measured on, in the order of the tables."""
+        groups = [g for table in load_tables().values() for g in _measured_groups(table, self)]
+        return list(dict.fromkeys(groups))
 
-    def lists(self) -> bool:
-        """Is a whole catalogue to be ranked?"""
-        return not any(self.model in spec.pairs_only for spec in load_all().values())
+    def ranks_catalog(self) -> bool:
+        """Return whether the run is also measured by ranking the whole catalogue."""
+        return not any(self.model in table.pairs_only for table in load_tables().values())
 
     def fingerprint(self) -> str:
-        return fingerprint(self.model, self.preset, self.dataset, self.users, dict(self.options))
+        """Return the fingerprint of the run's current settings (`settings_fingerprint`)."""
+        return settings_fingerprint(self.model, self.preset, self.dataset, self.users)
 
 
-def runs_of(
-    specs: Iterable[Spec],
+def plan_runs(
+    tables: Iterable[TableSpec],
     *,
     datasets: Collection[str] = (),
     models: Collection[str] = (),
     presets: Collection[str] = (),
-    seeds: int | None = None,
+    n_seeds: int | None = None,
 ) -> list[Run]:
-    """Every run that can be made for these tables, each once; all, or those that are named."""
-    specs = list(specs)
-    for kind, named, known in (
-        ("dataset", datasets, {d for spec in specs for d in spec.datasets}),
-        ("system", models, {m for spec in specs for m in spec.systems}),
-        ("preset", presets, {p for spec in specs for of in spec.systems.values() for p in of}),
+    """List the runs that some tables need, each once.
+
+    Parameters
+    ----------
+    tables
+        The tables to fill.
+    datasets, models, presets
+        Keep only the runs of these; an empty collection keeps all.
+    n_seeds
+        Number of seeds per system; the tables' own number by default.
+
+    Raises
+    ------
+    ConfigError
+        If a dataset, model or preset is in none of the tables.
+    """
+    tables = list(tables)
+    for kind, names, known_names in (
+        ("dataset", datasets, {d for table in tables for d in table.datasets}),
+        ("system", models, {m for table in tables for m in table.systems}),
+        ("preset", presets, {p for table in tables for ps in table.systems.values() for p in ps}),
     ):
-        for name in named:
-            if name not in known:
-                raise ConfigError(unknown(f"{kind} of the table", name, known))
-    found = [run for spec in specs for run in _runs(spec, seeds)]
-    kept = [
+        for name in names:
+            if name not in known_names:
+                raise ConfigError(unknown_name_message(f"{kind} of the table", name, known_names))
+    runs = [
         run
-        for run in found
+        for table in tables
+        for run in _table_runs(table, n_seeds)
         if (not datasets or run.dataset in datasets)
         and (not models or run.model in models)
         and (not presets or run.preset in presets)
     ]
-    return list({run.key(): run for run in kept}.values())
+    return list({run.key(): run for run in runs}.values())
 
 
-def _runs(spec: Spec, seeds: int | None) -> Iterator[Run]:
-    for dataset in spec.datasets:
-        for label, cut in spec.splits.items():
-            for model, presets in spec.systems.items():
-                able = [g for g in spec.groups if not refusal(model, dataset, g, cut)]
+def _table_runs(table: TableSpec, n_seeds: int | None) -> Iterator[Run]:
+    for dataset in table.datasets:
+        for label, rule in table.splits.items():
+            split = table.split_name(dataset, label)
+            for model, presets in table.systems.items():
+                groups = [g for g in table.groups if not refusal_reason(model, dataset, g, rule)]
+                modes = dict.fromkeys(USER_GROUPS[g] for g in groups)
+                seeds = range(1 if model == "random" else n_seeds or table.seeds)
                 for preset in presets:
-                    if missing_preset(model, preset):
+                    if lacks_preset(model, preset):
                         continue
-                    options = tuple(sorted(spec.options(dataset, model).items()))
-                    for who in dict.fromkeys(GROUPS[g] for g in able):
-                        for seed in range(1 if model == "random" else seeds or spec.seeds):
-                            name = spec.split_name(dataset, label)
-                            yield Run(dataset, name, cut, model, preset, who, seed, options)
+                    for mode in modes:
+                        for seed in seeds:
+                            yield Run(dataset, split, rule, model, preset, mode, seed)
 
 
-def _asked(spec: Spec, run: Run) -> list[str]:
-    if run.dataset not in spec.datasets:
+def _measured_groups(table: TableSpec, run: Run) -> list[str]:
+    """Return the user groups that one table asks of a run."""
+    if run.dataset not in table.datasets:
         return []
-    names = {spec.split_name(run.dataset, label) for label in spec.splits}
-    if run.split not in names:
+    splits = {table.split_name(run.dataset, label) for label in table.splits}
+    if run.split not in splits:
         return []
     return [
         g
-        for g in spec.groups
-        if GROUPS[g] == run.users and not refusal(run.model, run.dataset, g, run.cut)
+        for g in table.groups
+        if USER_GROUPS[g] == run.users
+        and not refusal_reason(run.model, run.dataset, g, run.key_user_rule)
     ]
 
 
-def missing_preset(model: str, preset: str) -> bool:
-    """`clean` may rely on defaults; any other preset must say something of the model."""
-    return preset != "clean" and model in all_models() and not has_row(preset, model)
+def lacks_preset(model: str, preset: str) -> bool:
+    """Return whether a preset has no settings for a model.
+
+    `clean` is never lacking: a model without a row there is trained with its default options.
+    """
+    return preset != "clean" and model in all_models() and not has_preset_row(preset, model)
 
 
-def done(run: Run, rows: Sequence[Record]) -> bool:
-    """Are these all that the run gives, under the settings of today?"""
-    now = run.fingerprint()
+def is_done(run: Run, rows: Sequence[StoredRow]) -> bool:
+    """Return whether rows are complete for a run and were made with its current settings."""
+    fingerprint = run.fingerprint()
     return (
         bool(rows)
         and len(rows) == rows[0].of
-        and all(r.options == now for r in rows)
-        and {r.users for r in rows} >= set(run.groups())
+        and all(row.options == fingerprint for row in rows)
+        and {row.users for row in rows} >= set(run.groups())
     )
 
 
-def fingerprint(
-    model: str, preset: str, dataset: str, users: str, options: Mapping[str, Any]
-) -> str:
-    """A short name of all settings that differ from the code's defaults: an option that is new
-    and not used changes nothing. What it cannot see is a change of the code itself."""
+def settings_fingerprint(model: str, preset: str, dataset: str, users: str) -> str:
+    """Return ten hex digits that identify the settings of a system.
+
+    The fingerprint covers every setting that differs from the default in the code, by name and
+    value, so an added option that is not used leaves it as it was. It does not cover the code.
+
+    Parameters
+    ----------
+    model, preset, dataset
+        The system, its preset and the dataset whose row of the preset applies.
+    users
+        How query users are trained on: "new" or "few-shot".
+    """
     if model == "random":
         return "none"
-    implicit = SOURCES[dataset].implicit
+    implicit = DATASET_SOURCES[dataset].implicit
     name = resolve_model(model, implicit)
-    found = stages(name, options, preset=preset, dataset=dataset, users=users)
-    parts = [_settings(stage, chosen) for stage, chosen in found.items()]
+    stages = stage_configs(name, {}, preset=preset, dataset=dataset, query_user_mode=users)
+    settings = [_changed_settings(stage, config) for stage, config in stages.items()]
     grid = model_entry(name).grid_for(implicit)
-    text = json.dumps([name, parts, {k: list(v) for k, v in grid.items()}], sort_keys=True)
+    text = json.dumps([name, settings, {k: list(v) for k, v in grid.items()}], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:10]
 
 
-def _settings(name: str, chosen: Setting) -> dict[str, Any]:
-    own = {k: v for k, v in _unusual(chosen).items() if k not in ("options", "train")}
+def _changed_settings(name: str, stage_config: StageConfig) -> dict[str, Any]:
+    changed = _changed_fields(stage_config)
     return {
-        **own,
-        "options": _unusual(configure(name, chosen.options)),
-        "train": _unusual(chosen.train),
+        **{k: v for k, v in changed.items() if k not in ("options", "train")},
+        "options": _changed_fields(configure(name, stage_config.options)),
+        "train": _changed_fields(stage_config.train),
     }
 
 
-def _unusual(config: Any) -> dict[str, Any]:
-    """What differs from the defaults, as JSON can hold it."""
-    usual = {
+def _changed_fields(config: Any) -> dict[str, Any]:
+    """Return the fields of a dataclass that differ from their defaults, as JSON values."""
+    defaults = {
         f.name: f.default_factory() if f.default_factory is not MISSING else f.default
         for f in fields(config)
     }
-    changed = {k: v for k, v in asdict(config).items() if v != usual[k]}
-    found: dict[str, Any] = json.loads(json.dumps(changed, default=str))
-    return found
+    changed = {k: v for k, v in asdict(config).items() if v != defaults[k]}
+    json_values: dict[str, Any] = json.loads(json.dumps(changed, default=str))
+    return json_values

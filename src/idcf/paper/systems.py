@@ -1,13 +1,12 @@
-"""The systems that the paper compares IDCF with, and its ablations, as rows of the registry.
+"""The rival systems of the paper and its ablations, as rows of the model registry.
 
-They join the library through the entry-point group `idcf.models`, as a model of any other package
-would.
+They join the library through the entry-point group `idcf.models`, like models of any other package.
 """
 
 from __future__ import annotations
 
 from idcf.models.idcf import IDCF, IDCFConfig
-from idcf.models.matrix_factorization import Factor, FactorConfig
+from idcf.models.matrix_factorization import MatrixFactorization, MatrixFactorizationConfig
 from idcf.models.registry import ModelEntry
 from idcf.paper.models.bomic import Bomic, BomicConfig
 from idcf.paper.models.feae import FEAE, FEAEConfig
@@ -19,8 +18,8 @@ from idcf.paper.models.ngcf import NGCF, NGCFConfig
 from idcf.paper.models.nimc import Nimc, NimcConfig
 from idcf.paper.models.pinsage import PinSage, PinSageConfig
 from idcf.paper.models.trans_user import TransUser, TransUserConfig
-from idcf.paper.solvers.bomic import bomic
 
+# name -> registry row; names are those of the presets, the tables and `idcf evaluate --models`
 SYSTEMS: dict[str, ModelEntry] = {
     "fism": ModelEntry(FISM, FISMConfig, check_options={"embedding_size": 8}),
     "mult-vae": ModelEntry(
@@ -31,7 +30,7 @@ SYSTEMS: dict[str, ModelEntry] = {
     "bomic": ModelEntry(
         Bomic,
         BomicConfig,
-        solver=bomic,
+        solver="idcf.paper.solvers.bomic:fit_bomic",
         grid={"reg": (0.6, 0.8, 1.0), "user_reg": (0.15, 0.3)},
         ratings_only=True,
         check_options={"reg": 0.4, "user_reg": 0.3, "rank": 8},
@@ -44,8 +43,8 @@ SYSTEMS: dict[str, ModelEntry] = {
         learns_item_quality_only=True,
     ),
     "nnmf-original": ModelEntry(
-        Factor,
-        FactorConfig,
+        MatrixFactorization,
+        MatrixFactorizationConfig,
         {"head": "concat", "embedding_size": 60, "hidden": (50, 50, 50)},
         check_options={"embedding_size": 8, "plain_size": 4, "hidden": (16,)},
     ),
@@ -79,27 +78,31 @@ SYSTEMS: dict[str, ModelEntry] = {
         PinSage,
         PinSageConfig,
         implicit_only=True,
-        check_options={"embedding_size": 16, "neighbours": 8},
+        check_options={"embedding_size": 16, "neighbors": 8},
         check_loss="bpr",
     ),
     "nnmf-rd": ModelEntry(
-        Factor,
-        FactorConfig,
+        MatrixFactorization,
+        MatrixFactorizationConfig,
         {"head": "perceptron", "random_items": True},
         presets_of="nnmf",
         check_options={"embedding_size": 8, "hidden": (16,)},
         learns_item_quality_only=True,
     ),
     "rd-item": ModelEntry(
-        IDCF, IDCFConfig, backbone="nnmf-rd", presets_of="idcf-nn", check_options={"sample": 24}
+        IDCF,
+        IDCFConfig,
+        backbone="nnmf-rd",
+        presets_of="idcf-nn",
+        check_options={"n_attended_users": 24},
     ),
     "meta-path": ModelEntry(
         IDCF,
         IDCFConfig,
-        {"reach": "meta-path"},
+        {"neighbor_scope": "meta-path"},
         backbone="nnmf",
         presets_of="idcf-nn",
-        check_options={"sample": 24},
+        check_options={"n_attended_users": 24},
     ),
     "trans-user": ModelEntry(
         TransUser, TransUserConfig, backbone="nnmf", check_options={"steps": 8}

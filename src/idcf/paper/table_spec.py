@@ -1,41 +1,42 @@
-"""A table of the paper as data: `experiments/table*.toml`, read and checked.
+"""The specification of one table of the paper, loaded from `idcf/paper/tables/*.toml`.
 
-The files are the only place where the paper's numbers are written down.
+A specification names the datasets, user groups, metrics, systems and splits of the table, and holds
+the numbers that the paper prints. The files are the only place where those numbers are written.
+This module knows nothing of our own results: see `results_store`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from idcf.config import addressed, load_toml, read
-from idcf.data.datasets.catalog import SOURCES
-from idcf.errors import ConfigError, unknown
-from idcf.evaluation.groups import GROUPS
-from idcf.evaluation.measure import metrics_of
-from idcf.evaluation.protocol import Cut, split_name
-from idcf.evaluation.run import inductive
+from idcf.config import dataclass_from_dict, load_toml
+from idcf.data.datasets.catalog import DATASET_SOURCES
+from idcf.errors import ConfigError, unknown_name_message
+from idcf.evaluation.groups import USER_GROUPS
+from idcf.evaluation.measure import metric_names
+from idcf.evaluation.protocol import KeyUserRule, split_name
 from idcf.models.registry import all_models, model_entry
 from idcf.training.presets import preset_names
 
 _FOLDER = Path(__file__).with_name("tables")
-NONE = "-"  # a cell that the paper leaves empty
+EMPTY_CELL = "-"  # stands for a cell that the paper leaves empty
 
 
 @dataclass(frozen=True, kw_only=True)
-class Published:
-    """A block of the paper's table. A column is a group of users and a metric: "new rmse"."""
+class PublishedBlock:
+    """The numbers that the paper prints for one dataset, and one split where there are several."""
 
     dataset: str
-    columns: tuple[str, ...]
-    systems: Mapping[str, tuple[float | str, ...]]
-    split: str = ""  # one of `splits`, where the table has several
+    columns: tuple[str, ...]  # "<user group> <metric>", for instance "new rmse"
+    systems: Mapping[str, tuple[float | str, ...]]  # system -> one number or "-" per column
+    split: str = ""  # a key of `TableSpec.splits`
 
     def cells(self) -> Iterator[tuple[str, str, str, float]]:
-        """(users, metric, model, value) of every number."""
+        """Yield (user group, metric, system, value) for each number of the block."""
         for model, values in self.systems.items():
             for column, value in zip(self.columns, values, strict=True):
                 if not isinstance(value, str):
@@ -43,92 +44,104 @@ class Published:
                     yield users, metric, model, value
 
 
-class Column(NamedTuple):
-    """What one column of numbers is about."""
+class TableColumn(NamedTuple):
+    """The key of one column of numbers of a table."""
 
     dataset: str
-    split: str  # the label of a cut; "" is the standard one
+    split: str  # a key of `TableSpec.splits`; "" is the standard split
     users: str
     metric: str
 
 
 @dataclass(frozen=True, kw_only=True)
-class Spec:
-    """`settings`: options for a data set ("*": for all), written as `idcf evaluate --set` has
-    them, for every system or (`name.option`) for one."""
+class TableSpec:
+    """One table of the paper: what it compares, and the numbers that the paper prints.
+
+    The fields are the keys of the TOML file, except `name`, which is the file's stem.
+    """
 
     name: str
     title: str
-    shows: str
+    shows: str  # a paragraph for the page: what the numbers are
     datasets: tuple[str, ...]
     groups: tuple[str, ...]
     metrics: tuple[str, ...]
-    systems: Mapping[str, tuple[str, ...]]  # and the presets that each is run under
-    paper: tuple[Published, ...] = ()
+    systems: Mapping[str, tuple[str, ...]]  # system -> the presets that it is run under
+    paper: tuple[PublishedBlock, ...] = ()
     seeds: int = 3
-    splits: Mapping[str, Cut] = field(default_factory=lambda: {"": Cut()})
-    settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    pairs_only: tuple[str, ...] = ()  # systems that never rank a whole catalogue
-    not_run: Mapping[str, str] = field(default_factory=dict)  # why: see `why_not`
+    splits: Mapping[str, KeyUserRule] = field(default_factory=lambda: {"": KeyUserRule()})
+    pairs_only: tuple[str, ...] = ()  # systems too slow to rank a whole catalogue
+    not_run: Mapping[str, str] = field(default_factory=dict)  # see `not_run_reason`
 
-    def check(self) -> None:
-        """Every name in it must exist."""
+    def validate(self) -> None:
+        """Check that each name in the table exists and each block has the right shape.
+
+        Raises
+        ------
+        ConfigError
+            If a name is unknown, `seeds` is less than 1 or a block has a missing number.
+        """
         for name in self.datasets:
-            self._known("dataset", name, SOURCES)
+            self._require_known("dataset", name, DATASET_SOURCES)
         for group in self.groups:
-            self._known("group of users", group, GROUPS)
-        there = {m for name in self.datasets for m in metrics_of(SOURCES[name].implicit)}
+            self._require_known("group of users", group, USER_GROUPS)
+        dataset_metrics = {
+            metric
+            for name in self.datasets
+            for metric in metric_names(DATASET_SOURCES[name].implicit)
+        }
         for metric in self.metrics:
-            self._known("metric of these datasets", metric, there)
+            self._require_known("metric of these datasets", metric, dataset_metrics)
         for presets in self.systems.values():
             for preset in presets:
-                self._known("preset", preset, preset_names())
+                self._require_known("preset", preset, preset_names())
         for name in self.pairs_only:
-            self._known("system", name, self.systems)
-        for name in self.settings:
-            self._known("dataset", name, {*self.datasets, "*"})
+            self._require_known("system", name, self.systems)
         for name in (part for key in self.not_run for part in key.split()):
-            self._known(
+            self._require_known(
                 "dataset, system or preset", name, {*self.datasets, *self.systems, *preset_names()}
             )
         if self.seeds < 1:
             raise ConfigError(f"{self.name}: seeds is {self.seeds}: give at least 1")
         for block in self.paper:
-            self._check(block)
+            self._validate_block(block)
 
-    def _check(self, block: Published) -> None:
-        self._known("dataset", block.dataset, self.datasets)
-        self._known("split", block.split, self.splits)
-        known = [f"{group} {metric}" for group in self.groups for metric in self.metrics]
+    def _validate_block(self, block: PublishedBlock) -> None:
+        self._require_known("dataset", block.dataset, self.datasets)
+        self._require_known("split", block.split, self.splits)
+        columns = [f"{group} {metric}" for group in self.groups for metric in self.metrics]
         for column in block.columns:
-            self._known("column", column, known)
+            self._require_known("column", column, columns)
         for name, values in block.systems.items():
-            self._known("system", name, self.systems)
+            self._require_known("system", name, self.systems)
             if len(values) != len(block.columns):
                 raise ConfigError(
                     f"{self.name}: {name!r} has {len(values)} numbers of {block.dataset} for "
-                    f"{len(block.columns)} columns; write {NONE!r} where the paper has none"
+                    f"{len(block.columns)} columns; write {EMPTY_CELL!r} where the paper has none"
                 )
             for value in values:
-                if isinstance(value, str) and value != NONE:
-                    raise ConfigError(f"{self.name}: {value!r} of {name!r} is no number")
+                if isinstance(value, str) and value != EMPTY_CELL:
+                    raise ConfigError(
+                        f"{self.name}: {value!r} of {name!r} is not a number; "
+                        f"write {EMPTY_CELL!r} where the paper has none"
+                    )
 
-    def _known(self, kind: str, name: str, names: Any) -> None:
+    def _require_known(self, kind: str, name: str, names: Collection[str]) -> None:
         if name not in names:
-            raise ConfigError(f"{self.name}: {unknown(kind, name, names)}")
+            raise ConfigError(f"{self.name}: {unknown_name_message(kind, name, names)}")
 
-    def columns(self) -> Iterator[Column]:
-        """Every column of numbers, with the metrics that its data has."""
+    def columns(self) -> Iterator[TableColumn]:
+        """Yield each column of numbers; a metric is left out where its dataset does not have it."""
         for dataset in self.datasets:
-            kind = metrics_of(SOURCES[dataset].implicit)
+            dataset_metrics = metric_names(DATASET_SOURCES[dataset].implicit)
             for split in self.splits:
                 for users in self.groups:
                     for metric in self.metrics:
-                        if metric in kind:
-                            yield Column(dataset, split, users, metric)
+                        if metric in dataset_metrics:
+                            yield TableColumn(dataset, split, users, metric)
 
-    def published(self, column: Column) -> Mapping[str, float]:
-        """The paper's numbers of a column, by system."""
+    def published_values(self, column: TableColumn) -> Mapping[str, float]:
+        """Return system -> the paper's number, for one column."""
         return {
             model: value
             for block in self.paper
@@ -137,73 +150,99 @@ class Spec:
             if (users, metric) == (column.users, column.metric)
         }
 
-    def in_paper(self, column: Column) -> bool:
-        """Has the paper such a column?"""
+    def has_published_column(self, column: TableColumn) -> bool:
+        """Return whether the paper prints this column."""
         return any(
-            (b.dataset, b.split) == (column.dataset, column.split)
-            and f"{column.users} {column.metric}" in b.columns
-            for b in self.paper
+            (block.dataset, block.split) == (column.dataset, column.split)
+            and f"{column.users} {column.metric}" in block.columns
+            for block in self.paper
         )
 
-    def why_not(self, *names: str) -> str:
-        """Why a run of this data set, system and preset was not made, where the file says so: of
-        the keys that name nothing else, the one that names most of them."""
-        keys = [key for key in self.not_run if {*key.split()} <= {*names}]
+    def not_run_reason(self, dataset: str, model: str, preset: str) -> str:
+        """Return why a run was not made, or "" where the table gives no reason.
+
+        A key of `not_run` is one or more of dataset, system and preset, separated by spaces. It
+        applies to a run that has all of them; the key with the most names decides.
+        """
+        keys = [key for key in self.not_run if {*key.split()} <= {dataset, model, preset}]
         return self.not_run[max(keys, key=lambda key: len(key.split()))] if keys else ""
 
     def split_name(self, dataset: str, label: str) -> str:
-        """What rows of this cut call their split."""
-        return split_name(SOURCES[dataset], self.splits[label])
-
-    def options(self, dataset: str, model: str) -> dict[str, Any]:
-        """The table's own overrides for this system."""
-        found: dict[str, Any] = {}
-        for place in ("*", dataset):
-            for key, value in self.settings.get(place, {}).items():
-                whose, option = addressed(key, self.systems)
-                if whose in ("", model):
-                    found[option] = value
-        return found
+        """Return the split name that result rows carry, for a key of `splits`."""
+        return split_name(DATASET_SOURCES[dataset], self.splits[label])
 
 
-def refusal(model: str, dataset: str, users: str, cut: Cut) -> str:
-    """Why there can be no number, in a few words; "" where there can be one."""
-    if users == "probe-new" and cut.gamma is not None:
+def refusal_reason(model: str, dataset: str, users: str, key_user_rule: KeyUserRule) -> str:
+    """Return why a system cannot be measured on a group of users, or "" if it can.
+
+    The reason is a few words, fit for a cell of a table.
+    """
+    if users == "probe-new" and key_user_rule.gamma is not None:
         return "some are key users"
     if model == "random":
         return ""
     if model not in all_models():
         return "not built"
-    found, implicit = model_entry(model), SOURCES[dataset].implicit
-    if implicit and found.ratings_only and not found.implicit_model:
+    entry = model_entry(model)
+    implicit = DATASET_SOURCES[dataset].implicit
+    if implicit and entry.ratings_only and not entry.implicit_model:
         return "refused: needs ratings"
-    if not implicit and found.implicit_only:
+    if not implicit and entry.implicit_only:
         return "refused: takes no ratings"
-    if GROUPS[users] == "new" and not inductive(model):
+    if USER_GROUPS[users] == "new" and not entry.inductive:
         return "inductive only"
     return ""
 
 
 @cache
-def load_all() -> Mapping[str, Spec]:
-    """Every table, by name."""
-    return {path.stem: load(path) for path in sorted(_FOLDER.glob("table*.toml"))}
+def load_tables() -> Mapping[str, TableSpec]:
+    """Load every table of the paper, by name: "table2", "table3", …"""
+    return {path.stem: load_table(path) for path in sorted(_FOLDER.glob("table*.toml"))}
 
 
-def find(name: str) -> Spec:
-    if name not in load_all():
-        raise ConfigError(unknown("table", name, load_all()))
-    return load_all()[name]
+def find_table(name: str) -> TableSpec:
+    """Return a table by its name.
+
+    Raises
+    ------
+    ConfigError
+        If there is no such table; the message names the nearest one.
+    """
+    if name not in load_tables():
+        raise ConfigError(unknown_name_message("table", name, load_tables()))
+    return load_tables()[name]
 
 
-def load(path: Path) -> Spec:
-    """One file. Unknown keys, names and metrics are errors that name the nearest known one."""
-    values, where = load_toml(path), str(path)
-    blocks = [read(Published, block, f"{where}, 'paper'") for block in values.pop("paper", [])]
-    cuts = {
-        label: read(Cut, cut, f"{where}, split {label!r}")
-        for label, cut in values.pop("splits", {"": {}}).items()
+def table_metrics(dataset: str) -> set[str]:
+    """Return the metrics that any table prints for a dataset."""
+    return {
+        metric
+        for table in load_tables().values()
+        if dataset in table.datasets
+        for metric in table.metrics
     }
-    spec = read(Spec, {**values, "name": path.stem, "paper": blocks, "splits": cuts}, where)
-    spec.check()
-    return spec
+
+
+def load_table(path: Path) -> TableSpec:
+    """Read one table from a TOML file and validate it.
+
+    Raises
+    ------
+    ConfigError
+        If the file is not TOML, or has an unknown key, name or metric; the message names the
+        nearest known one.
+    """
+    values, where = load_toml(path), str(path)
+    blocks = [
+        dataclass_from_dict(PublishedBlock, block, f"{where}, 'paper'")
+        for block in values.pop("paper", [])
+    ]
+    rules = {
+        label: dataclass_from_dict(KeyUserRule, rule, f"{where}, split {label!r}")
+        for label, rule in values.pop("splits", {"": {}}).items()
+    }
+    table = dataclass_from_dict(
+        TableSpec, {**values, "name": path.stem, "paper": blocks, "splits": rules}, where
+    )
+    table.validate()
+    return table

@@ -1,1 +1,5 @@
-"""Recommendations over HTTP: engine (no HTTP), schemas, app (routes), gate, and a page."""
+"""HTTP server of a saved model: routes, request batching, JSON schemas, metrics and a web page.
+
+`run` starts the process, `app` builds the application, `batcher` groups requests, `service` answers
+them with one model, `schemas` defines the JSON bodies.
+"""

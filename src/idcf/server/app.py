@@ -1,42 +1,50 @@
-"""The routes: HTTP on one side, the engine on the other.
+"""The ASGI application: GET routes and the web page by FastAPI, POST routes by `routes`.
 
-What is posted goes past FastAPI (a dictionary finds the route, msgspec reads the body), which
-costs a third of the time; FastAPI does the rest and describes all of it at /openapi.json.
+Knows HTTP; every answer comes from the batcher or from its service.
 """
 
 from __future__ import annotations
 
-import hmac
-from collections.abc import Awaitable, Callable, Mapping
 from hashlib import sha256
 from importlib.resources import files
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 from fastapi import FastAPI, Query, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
 from starlette.exceptions import HTTPException
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp
 
 from idcf import __version__
-from idcf.errors import ArtifactError, IdcfError
+from idcf.errors import IdcfError
 from idcf.server import schemas as s
-from idcf.server.batcher import Engine
-from idcf.server.middleware import Gate, Refused, body_of, refusal, reply
-from idcf.server.openapi import describe, reads
-from idcf.server.prometheus import TYPE, Metrics
+from idcf.server.batcher import RequestBatcher
+from idcf.server.http import to_http_exception
+from idcf.server.middleware import RequestMiddleware
+from idcf.server.openapi import get_route_responses, install_openapi
+from idcf.server.prometheus import CONTENT_TYPE, ServerMetrics
+from idcf.server.routes import PostDispatcher, PostRoute, ReloadRoute
 
-Handler = Callable[[Any], Awaitable[Any]]
-Best = Annotated[int, Query(ge=1, le=100, description="How many, at most.")]
+CountParameter = Annotated[
+    int, Query(ge=1, le=s.MAX_LISTED_ITEMS, description="Maximum number of items.")
+]
+SearchParameter = Annotated[
+    str,
+    Query(
+        max_length=200,
+        description="Words of a title, or an id; empty: the items recommended without a history.",
+        examples=["toy"],
+    ),
+]
 _ASSETS = {
     "/": ("index.html", "text/html; charset=utf-8"),
     "/static/page.css": ("page.css", "text/css; charset=utf-8"),
     "/static/page.js": ("page.js", "text/javascript; charset=utf-8"),
     "/static/icon.svg": ("icon.svg", "image/svg+xml"),
 }
-_SAFE = {
+_PAGE_HEADERS = {
     "content-security-policy": "default-src 'self'; frame-ancestors 'none'; base-uri 'none'",
     "x-content-type-options": "nosniff",
     "referrer-policy": "no-referrer",
@@ -44,195 +52,194 @@ _SAFE = {
 }
 
 
-class Post:
-    """A route that reads one kind of body and answers with another."""
+def create_app(
+    batcher: RequestBatcher,
+    *,
+    folder: Path | None = None,
+    token: str | None = None,
+    max_open_requests: int = 2048,
+) -> RequestMiddleware:
+    """Build the ASGI application.
 
-    def __init__(
-        self, path: str, takes: type[Any], gives: type[Any], handler: Handler, summary: str
-    ) -> None:
-        self.path, self.takes, self.gives, self.summary = path, takes, gives, summary
-        self._decode, self._handle = msgspec.json.Decoder(takes).decode, handler
+    Parameters
+    ----------
+    batcher : RequestBatcher
+        Answers the requests.
+    folder, token : Path and str, optional
+        Model folder and token of POST /admin/reload; without both of them the route is absent.
+    max_open_requests : int
+        Further requests get status 503.
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        _require_post(scope)
-        body = await body_of(scope, receive)
-        try:
-            asked = self._decode(body)
-        except (msgspec.DecodeError, RecursionError) as error:  # a ValidationError is one too
-            raise Refused(422, f"body: {error}") from None
-        except UnicodeDecodeError:
-            raise Refused(422, "body: it is not UTF-8") from None
-        await reply(send, s.encode(await self._handle(asked)))
-
-
-class Reload:
-    """Puts the folder's present model to work, for whoever knows the token."""
-
-    path = "/admin/reload"
-
-    def __init__(self, engine: Engine, folder: Path, token: str) -> None:
-        self.engine, self.folder, self._word = engine, folder, f"Bearer {token}".encode()
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        _require_post(scope)
-        said = dict(scope["headers"]).get(b"authorization", b"")
-        if not hmac.compare_digest(said, self._word):
-            raise Refused(401, "reload needs the token", {"www-authenticate": "Bearer"})
-        try:
-            await self.engine.swap(self.folder)
-        except ArtifactError as error:
-            raise Refused(409, f"the old model stays at work: {error}") from None
-        await reply(send, s.encode(self.engine.now.model()))
-
-
-class Front:
-    """What is posted is found here; everything else is FastAPI's."""
-
-    def __init__(self, posts: Mapping[str, ASGIApp], rest: ASGIApp) -> None:
-        self.posts, self.rest = posts, rest
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        found = self.posts.get(scope.get("path", ""))
-        if found is not None:
-            scope["route"] = found
-        await (found or self.rest)(scope, receive, send)
-
-
-def create(
-    engine: Engine, *, folder: Path | None = None, token: str | None = None, most: int = 2048
-) -> Gate:
-    """The whole application. Reloading is there only with a folder and a token."""
-    metrics = Metrics()
-    posts = _posts(engine)
+    Returns
+    -------
+    RequestMiddleware
+        The application, to be run by uvicorn.
+    """
+    metrics = ServerMetrics()
+    post_routes = _post_routes(batcher)
     app = FastAPI(
         title="idcf",
         version=__version__,
-        description="Recommendations for people nobody has met, from what they did.",
-        docs_url=None,  # these pages would load scripts from elsewhere
+        description="Recommendations for new users from their first few interactions.",
+        docs_url=None,  # FastAPI's documentation pages load scripts from other servers
         redoc_url=None,
-        exception_handlers={
-            RequestValidationError: _invalid,
-            HTTPException: _http,
-            IdcfError: _known,
-            Exception: _known,
-        },
+        exception_handlers=dict.fromkeys(
+            (RequestValidationError, HTTPException, IdcfError, Exception), _handle_error
+        ),
     )
-    _gets(app, engine, metrics)
-    _page(app)
-    describe(app, posts)
-    routes: dict[str, ASGIApp] = {x.path: x for x in posts}
+    _add_item_routes(app, batcher)
+    _add_status_routes(app, batcher, metrics)
+    _add_page(app)
+    install_openapi(app, post_routes)
+    routes: dict[str, ASGIApp] = {route.path: route for route in post_routes}
     if folder is not None and token is not None:
-        routes[Reload.path] = Reload(engine, folder, token)
-    return Gate(Front(routes, app), metrics, most=most)
+        routes[ReloadRoute.path] = ReloadRoute(batcher, folder, token)
+    return RequestMiddleware(
+        PostDispatcher(routes, app), metrics, max_open_requests=max_open_requests
+    )
 
 
-def _posts(engine: Engine) -> list[Post]:
-    async def embed(person: s.Person) -> s.Vector:
-        return engine.now.embed(person)
+def _post_routes(batcher: RequestBatcher) -> list[PostRoute]:
+    async def embed(request: s.EmbedRequest) -> s.NewUserEmbedding:
+        return batcher.service.embed(request)
 
-    async def predict(asked: s.Pairs) -> s.Scores:
-        return engine.now.predict(asked)
+    async def predict(request: s.PredictRequest) -> s.ItemScoreList:
+        return batcher.service.predict(request)
 
-    async def explain(why: s.Why) -> s.Because:
-        now = engine.now
-        return await engine.aside(lambda: now.explain(why))
+    async def explain(request: s.ExplainRequest) -> s.ExplanationBody:
+        service = batcher.service  # the thread keeps this model if it is swapped meanwhile
+        return await batcher.run_in_thread(lambda: service.explain(request))
 
-    async def ask(person: s.Next) -> s.Questions:
-        now = engine.now
-        return await engine.aside(lambda: now.next_question(person))
+    async def next_question(request: s.NextQuestionRequest) -> s.QuestionList:
+        service = batcher.service
+        return await batcher.run_in_thread(lambda: service.next_question(request))
 
     return [
-        Post("/v1/recommend", s.Ask, s.Answer, engine.recommend, "The best items for a newcomer"),
-        Post("/v1/embed", s.Person, s.Vector, embed, "The vector of a newcomer"),
-        Post("/v1/predict", s.Pairs, s.Scores, predict, "The score of each of some items"),
-        Post("/v1/explain", s.Why, s.Because, explain, "Why an item is recommended"),
-        Post("/v1/next-question", s.Next, s.Questions, ask, "What to ask a newcomer about"),
+        PostRoute(
+            "/v1/recommend",
+            s.RecommendRequest,
+            s.RecommendationList,
+            batcher.recommend,
+            "Recommend items to a new user",
+        ),
+        PostRoute("/v1/embed", s.EmbedRequest, s.NewUserEmbedding, embed, "Embed a new user"),
+        PostRoute(
+            "/v1/predict",
+            s.PredictRequest,
+            s.ItemScoreList,
+            predict,
+            "Score given items for a new user",
+        ),
+        PostRoute(
+            "/v1/explain",
+            s.ExplainRequest,
+            s.ExplanationBody,
+            explain,
+            "Explain the score of an item",
+        ),
+        PostRoute(
+            "/v1/next-question",
+            s.NextQuestionRequest,
+            s.QuestionList,
+            next_question,
+            "Choose the items to ask a new user about",
+        ),
     ]
 
 
-def _gets(app: FastAPI, engine: Engine, metrics: Metrics) -> None:
-    @app.get("/v1/items", summary="Items by title", responses=reads(s.Found))
-    async def items(
-        query: Annotated[
-            str, Query(max_length=200, description="As typed.", examples=["toy"])
-        ] = "",
-        n: Best = 20,
-    ) -> Response:
-        return _json(engine.now.items(query, n))
+def _add_item_routes(app: FastAPI, batcher: RequestBatcher) -> None:
+    @app.get(
+        "/v1/items",
+        operation_id="search_items",
+        summary="Search items by title",
+        responses=get_route_responses(s.ItemList),
+    )
+    async def search_items(query: SearchParameter = "", n: CountParameter = 20) -> Response:
+        return _json_response(batcher.service.search_items(query, n))
 
     @app.get(
         "/v1/items/{item_id:path}/similar",
-        summary="Items like this one",
-        responses=reads(s.Answer, 404, 501),
+        operation_id="similar_items",
+        summary="List items similar to an item",
+        responses=get_route_responses(s.RecommendationList, 404, 501),
     )
-    async def similar(item_id: str, n: Best = 10) -> Response:
-        if not engine.now.knows(item_id):
+    async def similar_items(item_id: str, n: CountParameter = 10) -> Response:
+        if not batcher.service.has_item(item_id):
             raise HTTPException(
-                404, f"item {item_id[:80]!r} is unknown; /v1/items?query= finds ids"
+                404, f"item {item_id[:80]!r} is unknown; find ids with /v1/items?query="
             )
-        return _json(engine.now.similar(item_id, n))
+        return _json_response(batcher.service.similar_items(item_id, n))
 
-    @app.get("/v1/model", summary="What is being served", responses=reads(s.Model))
-    async def model() -> Response:
-        return _json(engine.now.model())
 
-    @app.get("/health", summary="Is the process alive?", responses=reads(s.State))
+def _add_status_routes(app: FastAPI, batcher: RequestBatcher, metrics: ServerMetrics) -> None:
+    @app.get(
+        "/v1/model",
+        operation_id="model_info",
+        summary="Describe the served model",
+        responses=get_route_responses(s.ModelInfo),
+    )
+    async def model_info() -> Response:
+        return _json_response(batcher.service.model_info())
+
+    @app.get(
+        "/health",
+        operation_id="health",
+        summary="Tell whether the process is alive",
+        responses=get_route_responses(s.ServerStatus),
+    )
     async def health() -> Response:
-        return _json(s.State("alive"))
+        return _json_response(s.ServerStatus("alive"))
 
-    @app.get("/ready", summary="Is there room for a request?", responses=reads(s.State, 503))
+    @app.get(
+        "/ready",
+        operation_id="ready",
+        summary="Tell whether the request queue has room",
+        responses=get_route_responses(s.ServerStatus, 503),
+    )
     async def ready() -> Response:
-        if engine.waiting >= engine.limits.room:
-            raise HTTPException(503, "no room at present", {"retry-after": "1"})
-        return _json(s.State("ready"))
+        if batcher.queue_length >= batcher.limits.max_queue:
+            raise HTTPException(503, "the request queue is full", {"retry-after": "1"})
+        return _json_response(s.ServerStatus("ready"))
 
-    @app.get("/metrics", summary="Counters for Prometheus", response_class=Response)
-    async def metrics_() -> Response:
-        return Response(metrics.text(engine), media_type=TYPE)
-
-
-def _page(app: FastAPI) -> None:
-    """The page and its parts, read once. They refer to nothing outside this server."""
-    home = files("idcf.server") / "static"
-
-    def serve(path: str, body: bytes, kind: str) -> None:
-        tag = f'"{sha256(body).hexdigest()[:16]}"'
-
-        async def part(request: Request) -> Response:
-            if request.headers.get("if-none-match") == tag:
-                return Response(status_code=304, headers={"etag": tag})
-            return Response(body, headers={**_SAFE, "etag": tag}, media_type=kind)
-
-        app.add_api_route(path, part, methods=["GET", "HEAD"], include_in_schema=False)
-
-    for path, (name, kind) in _ASSETS.items():
-        serve(path, (home / name).read_bytes(), kind)
+    @app.get(
+        "/metrics",
+        operation_id="metrics",
+        summary="Report counters for Prometheus",
+        response_class=Response,
+    )
+    async def prometheus_metrics() -> Response:
+        return Response(metrics.render(batcher), media_type=CONTENT_TYPE)
 
 
-def _json(answer: msgspec.Struct, status: int = 200) -> Response:
-    return Response(s.encode(answer), status, media_type="application/json")
+def _add_page(app: FastAPI) -> None:
+    """Add the web page and its assets, read once; they refer to no other server."""
+    folder = files("idcf.server") / "static"
+
+    def add_asset(path: str, body: bytes, media_type: str) -> None:
+        etag = f'"{sha256(body).hexdigest()[:16]}"'
+
+        async def get_asset(request: Request) -> Response:
+            if request.headers.get("if-none-match") == etag:
+                return Response(status_code=304, headers={"etag": etag})
+            return Response(body, headers={**_PAGE_HEADERS, "etag": etag}, media_type=media_type)
+
+        app.add_api_route(path, get_asset, methods=["GET", "HEAD"], include_in_schema=False)
+
+    for path, (name, media_type) in _ASSETS.items():
+        add_asset(path, (folder / name).read_bytes(), media_type)
 
 
-async def _invalid(request: Request, error: Exception) -> Response:
-    assert isinstance(error, RequestValidationError)
-    said = [f"{'.'.join(str(x) for x in e['loc'])}: {e['msg']}" for e in error.errors()]
-    return _json(s.Problem("; ".join(said)[:1000]), 422)
+def _json_response(content: msgspec.Struct) -> Response:
+    return Response(s.encode_json(content), media_type="application/json")
 
 
-async def _http(request: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)
-    answer = _json(s.Problem(error.detail), error.status_code)
-    answer.headers.update(error.headers or {})
-    return answer
-
-
-async def _known(request: Request, error: Exception) -> Response:
-    said = refusal(error)
-    answer = _json(s.Problem(said.reason), said.status)
-    answer.headers.update(said.headers)
-    return answer
-
-
-def _require_post(scope: Scope) -> None:
-    if scope["method"] != "POST":
-        raise Refused(405, "this address wants POST", {"allow": "POST"})
+async def _handle_error(request: Request, error: Exception) -> Response:
+    """Return the response of any exception that a GET route raises."""
+    if isinstance(error, RequestValidationError):
+        problems = [f"{'.'.join(map(str, x['loc']))}: {x['msg']}" for x in error.errors()]
+        error = HTTPException(422, "; ".join(problems)[:1000])
+    exception = to_http_exception(error)
+    response = _json_response(s.ErrorDetail(exception.detail))
+    response.status_code = exception.status_code
+    response.headers.update(exception.headers or {})
+    return response

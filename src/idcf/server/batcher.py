@@ -1,8 +1,8 @@
-"""Answers for many people at a time: gathers what is asked together, answers it in one pass.
+"""The request batcher: collects recommendation requests and answers them in one model call.
 
-Knows no HTTP. All of it runs on one event loop, computing included: on one core a second thread
-would only take turns with the first. A new model is loaded beside the old one and takes over
-between two passes, so nobody's question falls between them.
+Knows no HTTP. Everything runs on one event loop, the computation included: on one core a second
+thread would only compete with the first. A new model is loaded in a thread and replaces the old one
+between two batches, so that no request sees both.
 """
 
 from __future__ import annotations
@@ -12,145 +12,198 @@ import gc
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple, NoReturn, TypeVar
 
-from idcf.errors import Overloaded
-from idcf.inference.predictor import Asked
+from idcf.errors import OverloadedError
 from idcf.recommender import Recommender
-from idcf.server.schemas import Answer, Ask
-from idcf.server.service import Serving
+from idcf.server.schemas import RecommendationList, RecommendRequest
+from idcf.server.service import ParsedRequest, RecommendationService
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Limits:
-    """How long to wait for company, how many to answer in one pass, how many may wait."""
+class BatcherLimits:
+    """Limits of a `RequestBatcher`.
 
-    wait: float = 0.001  # seconds
-    batch: int = 64
-    room: int = 1024
-    aside: int = 4  # slow questions (explain, next question) that may be open at a time
+    Parameters
+    ----------
+    max_delay_s : float
+        Longest time in seconds that a request waits to be batched with others.
+    max_batch : int
+        Largest number of requests computed together.
+    max_queue : int
+        Largest number of waiting requests; further ones are rejected.
+    max_slow_requests : int
+        Largest number of explanations and questions computed at a time, each in a thread.
+    """
+
+    max_delay_s: float = 0.001
+    max_batch: int = 64
+    max_queue: int = 1024
+    max_slow_requests: int = 4
 
 
 @dataclass
-class Counts:
-    """Since the start."""
+class BatcherCounts:
+    """Counts of a `RequestBatcher` since its start."""
 
-    passes: int = 0
-    answered: int = 0
-    refused: int = 0
-    swaps: int = 0
-
-
-class Waiting(NamedTuple):
-    asked: Asked
-    answer: asyncio.Future[Answer]
+    n_batches: int = 0
+    n_answered: int = 0
+    n_rejected: int = 0
+    n_model_swaps: int = 0
 
 
-class Engine:
-    """One model, many askers."""
+class PendingRequest(NamedTuple):
+    """A queued request and the future of its response."""
 
-    def __init__(self, recommender: Recommender, limits: Limits | None = None) -> None:
-        self.limits, self.counts = limits or Limits(), Counts()
-        self.now = Serving.of(recommender)
-        self._waiting: list[Waiting] = []
-        self._company = 1  # how many came together last time
-        self._timer: asyncio.TimerHandle | None = None
-        self._due, self._until = False, 0.0  # somebody waits, and when it ends
-        self._open, self._swapping = 0, asyncio.Lock()
+    request: ParsedRequest
+    response: asyncio.Future[RecommendationList]
+
+
+class RequestBatcher:
+    """Answers concurrent recommendation requests with one model, several in one computation.
+
+    A batch starts when as many requests are waiting as in the previous batch, when no further
+    request arrives and `max_delay_s` is over, or when the queue reaches `max_batch`.
+    """
+
+    def __init__(self, recommender: Recommender, limits: BatcherLimits | None = None) -> None:
+        self.limits = limits or BatcherLimits()
+        self.counts = BatcherCounts()
+        self.service = RecommendationService.from_recommender(recommender)
+        self._queue: list[PendingRequest] = []
+        self._last_queue_length = 1  # when the previous batch started
+        self._is_scheduled = False  # a batch will start by itself
+        self._deadline = 0.0  # loop time at which it starts at the latest
+        self._timer: asyncio.TimerHandle | None = None  # set while it waits for the deadline
+        self._n_slow_requests = 0
+        self._swap_lock = asyncio.Lock()
 
     @property
-    def waiting(self) -> int:
-        return len(self._waiting)
+    def queue_length(self) -> int:
+        """Number of requests that wait for the next batch."""
+        return len(self._queue)
 
-    async def recommend(self, ask: Ask) -> Answer:
-        """The best items of one newcomer, computed with whoever else asks at the same time."""
-        if len(self._waiting) >= self.limits.room:
-            self._refuse(f"{len(self._waiting)} requests are waiting already")
-        asked = self.now.read(ask)
+    async def recommend(self, request: RecommendRequest) -> RecommendationList:
+        """Return the best items for a new user, computed together with concurrent requests.
+
+        Raises
+        ------
+        OverloadedError
+            If `max_queue` requests are waiting.
+        DataError
+            If the request names no known item, or has ratings or features that do not fit.
+        """
+        if len(self._queue) >= self.limits.max_queue:
+            self._reject(f"{len(self._queue)} requests are waiting already")
+        parsed = self.service.parse_request(request)
         loop = asyncio.get_running_loop()
-        answer: asyncio.Future[Answer] = loop.create_future()
-        self._waiting.append(Waiting(asked, answer))
-        if not self._due:
-            self._due, self._until = True, loop.time() + self.limits.wait
-            loop.call_soon(self._turn, 0)
-        elif self._timer is not None and self._complete():
+        response: asyncio.Future[RecommendationList] = loop.create_future()
+        self._queue.append(PendingRequest(parsed, response))
+        if not self._is_scheduled:
+            self._is_scheduled, self._deadline = True, loop.time() + self.limits.max_delay_s
+            loop.call_soon(self._wait_or_run, 0)
+        elif self._timer is not None and self._is_batch_ready():
             self._timer.cancel()
-            self._timer = loop.call_later(0, self._turn, 0)
-        return await answer
+            self._timer = loop.call_later(0, self._wait_or_run, 0)
+        return await response
 
-    async def aside(self, work: Callable[[], T]) -> T:
-        """Beside the loop, so that what takes long holds nobody else up."""
-        if self._open >= self.limits.aside:
-            self._refuse(f"{self._open} slow requests are open already")
-        self._open += 1
+    async def run_in_thread(self, function: Callable[[], T]) -> T:
+        """Run a slow function in a thread, so that it does not delay the batches.
+
+        Raises
+        ------
+        OverloadedError
+            If `max_slow_requests` are running.
+        """
+        if self._n_slow_requests >= self.limits.max_slow_requests:
+            self._reject(f"{self._n_slow_requests} slow requests are open already")
+        self._n_slow_requests += 1
         try:
-            return await asyncio.to_thread(work)
+            return await asyncio.to_thread(function)
         finally:
-            self._open -= 1
+            self._n_slow_requests -= 1
 
-    async def swap(self, folder: str | Path) -> None:
-        """Put the model of a folder to work, the same folder's new one or another's."""
-        async with self._swapping:
-            fresh = await asyncio.to_thread(lambda: Serving.of(Recommender.load(folder)))
-            while self._waiting:  # rows of the old catalogue mean nothing to the new one
-                self._pass()
-            self.now = fresh
-            self.counts.swaps += 1
+    async def swap_model(self, folder: str | Path) -> None:
+        """Load the model of a folder and serve it from now on.
+
+        Waiting requests are answered by the old model, which stays in use if loading fails.
+
+        Raises
+        ------
+        ArtifactError
+            If the folder holds no valid model.
+        """
+        async with self._swap_lock:
+            service = await asyncio.to_thread(
+                lambda: RecommendationService.from_recommender(Recommender.load(folder))
+            )
+            while self._queue:  # these requests hold row numbers of the old catalogue
+                self._run_batch()
+            self.service = service
+            self.counts.n_model_swaps += 1
             gc.unfreeze()
-            settle()
+            freeze_garbage_collector()
 
-    def _refuse(self, why: str) -> None:
-        self.counts.refused += 1
-        raise Overloaded(f"{why}; try again in a second")
+    def _reject(self, reason: str) -> NoReturn:
+        self.counts.n_rejected += 1
+        raise OverloadedError(f"{reason}; try again in a second")
 
-    def _complete(self) -> bool:
-        """Are as many here as came together last time? At a lonely hour that is one."""
-        return len(self._waiting) >= min(self._company, self.limits.batch)
+    def _is_batch_ready(self) -> bool:
+        """Return whether as many requests wait as before the previous batch (at low load: one)."""
+        return len(self._queue) >= min(self._last_queue_length, self.limits.max_batch)
 
-    def _turn(self, before: int) -> None:
-        """Reading what comes in is work that must be done anyway, so as long as each turn of the
-        loop brings somebody it goes on; then the missing have until the time that was set."""
-        loop, here = asyncio.get_running_loop(), len(self._waiting)
+    def _wait_or_run(self, previous_length: int) -> None:
+        """Start the batch, or wait for further requests until the deadline.
+
+        While each turn of the event loop adds requests, the wait costs nothing: parsing them is
+        work that has to be done anyway. The timer is set only once no more requests arrive.
+        """
+        loop, length = asyncio.get_running_loop(), len(self._queue)
         self._timer = None
-        if not here or self._complete():
-            self._pass()
-        elif here > before:
-            loop.call_soon(self._turn, here)
-        elif loop.time() < self._until:
-            self._timer = loop.call_at(self._until, self._turn, here)
+        if not length or self._is_batch_ready():
+            self._run_batch()
+        elif length > previous_length:
+            loop.call_soon(self._wait_or_run, length)
+        elif loop.time() < self._deadline:
+            self._timer = loop.call_at(self._deadline, self._wait_or_run, length)
         else:
-            self._pass()
+            self._run_batch()
 
-    def _pass(self) -> None:
+    def _run_batch(self) -> None:
+        """Answer up to `max_batch` waiting requests and schedule the remaining ones."""
         if self._timer is not None:
             self._timer.cancel()
-        self._timer, self._due = None, False
-        self._company, size = max(1, len(self._waiting)), self.limits.batch
-        here, self._waiting = self._waiting[:size], self._waiting[size:]
-        self._answer([x for x in here if not x.answer.done()])  # not those who hung up
-        if self._waiting:
-            self._due = True
-            asyncio.get_running_loop().call_soon(self._pass)
+        self._timer, self._is_scheduled = None, False
+        self._last_queue_length = max(1, len(self._queue))
+        size = self.limits.max_batch
+        batch, self._queue = self._queue[:size], self._queue[size:]
+        self._resolve([x for x in batch if not x.response.done()])  # done: the client disconnected
+        if self._queue:
+            self._is_scheduled = True
+            asyncio.get_running_loop().call_soon(self._run_batch)
 
-    def _answer(self, here: list[Waiting]) -> None:
-        if not here:
+    def _resolve(self, requests: list[PendingRequest]) -> None:
+        """Compute the responses of a batch; an unexpected exception goes to all its requests."""
+        if not requests:
             return
         try:
-            found = self.now.answer([x.asked for x in here])
+            responses = self.service.recommend_batch([x.request for x in requests])
         except Exception as error:
-            for x in here:
-                x.answer.set_exception(error)
+            for pending in requests:
+                pending.response.set_exception(error)
             return
-        self.counts.passes += 1
-        self.counts.answered += len(here)
-        for x, said in zip(here, found, strict=True):
-            x.answer.set_result(said)
+        self.counts.n_batches += 1
+        self.counts.n_answered += len(requests)
+        for pending, response in zip(requests, responses, strict=True):
+            pending.response.set_result(response)
 
 
-def settle() -> None:
-    """What is here now stays: the collector need not walk through a model at every turn, which
-    costs more than answering."""
+def freeze_garbage_collector() -> None:
+    """Exclude all present objects from garbage collection.
+
+    The model stays in memory, and scanning it at each collection takes longer than a response.
+    """
     gc.collect()
     gc.freeze()

@@ -1,88 +1,88 @@
-"""The description at /openapi.json: FastAPI's own, with what is read by msgspec put in."""
+"""The description at /openapi.json: FastAPI's, completed with the msgspec types and POST routes."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
 from idcf.server import schemas as s
+from idcf.server.routes import PostRoute
 
-_REF = "#/components/schemas/{name}"
-_WHY = {
-    400: "The client hung up.",
+_REF_TEMPLATE = "#/components/schemas/{name}"
+_STATUS_DESCRIPTIONS = {
     404: "There is no such item.",
-    408: "The body took too long to come in.",
+    408: "The body took too long to arrive.",
     413: "The body is too long.",
-    422: "Something in the request cannot be used; the reason says what.",
-    501: "The model that is served cannot do this.",
-    503: "More is asked than can be answered soon: try again after Retry-After seconds.",
+    422: "The request is not valid; `detail` says why.",
+    501: "The served model cannot do this.",
+    503: "The server is overloaded: try again after Retry-After seconds.",
 }
 
 
-class Described(Protocol):
-    path: str
-    takes: type[Any]
-    gives: type[Any]
-    summary: str
+def get_route_responses(
+    response_type: type[Any], *extra_statuses: int
+) -> dict[int | str, dict[str, Any]]:
+    """Describe the responses of a GET route: 200, 422 and further statuses."""
+    return {
+        200: _json_body(response_type, response_type.__doc__),
+        **{status: _error_response(status) for status in (422, *extra_statuses)},
+    }
 
 
-def reads(gives: type[Any], *also: int) -> dict[int | str, dict[str, Any]]:
-    """The answers of a route that reads no body."""
-    return {200: _body(gives, gives.__doc__), **{k: _problem(k) for k in (422, *also)}}
-
-
-def describe(app: FastAPI, posts: Sequence[Described]) -> None:
-    """Replace the application's description by one that knows the posts."""
-    gets = (s.Found, s.Model, s.State, s.Problem)
-    types = {x: None for post in posts for x in (post.takes, post.gives)}
-    _, parts = msgspec.json.schema_components([*types, *gets], ref_template=_REF)
-    for kind, example in s.EXAMPLES.items():
-        parts[kind.__name__]["examples"] = [example]
+def install_openapi(app: FastAPI, post_routes: Sequence[PostRoute]) -> None:
+    """Make the application publish a description that includes the POST routes."""
+    types = dict.fromkeys(x for r in post_routes for x in (r.request_type, r.response_type))
+    get_types = (s.ItemList, s.ModelInfo, s.ServerStatus, s.ErrorDetail)
+    _, schemas = msgspec.json.schema_components([*types, *get_types], ref_template=_REF_TEMPLATE)
+    for request_type, example in s.EXAMPLES.items():
+        schemas[request_type.__name__]["examples"] = [example]
 
     def openapi() -> dict[str, Any]:
         if app.openapi_schema is None:
-            found = get_openapi(
+            description = get_openapi(
                 title=app.title,
                 version=app.version,
                 description=app.description,
                 routes=app.routes,
             )
-            found.setdefault("components", {})["schemas"] = parts
-            for post in posts:
-                found["paths"][post.path] = {"post": _operation(post)}
-            app.openapi_schema = found
+            description.setdefault("components", {})["schemas"] = schemas
+            for route in post_routes:
+                description["paths"][route.path] = {"post": _post_operation(route)}
+            app.openapi_schema = description
         return app.openapi_schema
 
     app.openapi = openapi  # type: ignore[method-assign]
 
 
-def _operation(post: Described) -> dict[str, Any]:
-    may_lack = (501,) if post.path != "/v1/recommend" else ()
-    problems = {str(k): _problem(k) for k in (408, 413, 422, 503, *may_lack)}
-    taken = _body(post.takes)["content"]
-    taken["application/json"]["example"] = s.EXAMPLES[post.takes]
+def _post_operation(route: PostRoute) -> dict[str, Any]:
+    """Describe one POST route; every model can recommend, not every model can do the rest."""
+    unsupported = (501,) if route.path != "/v1/recommend" else ()
+    errors = {str(status): _error_response(status) for status in (408, 413, 422, 503, *unsupported)}
+    content = _json_body(route.request_type)["content"]
+    content["application/json"]["example"] = s.EXAMPLES[route.request_type]
     return {
-        "summary": post.summary,
-        "operationId": post.path.strip("/").replace("/", "_").replace("-", "_"),
-        "requestBody": {"required": True, "content": taken},
-        "responses": {"200": _body(post.gives, post.gives.__doc__), **problems},
+        "summary": route.summary,
+        "operationId": route.path.removeprefix("/v1/").replace("-", "_"),
+        "requestBody": {"required": True, "content": content},
+        "responses": {
+            "200": _json_body(route.response_type, route.response_type.__doc__),
+            **errors,
+        },
     }
 
 
-def _problem(status: int) -> dict[str, Any]:
-    found = _body(s.Problem, _WHY[status])
+def _error_response(status: int) -> dict[str, Any]:
+    response = _json_body(s.ErrorDetail, _STATUS_DESCRIPTIONS[status])
     if status == 503:
-        found["headers"] = {"Retry-After": {"schema": {"type": "integer"}}}
-    return found
+        response["headers"] = {"Retry-After": {"schema": {"type": "integer"}}}
+    return response
 
 
-def _body(kind: type[Any], description: str | None = None) -> dict[str, Any]:
-    schema = {"$ref": _REF.format(name=kind.__name__)}
-    return {
-        "description": (description or kind.__name__).strip(),
-        "content": {"application/json": {"schema": schema}},
-    }
+def _json_body(schema_type: type[Any], description: str | None = None) -> dict[str, Any]:
+    schema = {"$ref": _REF_TEMPLATE.format(name=schema_type.__name__)}
+    text = " ".join((description or schema_type.__name__).split())
+    return {"description": text, "content": {"application/json": {"schema": schema}}}

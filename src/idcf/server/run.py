@@ -1,4 +1,4 @@
-"""uvicorn, set up for one worker on one core: nothing is said that was not asked for."""
+"""Run the server: uvicorn with one worker on one core, and no access log."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ import uvicorn
 
 from idcf.errors import ConfigError
 from idcf.recommender import Recommender
-from idcf.server.app import create
-from idcf.server.batcher import Engine, Limits, settle
+from idcf.server.app import create_app
+from idcf.server.batcher import BatcherLimits, RequestBatcher, freeze_garbage_collector
 
-_SHORTEST = 16  # characters of a token
+_MIN_TOKEN_CHARS = 16
+_BACKLOG = 2048  # connections that wait to be accepted
 
 
 def serve(
@@ -22,52 +23,73 @@ def serve(
     host: str = "127.0.0.1",
     port: int = 8000,
     token: str | None = None,
-    limits: Limits | None = None,
-    ready: Callable[[str], None] = lambda address: None,
+    limits: BatcherLimits | None = None,
+    on_ready: Callable[[str], None] = lambda address: None,
 ) -> None:
-    """Load a model and answer until told to stop. Port 0 takes a free one; `ready` learns it."""
-    engine = Engine(Recommender.load(folder), limits)
-    app = create(engine, folder=folder, token=token)
-    settle()
-    door = bind(host, port)
-    name = f"[{host}]" if ":" in host else host
+    """Load a model and serve it over HTTP until the process is interrupted.
+
+    Parameters
+    ----------
+    folder : Path
+        Folder of a model saved by `Recommender.save`.
+    host, port : str and int
+        Address to listen on; port 0 picks a free port.
+    token : str, optional
+        Token of POST /admin/reload; without it the route is absent.
+    on_ready : callable
+        Called with the server's address, such as http://127.0.0.1:8000, once it listens.
+
+    Raises
+    ------
+    ArtifactError
+        If the folder holds no valid model.
+    ConfigError
+        If the server cannot listen on the address.
+    """
+    batcher = RequestBatcher(Recommender.load(folder), limits)
+    app = create_app(batcher, folder=folder, token=token)
+    freeze_garbage_collector()
+    listener = open_listening_socket(host, port)
     server = uvicorn.Server(
         uvicorn.Config(
             app,
             log_level="warning",
-            access_log=False,  # paths are a client's words; /metrics counts requests
+            access_log=False,  # paths are sent by clients; /metrics counts requests
             server_header=False,
-            proxy_headers=False,  # nobody's word is taken for where a request comes from
+            proxy_headers=False,  # clients could forge them
             ws="none",
             lifespan="off",
             timeout_graceful_shutdown=10,
         )
     )
-    ready(f"http://{name}:{door.getsockname()[1]}")
-    with door:
-        server.run([door])
+    host_name = f"[{host}]" if ":" in host else host
+    on_ready(f"http://{host_name}:{listener.getsockname()[1]}")
+    with listener:
+        server.run([listener])
 
 
-def bind(host: str, port: int) -> socket.socket:
-    """The socket to listen on, or an error that names what is in the way."""
+def open_listening_socket(host: str, port: int) -> socket.socket:
+    """Return a socket that listens on the address; raise ConfigError if that is not possible."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    door = socket.socket(family, socket.SOCK_STREAM)
-    door.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        door.bind((host, port))
-        door.listen(2048)  # from here on nobody is turned away, only made to wait
+        listener.bind((host, port))
+        listener.listen(_BACKLOG)
     except (OSError, OverflowError) as error:
-        door.close()
+        listener.close()
         raise ConfigError(f"cannot listen on {host}:{port}: {error}; try another --port") from None
-    return door
+    return listener
 
 
 def read_token(path: Path) -> str:
-    """The token of a file, which no command line or environment shows to others."""
+    """Return the reload token in a file; a command line or environment would show it to others."""
     try:
         token = path.read_text(encoding="ascii").strip()
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: the reload token cannot be read: {error}") from None
-    if len(token) < _SHORTEST:
-        raise ConfigError(f"{path}: a reload token has at least {_SHORTEST} characters")
+    if len(token) < _MIN_TOKEN_CHARS:
+        raise ConfigError(
+            f"{path}: the reload token is too short; use at least {_MIN_TOKEN_CHARS} characters"
+        )
     return token

@@ -1,7 +1,9 @@
-"""What comes in and goes out over HTTP, and how much of it. Plain data; msgspec checks it once.
+"""JSON bodies of the HTTP interface and their limits; msgspec validates and encodes them.
 
-An id may come as text or as a number; it always goes out as text. An unknown key is refused.
-What is made by the thousand is made with gc=False: it cannot hold cycles, so nobody need look.
+A request may give an id as text or as a number; a response always gives it as text. A request with
+an unknown field is rejected. The docstrings and descriptions below are published in /openapi.json.
+Types that are created for every request have gc=False: they cannot hold reference cycles, and the
+garbage collector then skips them.
 """
 
 from __future__ import annotations
@@ -10,44 +12,69 @@ from typing import Annotated, Any
 
 from msgspec import Meta, Struct, json
 
-HISTORY, CHOICE, BEST, ITEMS = 5_000, 5_000, 500, 1_000  # the most of each in one request
-BODY = 1 << 19  # bytes
+MAX_HISTORY_ITEMS = 5_000  # items of the history in one request
+MAX_ITEM_IDS = 5_000  # ids in `exclude` or `candidates`
+MAX_PREDICT_ITEMS = 1_000  # ids in one /v1/predict request
+MAX_RESULTS = 500  # `n` of /v1/recommend
+MAX_QUESTIONS = 50  # `n` of /v1/next-question
+MAX_LISTED_ITEMS = 100  # `n` of the GET routes
+MAX_BODY_BYTES = 1 << 19
 
-Text = Annotated[str, Meta(min_length=1, max_length=256, description="An item's id.")]
-Id = Text | int | float
+TextId = Annotated[str, Meta(min_length=1, max_length=256, description="Id of an item.")]
+ItemId = TextId | int | float
 
 
-class Said(Struct, forbid_unknown_fields=True, frozen=True, gc=False):
-    """One item of a history. `rating` may be absent where the model knows no ratings."""
+class HistoryItem(Struct, forbid_unknown_fields=True, frozen=True, gc=False):
+    """One item of a user's history; `rating` is required if the model was trained on ratings."""
 
-    item_id: Id
+    item_id: ItemId
     rating: float | None = None
 
 
-History = Annotated[
-    list[Said], Meta(max_length=HISTORY, description="What the newcomer did, in any order.")
+HistoryItems = Annotated[
+    list[HistoryItem],
+    Meta(
+        max_length=MAX_HISTORY_ITEMS,
+        description="Items that the new user rated or interacted with, in any order.",
+    ),
 ]
-Ids = Annotated[list[Id], Meta(max_length=CHOICE)]
-Features = Annotated[
+ItemIds = Annotated[list[ItemId], Meta(max_length=MAX_ITEM_IDS)]
+UserFeatures = Annotated[
     dict[str, str | int | float | None],
-    Meta(max_length=100, description="What else they say of themselves, by name."),
+    Meta(
+        max_length=100,
+        description="Features of the user by name, if the model was trained with user features.",
+    ),
 ]
-Best = Annotated[int, Meta(ge=1, le=BEST, description="How many, at most.")]
-_EXAMPLE = {"item_id": "50", "rating": 5}
+CountField = Annotated[int, Meta(ge=1, le=MAX_RESULTS, description="Maximum number of items.")]
+UnknownItems = Annotated[
+    list[str], Meta(description="Ids in the request's history that the model does not know.")
+]
+IgnoredRatings = Annotated[
+    bool,
+    Meta(
+        description="True if the request's history has ratings, which a model of implicit feedback "
+        "ignores."
+    ),
+]
+_EXAMPLE_HISTORY_ITEM = {"item_id": "50", "rating": 5}
 
 
-class Ask(Struct, forbid_unknown_fields=True, frozen=True, gc=False):
-    """A newcomer, and what they may be shown."""
+class RecommendRequest(Struct, forbid_unknown_fields=True, frozen=True, gc=False):
+    """Request of the best items for a new user."""
 
-    history: History = []
-    n: Best = 10
-    exclude: Annotated[Ids, Meta(description="Never these.")] = []
-    candidates: Annotated[Ids, Meta(description="Only these; empty: all there are.")] = []
-    features: Features = {}
+    history: HistoryItems = []
+    n: CountField = 10
+    exclude: Annotated[ItemIds, Meta(description="Items never to recommend.")] = []
+    candidates: Annotated[
+        ItemIds, Meta(description="Recommend only these items; empty: any item.")
+    ] = []
+    features: UserFeatures = {}
 
 
-class Item(Struct, frozen=True, gc=False):
-    """`std` is null where the model has no posterior."""
+class RecommendationBody(Struct, frozen=True, gc=False):
+    """A recommended item. `std` is the standard deviation of the rating, null if the model has no
+    posterior; `source` is posterior, relation, features or popular."""
 
     item_id: str
     title: str | None
@@ -57,52 +84,63 @@ class Item(Struct, frozen=True, gc=False):
     source: str
 
 
-class Answer(Struct, frozen=True, gc=False):
-    items: list[Item]
-    unknown_items: list[str]
+class RecommendationList(Struct, frozen=True, gc=False):
+    """Recommended or similar items, best first."""
+
+    items: list[RecommendationBody]
+    unknown_items: UnknownItems
+    ignored_ratings: IgnoredRatings
 
 
-class Person(Struct, forbid_unknown_fields=True, frozen=True, gc=False):
-    """A newcomer and nothing else."""
+class EmbedRequest(Struct, forbid_unknown_fields=True, frozen=True, gc=False):
+    """Request of the embedding of a new user."""
 
-    history: History = []
-    features: Features = {}
-
-
-class Vector(Struct, frozen=True):
-    vector: list[float]
-    unknown_items: list[str]
+    history: HistoryItems = []
+    features: UserFeatures = {}
 
 
-class Pairs(Struct, forbid_unknown_fields=True, frozen=True, gc=False):
-    """A newcomer, and items to be scored for them."""
+class NewUserEmbedding(Struct, frozen=True):
+    """Embedding of a new user."""
 
-    items: Annotated[list[Id], Meta(min_length=1, max_length=ITEMS)]
-    history: History = []
-    features: Features = {}
+    embedding: list[float]
+    unknown_items: UnknownItems
+    ignored_ratings: IgnoredRatings
 
 
-class Score(Struct, frozen=True):
+class PredictRequest(Struct, forbid_unknown_fields=True, frozen=True, gc=False):
+    """Request of the scores of given items for a new user."""
+
+    item_ids: Annotated[list[ItemId], Meta(min_length=1, max_length=MAX_PREDICT_ITEMS)]
+    history: HistoryItems = []
+    features: UserFeatures = {}
+
+
+class ItemScore(Struct, frozen=True):
+    """Score of an item for a new user: the expected rating, if the model predicts ratings."""
+
     item_id: str
     title: str | None
     score: float
 
 
-class Scores(Struct, frozen=True):
-    items: list[Score]
-    unknown_items: list[str]
+class ItemScoreList(Struct, frozen=True):
+    """Scores of the requested items, in the order of the request."""
+
+    items: list[ItemScore]
+    unknown_items: UnknownItems
+    ignored_ratings: IgnoredRatings
 
 
-class Why(Struct, forbid_unknown_fields=True, frozen=True, gc=False):
-    """A newcomer, and the item that wants explaining."""
+class ExplainRequest(Struct, forbid_unknown_fields=True, frozen=True, gc=False):
+    """Request of the reasons for the score of an item."""
 
-    item_id: Id
-    history: History = []
-    features: Features = {}
+    item_id: ItemId
+    history: HistoryItems = []
+    features: UserFeatures = {}
 
 
-class Reason(Struct, frozen=True):
-    """An item of their own; `effect` is the score with it less the score without it."""
+class ReasonBody(Struct, frozen=True):
+    """An item of the history; `effect` is the score with it minus the score without it."""
 
     item_id: str
     title: str | None
@@ -110,81 +148,97 @@ class Reason(Struct, frozen=True):
     effect: float
 
 
-class Cohort(Struct, frozen=True):
-    """Key users who were listened to, never fewer than five."""
+class CohortBody(Struct, frozen=True):
+    """A group of at least five key users that influenced the score; `weight` is its share of the
+    attention, `liked_titles` name the items that its users rate more often than other key users."""
 
     size: int
     weight: float
-    likes: list[str]
+    liked_titles: list[str]
 
 
-class Because(Struct, frozen=True):
+class ExplanationBody(Struct, frozen=True):
+    """Score of an item for a new user, and the history items and key users it comes from."""
+
     item_id: str
     title: str | None
     score: float
     std: float | None
-    reasons: list[Reason]
-    cohorts: list[Cohort]
-    unknown_items: list[str]
+    reasons: list[ReasonBody]
+    cohorts: list[CohortBody]
+    unknown_items: UnknownItems
+    ignored_ratings: IgnoredRatings
 
 
-class Next(Struct, forbid_unknown_fields=True, frozen=True, gc=False):
-    """A newcomer who may be asked something, but not about the items to skip."""
+class NextQuestionRequest(Struct, forbid_unknown_fields=True, frozen=True, gc=False):
+    """Request of the items that a new user should be asked to rate next."""
 
-    history: History = []
-    n: Annotated[int, Meta(ge=1, le=50)] = 1
-    exclude: Ids = []
-    features: Features = {}
+    history: HistoryItems = []
+    n: Annotated[int, Meta(ge=1, le=MAX_QUESTIONS, description="Maximum number of items.")] = 1
+    exclude: Annotated[ItemIds, Meta(description="Items never to ask about.")] = []
+    features: UserFeatures = {}
 
 
-class Question(Struct, frozen=True):
+class QuestionBody(Struct, frozen=True):
+    """An item to ask a new user about; `expected_gain` is the expected reduction of uncertainty."""
+
     item_id: str
     title: str | None
-    gain: float
+    expected_gain: float
 
 
-class Questions(Struct, frozen=True):
-    items: list[Question]
-    unknown_items: list[str]
+class QuestionList(Struct, frozen=True):
+    """Items to ask a new user about, the most informative first."""
+
+    items: list[QuestionBody]
+    unknown_items: UnknownItems
+    ignored_ratings: IgnoredRatings
 
 
-class Named(Struct, frozen=True):
+class ItemRef(Struct, frozen=True):
+    """Id and title of an item."""
+
     item_id: str
     title: str | None
 
 
-class Found(Struct, frozen=True):
-    items: list[Named]
+class ItemList(Struct, frozen=True):
+    """Items that match a search text, best match first."""
+
+    items: list[ItemRef]
 
 
-class Model(Struct, frozen=True):
-    """What is being served, for a page that wants to fit it."""
+class ModelInfo(Struct, frozen=True):
+    """The served model. `rating_levels` are the ratings in the training data, [1] for implicit
+    feedback; `version` is the version of idcf that trained the model."""
 
     model: str
-    items: int
+    n_items: int
     implicit: bool
-    levels: list[float]  # the ratings that occur; a single 1 for implicit feedback
-    explains: bool
-    asks: bool
+    rating_levels: list[float]
+    can_explain: bool
+    can_suggest_questions: bool
     version: str
-    trained_on: str  # SHA-256 of the table
+    training_data_sha256: str
 
 
-class State(Struct, frozen=True):
+class ServerStatus(Struct, frozen=True):
+    """State of the server: alive or ready."""
+
     status: str
 
 
-class Problem(Struct, frozen=True):
-    """What is wrong with a request, and the way out."""
+class ErrorDetail(Struct, frozen=True):
+    """What is wrong with a request, and what to do."""
 
     detail: str
 
 
 EXAMPLES: dict[type, dict[str, Any]] = {
-    Ask: {"history": [_EXAMPLE, {"item_id": 172, "rating": 4}], "n": 10},
-    Person: {"history": [_EXAMPLE]},
-    Pairs: {"history": [_EXAMPLE], "items": ["1", "172"]},
-    Why: {"history": [_EXAMPLE], "item_id": "172"},
-    Next: {"history": [_EXAMPLE], "n": 1},
+    RecommendRequest: {"history": [_EXAMPLE_HISTORY_ITEM, {"item_id": 172, "rating": 4}], "n": 10},
+    EmbedRequest: {"history": [_EXAMPLE_HISTORY_ITEM]},
+    PredictRequest: {"history": [_EXAMPLE_HISTORY_ITEM], "item_ids": ["1", "172"]},
+    ExplainRequest: {"history": [_EXAMPLE_HISTORY_ITEM], "item_id": "172"},
+    NextQuestionRequest: {"history": [_EXAMPLE_HISTORY_ITEM], "n": 1},
 }
-encode = json.Encoder().encode
+encode_json = json.Encoder().encode

@@ -1,181 +1,244 @@
-"""One model at work: a question as it came in goes in, the answer as it goes out comes out.
+"""One served model: request bodies in, response bodies out.
 
-Knows neither time nor HTTP. Everything here may be called from several threads.
+Knows neither HTTP nor the event loop. Every method may be called from several threads.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, NoReturn, Self
+from typing import Any, NamedTuple, NoReturn, Self
 
-from idcf.data.history_reader import Read
-from idcf.data.side_tables import told
-from idcf.data.title_search import Titles
-from idcf.errors import ConfigError, DataError
-from idcf.inference.predictor import Asked, Desk, Filters, Recommendations
-from idcf.inference.why import explain, questions
+from idcf.data.history_reader import NewUser, with_features
+from idcf.data.title_search import TitleIndex
+from idcf.errors import DataError
+from idcf.inference.explain import explain, next_questions
+from idcf.inference.predictor import Filters, Predictor, RankingQuery
 from idcf.recommender import Recommender
+from idcf.results import Recommendations
 from idcf.server import schemas as s
 
-_DIGITS = 5  # beyond it scores differ with the size of a pass, as sums round differently
-_ALL = Filters()
+_SCORE_DIGITS = 5  # further digits depend on the batch size: sums round differently
+_NO_FILTERS = Filters()
+_WARM_UP_BATCH = 8
+UserRequest = (
+    s.RecommendRequest
+    | s.EmbedRequest
+    | s.PredictRequest
+    | s.ExplainRequest
+    | s.NextQuestionRequest
+)
+
+
+class ParsedRequest(NamedTuple):
+    """A recommendation request whose ids are translated to item rows."""
+
+    query: RankingQuery
+    ignored_ratings: bool
 
 
 @dataclass(frozen=True)
-class Serving:
-    """A recommender, and what it can do, found out by asking it once."""
+class RecommendationService:
+    """Answers the requests of `schemas` with one model."""
 
-    recommender: Recommender
-    desk: Desk
-    titles: Titles
-    explains: bool
-    asks: bool
+    predictor: Predictor
+    title_index: TitleIndex
+    can_explain: bool
+    can_suggest_questions: bool
 
     @classmethod
-    def of(cls, recommender: Recommender) -> Self:
-        desk = recommender.desk
-        first = desk.one(Asked(desk.reader.one(None), 2))  # refuses a model of known users too
-        told = {first[0].item_id: desk.world.levels[-1]} if first else {}
-        desk.answer([Asked(desk.reader.one(told), 1)] * 8)  # the first pass is slow; not a guest's
+    def from_recommender(cls, recommender: Recommender) -> Self:
+        """Prepare a fitted recommender for serving.
+
+        Raises
+        ------
+        ColdUserError
+            If the model cannot score new users.
+        """
+        predictor = recommender.predictor
+        _warm_up(predictor)
         return cls(
-            recommender,
-            desk,
-            Titles(desk.ids, desk.titles),
-            explains=bool(first) and _able(lambda: recommender.explain(told, first[-1].item_id)),
-            asks=_able(lambda: recommender.next_question(told, 1)),
+            predictor,
+            TitleIndex(predictor.item_ids, predictor.titles),
+            can_explain=predictor.ranker.model.inductive,
+            can_suggest_questions=predictor.posterior_std is not None,
         )
 
-    def model(self) -> s.Model:
-        world, about = self.desk.world, self.recommender.about
-        return s.Model(
-            model=about.model,
-            items=len(self.desk.ids),
-            implicit=world.implicit,
-            levels=list(world.levels),
-            explains=self.explains,
-            asks=self.asks,
-            version=about.versions.get("idcf", ""),
-            trained_on=about.data.sha256,
+    def model_info(self) -> s.ModelInfo:
+        """Describe the served model."""
+        manifest = self.predictor.artifact.manifest
+        return s.ModelInfo(
+            model=manifest.model,
+            n_items=len(self.predictor.item_ids),
+            implicit=manifest.domain.implicit,
+            rating_levels=list(manifest.domain.levels),
+            can_explain=self.can_explain,
+            can_suggest_questions=self.can_suggest_questions,
+            version=manifest.versions.get("idcf", ""),
+            training_data_sha256=manifest.training_data.sha256,
         )
 
-    def read(self, ask: s.Ask) -> Asked:
-        """Ids become rows, or an error says which cannot."""
-        read = self._person(ask)
-        if not ask.exclude and not ask.candidates:
-            return Asked(read, ask.n, _ALL, True)
-        if ask.candidates and not any(map(self.knows, ask.candidates)):
-            _strange("candidates", ask.candidates[0], len(ask.candidates))
-        filters = self.desk.filters(ask.candidates or None, ask.exclude or None)
-        return Asked(read, ask.n, filters, True)
+    def parse_request(self, request: s.RecommendRequest) -> ParsedRequest:
+        """Translate the ids of a recommendation request to item rows.
 
-    def answer(self, asked: Sequence[Asked]) -> list[s.Answer]:
-        """One pass over people who were read here."""
-        return [_listed(x) for x in self.desk.answer(asked)]
+        Raises
+        ------
+        DataError
+            If none of the ids of the history or of the candidates is known, or if a rating or a
+            feature does not fit the model.
+        """
+        new_user = self._parse_user(request)
+        filters = _NO_FILTERS
+        if request.exclude or request.candidates:
+            if request.candidates and not any(map(self.has_item, request.candidates)):
+                _raise_unknown_items("candidates", request.candidates)
+            filters = self.predictor.make_filters(
+                request.candidates or None, request.exclude or None
+            )
+        query = RankingQuery(new_user, request.n, filters, return_std=True)
+        return ParsedRequest(query, self._ignores_ratings(request))
 
-    def knows(self, item: Any) -> bool:
-        return self.desk.reader.knows(item)
-
-    def items(self, query: str, n: int) -> s.Found:
-        """Items by what is typed; the best liked where nothing is."""
-        if not query.strip():
-            best = self.desk.one(Asked(self.desk.reader.one(None), n))
-            return s.Found([s.Named(str(x.item_id), x.title) for x in best])
-        ids, titles = self.desk.ids, self.desk.titles
-        return s.Found([s.Named(str(ids[r]), titles[r]) for r in self.titles.search(query, n)])
-
-    def similar(self, item: str, n: int) -> s.Answer:
-        self._require([item], "item_id")
-        return _listed(self.recommender.similar_items(item, n))
-
-    def embed(self, person: s.Person) -> s.Vector:
-        read = self._person(person)
-        vector = self.desk.embed([read])[0].tolist()
-        return s.Vector([round(x, _DIGITS) for x in vector], _texts(read.unknown))
-
-    def predict(self, asked: s.Pairs) -> s.Scores:
-        self._require(asked.items, "items")
-        desk, read = self.desk, self._person(asked)
-        rows = [desk.reader.row(x) for x in asked.items]
-        scores = desk.index.one(read.rows, read.values, read.features)[rows].tolist()
-        found = [
-            s.Score(str(desk.ids[row]), desk.titles[row], round(score, _DIGITS))
-            for row, score in zip(rows, scores, strict=True)
+    def recommend_batch(self, requests: Sequence[ParsedRequest]) -> list[s.RecommendationList]:
+        """Answer parsed recommendation requests in one model call."""
+        results = self.predictor.recommend([x.query for x in requests])
+        return [
+            _recommendation_list(recommendations, request.ignored_ratings)
+            for recommendations, request in zip(results, requests, strict=True)
         ]
-        return s.Scores(found, _texts(read.unknown))
 
-    def explain(self, why: s.Why) -> s.Because:
-        self._require([why.item_id], "item_id")
-        read = self._person(why)
-        found = explain(self.desk, read, self.desk.reader.row(why.item_id))
-        return s.Because(
-            item_id=str(found.item_id),
-            title=found.title,
-            score=round(found.score, _DIGITS),
-            std=_rounded(found.std),
+    def has_item(self, item: Any) -> bool:
+        """Return whether the model knows an item id."""
+        return self.predictor.history_reader.knows_item(item)
+
+    def search_items(self, query: str, n: int) -> s.ItemList:
+        """Find up to n items by title or id; without a text, the best ones for any new user."""
+        ids, titles = self.predictor.item_ids, self.predictor.titles
+        if not query.strip():
+            empty = self.predictor.history_reader.read_history(None)
+            best = self.predictor.recommend([RankingQuery(empty, n)])[0]
+            return s.ItemList([s.ItemRef(str(x.item_id), x.title) for x in best])
+        rows = self.title_index.search(query, n)
+        return s.ItemList([s.ItemRef(str(ids[row]), titles[row]) for row in rows])
+
+    def similar_items(self, item: str, n: int) -> s.RecommendationList:
+        """Return the n items most similar to an item; the score is the similarity."""
+        self._require_known_items([item], "item_id")
+        return _recommendation_list(self.predictor.similar_items(item, n), ignored_ratings=False)
+
+    def embed(self, request: s.EmbedRequest) -> s.NewUserEmbedding:
+        """Return the embedding of a new user."""
+        new_user = self._parse_user(request)
+        embedding = self.predictor.embed([new_user])[0].tolist()
+        return s.NewUserEmbedding(
+            [_round(x) for x in embedding],
+            _ids_as_text(new_user.unknown_items),
+            self._ignores_ratings(request),
+        )
+
+    def predict(self, request: s.PredictRequest) -> s.ItemScoreList:
+        """Return the scores of the requested items for a new user."""
+        self._require_known_items(request.item_ids, "item_ids")
+        new_user, predictor = self._parse_user(request), self.predictor
+        scores, _ = predictor.predict(new_user, request.item_ids, return_std=False)
+        rows = [predictor.history_reader.item_row(x) for x in request.item_ids]
+        items = [
+            s.ItemScore(str(predictor.item_ids[row]), predictor.titles[row], _round(score))
+            for row, score in zip(rows, scores.tolist(), strict=True)
+        ]
+        return s.ItemScoreList(
+            items, _ids_as_text(new_user.unknown_items), self._ignores_ratings(request)
+        )
+
+    def explain(self, request: s.ExplainRequest) -> s.ExplanationBody:
+        """Return the history items and key users that the score of an item comes from."""
+        self._require_known_items([request.item_id], "item_id")
+        new_user, predictor = self._parse_user(request), self.predictor
+        result = explain(predictor, new_user, predictor.history_reader.item_row(request.item_id))
+        return s.ExplanationBody(
+            item_id=str(result.item_id),
+            title=result.title,
+            score=_round(result.score),
+            std=_round_or_none(result.std),
             reasons=[
-                s.Reason(str(x.item_id), x.title, x.rating, round(x.effect, _DIGITS))
-                for x in found.reasons
+                s.ReasonBody(str(x.item_id), x.title, x.rating, _round(x.effect))
+                for x in result.reasons
             ],
             cohorts=[
-                s.Cohort(x.size, round(x.weight, _DIGITS), list(x.likes)) for x in found.cohorts
+                s.CohortBody(x.size, _round(x.weight), list(x.liked_titles)) for x in result.cohorts
             ],
-            unknown_items=_texts(read.unknown),
+            unknown_items=_ids_as_text(new_user.unknown_items),
+            ignored_ratings=self._ignores_ratings(request),
         )
 
-    def next_question(self, person: s.Next) -> s.Questions:
-        """What to ask them. Items to skip are asked for in excess and dropped."""
-        read = self._person(person)
-        skip = {str(x) for x in person.exclude}
-        found = questions(self.desk, read, person.n + len(skip))
-        kept = [x for x in found if str(x.item_id) not in skip][: person.n]
-        items = [s.Question(str(x.item_id), x.title, round(x.gain, _DIGITS)) for x in kept]
-        return s.Questions(items, _texts(read.unknown))
-
-    def _person(self, who: s.Ask | s.Person | s.Pairs | s.Why | s.Next) -> Read:
-        read = self._history(who.history)
-        return told(read, self.desk.features, who.features) if who.features else read
-
-    def _history(self, history: Sequence[s.Said]) -> Read:
-        if history and not any(self.knows(x.item_id) for x in history):
-            _strange("history", history[0].item_id, len(history))
-        usual = 1.0 if self.desk.world.implicit else None
-        return self.desk.reader.pairs(
-            [(x.item_id, usual if x.rating is None else x.rating) for x in history]
+    def next_question(self, request: s.NextQuestionRequest) -> s.QuestionList:
+        """Return the items that a new user should be asked about next."""
+        new_user = self._parse_user(request)
+        excluded = {str(x) for x in request.exclude}
+        questions = next_questions(self.predictor, new_user, request.n + len(excluded))
+        allowed = [x for x in questions if str(x.item_id) not in excluded][: request.n]
+        items = [s.QuestionBody(str(x.item_id), x.title, _round(x.expected_gain)) for x in allowed]
+        return s.QuestionList(
+            items, _ids_as_text(new_user.unknown_items), self._ignores_ratings(request)
         )
 
-    def _require(self, items: Sequence[Any], what: str) -> None:
-        for item in items:
-            if not self.knows(item):
-                _strange(what, item)
+    def _parse_user(self, request: UserRequest) -> NewUser:
+        """Translate the history and the features of a request."""
+        history = request.history
+        if history and not any(self.has_item(x.item_id) for x in history):
+            _raise_unknown_items("history", [x.item_id for x in history])
+        default_rating = 1.0 if self.predictor.domain.implicit else None
+        new_user = self.predictor.history_reader.read_pairs(
+            [(x.item_id, default_rating if x.rating is None else x.rating) for x in history]
+        )
+        if not request.features:
+            return new_user
+        return with_features(new_user, self.predictor.user_encoder, request.features)
+
+    def _ignores_ratings(self, request: UserRequest) -> bool:
+        """Return whether the request has ratings, but the model was trained without."""
+        return self.predictor.domain.implicit and any(x.rating is not None for x in request.history)
+
+    def _require_known_items(self, ids: Sequence[Any], field: str) -> None:
+        for item in ids:
+            if not self.has_item(item):
+                _raise_unknown_items(field, [item])
 
 
-def _strange(what: str, item: Any, of: int = 1) -> NoReturn:
-    """As the reader would refuse it, but without a search for the nearest name: a stranger could
-    keep the server busy with that."""
-    are = "is" if of == 1 else f"and the {of - 1} others are"
-    raise DataError(f"{what}: {item!r:.80} {are} unknown here; /v1/items?query= finds ids")
+def _warm_up(predictor: Predictor) -> None:
+    """Recommend once: the first call is slow, and raises if the model cannot score new users."""
+    empty = predictor.history_reader.read_history(None)
+    best = predictor.recommend([RankingQuery(empty, 1)])[0]
+    history = {best[0].item_id: predictor.domain.levels[-1]} if best else {}
+    query = RankingQuery(predictor.history_reader.read_history(history), 1)
+    predictor.recommend([query] * _WARM_UP_BATCH)
 
 
-def _listed(found: Recommendations) -> s.Answer:
+def _raise_unknown_items(field: str, ids: Sequence[Any]) -> NoReturn:
+    """Raise DataError without the nearest titles: clients could keep the server busy with them."""
+    first = f"{ids[0]!r:.80}"
+    problem = f"{first} is" if len(ids) == 1 else f"all {len(ids)} items, such as {first}, are"
+    raise DataError(f"{field}: {problem} unknown to the model; find ids with /v1/items?query=")
+
+
+def _recommendation_list(
+    recommendations: Recommendations, ignored_ratings: bool
+) -> s.RecommendationList:
     items = [
-        s.Item(str(id_), title, round(score, _DIGITS), _rounded(std), rank, source)
-        for id_, score, rank, title, std, source in found
+        s.RecommendationBody(
+            str(item_id), title, round(score, _SCORE_DIGITS), _round_or_none(std), rank, source
+        )
+        for item_id, score, rank, title, std, source in recommendations
     ]
-    return s.Answer(items, _texts(found.unknown_items))
+    return s.RecommendationList(items, _ids_as_text(recommendations.unknown_items), ignored_ratings)
 
 
-def _texts(ids: Iterable[Any]) -> list[str]:
+def _ids_as_text(ids: Iterable[Any]) -> list[str]:
     return [str(x) for x in ids]
 
 
-def _rounded(std: float | None) -> float | None:
-    return None if std is None else round(std, _DIGITS)
+def _round(value: float) -> float:
+    return round(value, _SCORE_DIGITS)
 
 
-def _able(call: Callable[[], Any]) -> bool:
-    try:
-        call()
-    except ConfigError:
-        return False
-    return True
+def _round_or_none(value: float | None) -> float | None:
+    return None if value is None else round(value, _SCORE_DIGITS)

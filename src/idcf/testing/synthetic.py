@@ -1,7 +1,6 @@
-"""Worlds whose right answer is known, of any size, for tests and for measuring scale.
+"""Synthetic datasets whose right answer is known, of any size, for tests and benchmarks.
 
-Row n of a vocabulary is "u{n}" or "i{n}", so a test can reason about rows and ids alike. No
-Python loop runs over users, items or rows.
+The ids of user n and item n are "u{n}" and "i{n}". No Python loop runs over users, items or rows.
 """
 
 from __future__ import annotations
@@ -13,12 +12,12 @@ import numpy as np
 from idcf.data.interactions import Floats, Interactions, Ints, Vocab
 from idcf.errors import DataError
 
-_MEAN = 3.5
+_MEAN_RATING = 3.5
 
 
 @dataclass(frozen=True, eq=False)
-class LowRank:
-    """Ratings that are mean + user bias + item bias + a product of `rank` factors."""
+class LowRankRatings:
+    """Ratings mean + user bias + item bias + p_u·q_i + noise, with their parameters."""
 
     interactions: Interactions
     user_bias: Floats = field(repr=False)
@@ -26,15 +25,15 @@ class LowRank:
     user_factors: Floats = field(repr=False)  # [U, rank]
     item_factors: Floats = field(repr=False)  # [I, rank]
 
-    def truth(self, user: Ints, item: Ints) -> Floats:
-        """The rating without noise."""
+    def true_rating(self, user: Ints, item: Ints) -> Floats:
+        """Return the rating without noise of each pair of a user and an item."""
         product: Floats = (self.user_factors[user] * self.item_factors[item]).sum(-1)
-        return np.float32(_MEAN) + self.user_bias[user] + self.item_bias[item] + product
+        return np.float32(_MEAN_RATING) + self.user_bias[user] + self.item_bias[item] + product
 
 
 @dataclass(frozen=True, eq=False)
-class Clusters:
-    """Ratings that are high inside a group of users and items, and low elsewhere."""
+class ClusteredRatings:
+    """Ratings that are high between users and items of one group, and low elsewhere."""
 
     interactions: Interactions
     user_group: Ints = field(repr=False)
@@ -42,157 +41,248 @@ class Clusters:
 
 
 def checkerboard(
-    users: int,
-    items: int,
+    n_users: int,
+    n_items: int,
     rng: np.random.Generator,
     *,
-    light: float = 1 / 3,
-    few: int = 8,
-    many: int = 40,
+    light_share: float = 1 / 3,
+    rows_per_light_user: int = 8,
+    rows_per_heavy_user: int = 40,
     implicit: bool = False,
 ) -> Interactions:
-    """Even users love even items (5), odd ones odd items, and neither the others (1).
+    """Return a checkerboard: even users rate even items 5 and odd items 1, odd users the reverse.
 
-    People mostly rate what they like. A share of them, the light users, has about `few` rows,
-    the others about `many`, so that a threshold between the two makes them query users.
+    Users rate items that they like eight times as often as the others. A threshold between the
+    rows of light and heavy users makes light users query users.
+
+    Parameters
+    ----------
+    n_users, n_items : int
+    rng : numpy.random.Generator
+    light_share : float
+        Share of light users.
+    rows_per_light_user, rows_per_heavy_user : int
+        Number of rows, give or take 2.
+    implicit : bool
+        Whether to return liked pairs only, without ratings.
+
+    Returns
+    -------
+    Interactions
     """
-    count = np.full(users, many)
-    count[np.argsort(rng.random(users), kind="stable")[: round(light * users)]] = few
-    count = count + rng.integers(-2, 3, users)
-    count = np.clip(count, 2, max(2, items * 2 // 3))
-    blocks = np.array_split(np.arange(users), 1 + users * items // 10**7)
-    drawn = [_mostly_liked(block, items, count[block], rng) for block in blocks]
+    n_light_users = round(light_share * n_users)
+    light_users = np.argsort(rng.random(n_users), kind="stable")[:n_light_users]
+    count = np.full(n_users, rows_per_heavy_user)
+    count[light_users] = rows_per_light_user
+    count = count + rng.integers(-2, 3, n_users)
+    count = np.clip(count, 2, max(2, n_items * 2 // 3))
+    blocks = np.array_split(np.arange(n_users), 1 + n_users * n_items // 10**7)
+    drawn = [_sample_mostly_liked(block, n_items, count[block], rng) for block in blocks]
     user, item = (np.concatenate(x) for x in zip(*drawn, strict=True))
-    loved = user % 2 == item % 2
+    liked = user % 2 == item % 2
     if implicit:
-        user, item, loved = user[loved], item[loved], loved[loved]
-    return _table(users, items, user, item, np.where(loved, 5, 1), implicit)
+        user, item, liked = user[liked], item[liked], liked[liked]
+    return _make_interactions(n_users, n_items, user, item, np.where(liked, 5, 1), implicit)
 
 
 def low_rank(
-    users: int,
-    items: int,
+    n_users: int,
+    n_items: int,
     rank: int,
     rng: np.random.Generator,
     *,
     density: float = 0.1,
     noise: float = 0.1,
-    whole: bool = False,
+    round_ratings: bool = False,
     implicit: bool = False,
-) -> LowRank:
-    """A share of all pairs, rated by a bilinear truth; `whole` rounds to 1..5, and implicit
-    feedback is on what was liked more than its rivals."""
+) -> LowRankRatings:
+    """Return ratings of a bilinear model with biases.
+
+    Parameters
+    ----------
+    n_users, n_items : int
+    rank : int
+        Number of factors.
+    rng : numpy.random.Generator
+    density : float
+        Share of all pairs that have a row.
+    noise : float
+        Standard deviation of the noise of a rating.
+    round_ratings : bool
+        Whether to round ratings to 1..5.
+    implicit : bool
+        Whether to return the best third of the drawn pairs, without ratings.
+
+    Returns
+    -------
+    LowRankRatings
+    """
     spread = rank**-0.25
-    user_bias, item_bias = rng.normal(0, 0.4, users), rng.normal(0, 0.5, items)
-    user_factors = rng.normal(0, spread, (users, rank))
-    item_factors = rng.normal(0, spread, (items, rank))
-    parts = (x.astype(np.float32) for x in (user_bias, item_bias, user_factors, item_factors))
-    wanted = max(1, round(density * users * items))
-    user, item = _pairs(users, items, min(wanted * (3 if implicit else 1), users * items), rng)
-    world = LowRank(_table(users, items, user, item, np.zeros(len(user)), implicit), *parts)
-    rating = world.truth(user, item) + rng.normal(0, noise, len(user))
-    if whole:
+    user_bias, item_bias = rng.normal(0, 0.4, n_users), rng.normal(0, 0.5, n_items)
+    user_factors = rng.normal(0, spread, (n_users, rank))
+    item_factors = rng.normal(0, spread, (n_items, rank))
+    parameters = (x.astype(np.float32) for x in (user_bias, item_bias, user_factors, item_factors))
+    n_rows = max(1, round(density * n_users * n_items))
+    n_pairs = min(n_rows * (3 if implicit else 1), n_users * n_items)
+    user, item = _sample_pairs(n_users, n_items, n_pairs, rng)
+    unrated = _make_interactions(n_users, n_items, user, item, np.zeros(len(user)), implicit)
+    world = LowRankRatings(unrated, *parameters)
+    rating = world.true_rating(user, item) + rng.normal(0, noise, len(user))
+    if round_ratings:
         rating = np.clip(np.rint(rating), 1, 5)
-    best = np.sort(np.argsort(-rating, kind="stable")[:wanted]) if implicit else slice(None)
-    table = _table(users, items, user[best], item[best], rating[best], implicit)
+    best = np.sort(np.argsort(-rating, kind="stable")[:n_rows]) if implicit else slice(None)
+    table = _make_interactions(n_users, n_items, user[best], item[best], rating[best], implicit)
     return replace(world, interactions=table)
 
 
 def clusters(
-    users: int,
-    items: int,
-    groups: int,
+    n_users: int,
+    n_items: int,
+    n_groups: int,
     rng: np.random.Generator,
     *,
-    each: int = 20,
-    loyalty: float = 0.8,
+    rows_per_user: int = 20,
+    in_group_probability: float = 0.8,
     noise: float = 0.3,
     implicit: bool = False,
-) -> Clusters:
-    """Each user draws about `each` items, with probability `loyalty` from the own group, and
-    rates those about 4.5 and the others about 1.5."""
-    if groups > min(users, items):
-        raise DataError(f"{groups} groups need as many users and items, got {users} and {items}")
-    user_group, item_group = np.arange(users) % groups, np.arange(items) % groups
-    user = np.repeat(np.arange(users), each)
-    own = rng.random(len(user)) < loyalty
-    group = np.where(own, user_group[user], rng.integers(groups, size=len(user)))
-    size = (items - 1 - group) // groups + 1
-    item = np.floor(rng.random(len(user)) * size).astype(np.int64) * groups + group
-    user, item = np.divmod(_unique(user * items + item), items)
-    middle = np.where(user_group[user] == item_group[item], 4.5, 1.5)
-    rating = np.clip(middle + rng.normal(0, noise, len(user)), 1, 5)
-    return Clusters(_table(users, items, user, item, rating, implicit), user_group, item_group)
+) -> ClusteredRatings:
+    """Return ratings of users who rate items of their group about 4.5 and others about 1.5.
+
+    Parameters
+    ----------
+    n_users, n_items : int
+    n_groups : int
+        User n and item n are in group n modulo `n_groups`.
+    rng : numpy.random.Generator
+    rows_per_user : int
+        Items drawn for each user; an item that is drawn twice counts once.
+    in_group_probability : float
+        Probability that an item is drawn from the user's group.
+    noise : float
+        Standard deviation of the noise of a rating.
+    implicit : bool
+        Whether to leave out the ratings.
+
+    Returns
+    -------
+    ClusteredRatings
+
+    Raises
+    ------
+    DataError
+        If there are more groups than users or items.
+    """
+    if n_groups > min(n_users, n_items):
+        raise DataError(
+            f"{n_groups} groups need as many users and items, got {n_users} and {n_items}"
+        )
+    user_group, item_group = np.arange(n_users) % n_groups, np.arange(n_items) % n_groups
+    user = np.repeat(np.arange(n_users), rows_per_user)
+    is_in_group = rng.random(len(user)) < in_group_probability
+    group = np.where(is_in_group, user_group[user], rng.integers(n_groups, size=len(user)))
+    size = (n_items - 1 - group) // n_groups + 1
+    item = np.floor(rng.random(len(user)) * size).astype(np.int64) * n_groups + group
+    user, item = np.divmod(_sorted_unique(user * n_items + item), n_items)
+    mean = np.where(user_group[user] == item_group[item], 4.5, 1.5)
+    rating = np.clip(mean + rng.normal(0, noise, len(user)), 1, 5)
+    return ClusteredRatings(
+        _make_interactions(n_users, n_items, user, item, rating, implicit), user_group, item_group
+    )
 
 
-def at_scale(
-    rows: int,
+def long_tailed(
+    n_rows: int,
     rng: np.random.Generator,
     *,
-    users: int | None = None,
-    items: int | None = None,
+    n_users: int | None = None,
+    n_items: int | None = None,
     implicit: bool = False,
 ) -> Interactions:
-    """A big world with the long tails of real ones: few items are famous, few users busy."""
-    side = 4 * int(rows**0.5) + 1
-    users, items = users or max(side, rows // 100), items or max(side, rows // 250)
-    if rows > users * items // 4:
-        raise DataError(f"{rows:,} rows are too many for {users:,} users x {items:,} items")
-    busy = np.cumsum(rng.lognormal(0, 1, users))
-    famous = np.cumsum(1 / (np.arange(items) + 10.0))
-    found = np.empty(0, np.int64)
-    while len(found) < rows:
-        n = int(1.3 * rows) - len(found)
-        user = np.searchsorted(busy, rng.random(n) * busy[-1], "right")
-        item = np.searchsorted(famous, rng.random(n) * famous[-1], "right")
-        found = _unique(np.concatenate([found, user * items + item]))
-    user, item = np.divmod(_some(found, rows, rng), items)
-    bias = rng.normal(0, 0.4, users)[user] + rng.normal(0, 0.5, items)[item]
-    rating = np.clip(np.rint(_MEAN + bias + rng.normal(0, 0.8, rows)), 1, 5)
-    return _table(users, items, user, item, rating, implicit)
+    """Return a large dataset in which few items and few users have most of the rows.
+
+    Parameters
+    ----------
+    n_rows : int
+    rng : numpy.random.Generator
+    n_users, n_items : int, optional
+        Chosen in proportion to the rows by default.
+    implicit : bool
+        Whether to leave out the ratings.
+
+    Returns
+    -------
+    Interactions
+
+    Raises
+    ------
+    DataError
+        If more than a quarter of all pairs would have a row.
+    """
+    side = 4 * int(n_rows**0.5) + 1
+    n_users, n_items = n_users or max(side, n_rows // 100), n_items or max(side, n_rows // 250)
+    if n_rows > n_users * n_items // 4:
+        raise DataError(f"{n_rows:,} rows are too many for {n_users:,} users x {n_items:,} items")
+    activity = np.cumsum(rng.lognormal(0, 1, n_users))
+    popularity = np.cumsum(1 / (np.arange(n_items) + 10.0))
+    pairs = np.empty(0, np.int64)
+    while len(pairs) < n_rows:
+        n = int(1.3 * n_rows) - len(pairs)
+        user = np.searchsorted(activity, rng.random(n) * activity[-1], "right")
+        item = np.searchsorted(popularity, rng.random(n) * popularity[-1], "right")
+        pairs = _sorted_unique(np.concatenate([pairs, user * n_items + item]))
+    user, item = np.divmod(_sample_values(pairs, n_rows, rng), n_items)
+    bias = rng.normal(0, 0.4, n_users)[user] + rng.normal(0, 0.5, n_items)[item]
+    rating = np.clip(np.rint(_MEAN_RATING + bias + rng.normal(0, 0.8, n_rows)), 1, 5)
+    return _make_interactions(n_users, n_items, user, item, rating, implicit)
 
 
-def _mostly_liked(
-    users: Ints, items: int, count: Ints, rng: np.random.Generator
+def _sample_mostly_liked(
+    users: Ints, n_items: int, n_per_user: Ints, rng: np.random.Generator
 ) -> tuple[Ints, Ints]:
-    """For each user that many different items, those of their colour eight times as often: an
-    exponential race."""
-    pace = np.where(users[:, None] % 2 == np.arange(items) % 2, 8.0, 1.0)
-    race = rng.standard_exponential(pace.shape) / pace
-    place = np.argsort(np.argsort(race, 1, kind="stable"), 1, kind="stable")
-    row, item = np.nonzero(place < count[:, None])
+    """Draw distinct items for each user, those that the user likes eight times as often.
+
+    The draw is an exponential race: the first arrivals are a weighted sample without replacement.
+    """
+    weight = np.where(users[:, None] % 2 == np.arange(n_items) % 2, 8.0, 1.0)
+    arrival = rng.standard_exponential(weight.shape) / weight
+    rank = np.argsort(np.argsort(arrival, 1, kind="stable"), 1, kind="stable")
+    row, item = np.nonzero(rank < n_per_user[:, None])
     return users[row], item
 
 
-def _pairs(users: int, items: int, n: int, rng: np.random.Generator) -> tuple[Ints, Ints]:
-    """Exactly n different pairs, sorted."""
-    total = users * items
-    found = np.arange(total) if n > total // 4 else np.empty(0, np.int64)
-    while len(found) < n:
-        more = rng.integers(total, size=int(1.2 * n) + 16, dtype=np.int64)
-        found = _unique(np.concatenate([found, more]))
-    user, item = np.divmod(_some(found, n, rng), items)
+def _sample_pairs(
+    n_users: int, n_items: int, n_pairs: int, rng: np.random.Generator
+) -> tuple[Ints, Ints]:
+    """Draw distinct pairs of a user and an item, sorted."""
+    total = n_users * n_items
+    pairs = np.arange(total) if n_pairs > total // 4 else np.empty(0, np.int64)
+    while len(pairs) < n_pairs:
+        new_pairs = rng.integers(total, size=int(1.2 * n_pairs) + 16, dtype=np.int64)
+        pairs = _sorted_unique(np.concatenate([pairs, new_pairs]))
+    user, item = np.divmod(_sample_values(pairs, n_pairs, rng), n_items)
     return user, item
 
 
-def _unique(values: Ints) -> Ints:
-    """As np.unique, which hashes and is a hundred times slower on millions."""
+def _sorted_unique(values: Ints) -> Ints:
+    """Return the distinct values, sorted; np.unique hashes, which is far slower on millions."""
     values = np.sort(values)
     first = np.ones(len(values), bool)
     first[1:] = values[1:] != values[:-1]
     return values[first]
 
 
-def _some(values: Ints, n: int, rng: np.random.Generator) -> Ints:
-    """n of the values at random, in their order."""
+def _sample_values(values: Ints, n: int, rng: np.random.Generator) -> Ints:
+    """Draw n of the values without replacement, in their order."""
     if n >= len(values):
         return values
     return values[np.sort(np.argpartition(rng.random(len(values)), n)[:n])]
 
 
-def _table(
-    users: int, items: int, user: Ints, item: Ints, rating: np.typing.ArrayLike, implicit: bool
+def _make_interactions(
+    n_users: int, n_items: int, user: Ints, item: Ints, rating: np.typing.ArrayLike, implicit: bool
 ) -> Interactions:
+    """Return a table with the ids "u{n}" and "i{n}"; ratings are 1 for implicit feedback."""
     value = np.ones(len(user), np.float32) if implicit else np.asarray(rating, np.float32)
-    names = Vocab([f"u{n}" for n in range(users)]), Vocab([f"i{n}" for n in range(items)])
-    return Interactions(*names, user, item, value, None, implicit)
+    users = Vocab([f"u{n}" for n in range(n_users)])
+    items = Vocab([f"i{n}" for n in range(n_items)])
+    return Interactions(users, items, user, item, value, None, implicit)

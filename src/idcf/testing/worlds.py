@@ -1,6 +1,7 @@
-"""Small worlds with a known answer, and every model of the table trained in them in a second.
+"""Small datasets whose right answer is known, and models trained on them in about a second.
 
-Training here does not go through the presets, which are chosen for real data sets.
+Models with a solver are trained as everywhere; models trained by gradient with the settings of this
+file, as the presets are chosen for real datasets.
 """
 
 from __future__ import annotations
@@ -15,124 +16,199 @@ import torch
 
 from idcf.data import batches
 from idcf.data.interactions import Interactions, Ints, Mask, Vocab
-from idcf.data.split import Split, by_threshold, hold_out
-from idcf.models.base import Backbone, Model, Wrapper
+from idcf.data.split import Split, hold_out_rows, split_by_threshold
+from idcf.models.base import Backbone, BackboneWrapper, Model
 from idcf.models.idcf import IDCF
 from idcf.models.registry import configure, model_entry
-from idcf.rng import derive, stream
+from idcf.rng import derive_seed, random_stream
 from idcf.testing.synthetic import checkerboard
-from idcf.training.loop import TrainConfig, fit
-from idcf.training.objectives import Loss, Objective, Ridge, accuracy, adapt, factorise
-from idcf.training.train import Job, Trained, train
+from idcf.training.loop import TrainConfig, fit_by_gradient
+from idcf.training.objectives import (
+    LossName,
+    Objective,
+    RidgePenalty,
+    adaption_objective,
+    prediction_objective,
+)
+from idcf.training.train import TrainingJob, TrainingResult, train
 from idcf.types import Batch, Users
 
-_CONFIG = TrainConfig(
+_TRAIN_CONFIG = TrainConfig(
     epochs=20, learning_rate=0.02, schedule="constant", batch_size=256, reg=0.01, bias_reg=1.0
 )
-_ADAPT = replace(_CONFIG, epochs=12, learning_rate=0.01)
+_ADAPT_CONFIG = replace(_TRAIN_CONFIG, epochs=12, learning_rate=0.01)
 
 
 @dataclass(frozen=True)
-class World:
-    """A split, and who likes what in it."""
+class SyntheticWorld:
+    """A split of a small dataset, and the taste of every user in it.
+
+    Parameters
+    ----------
+    split : Split
+    shared_taste : bool
+        True: all users like the even items. False: even users like even items, odd users odd ones.
+    """
 
     split: Split
-    alike: bool  # everybody likes the even items; otherwise even users the even, odd the odd
+    shared_taste: bool
 
     def likes(self, user: Ints, item: Ints) -> Mask:
-        mask: Mask = item % 2 == user * (not self.alike) % 2
+        """Return whether users like items; the two arrays are broadcast."""
+        mask: Mask = item % 2 == user * (not self.shared_taste) % 2
         return mask
 
 
 @cache
-def world(*, implicit: bool = False, alike: bool = False) -> World:
-    """A checkerboard, or with `alike` the half of one: for models that know no taste."""
-    rng = stream(0, "world")
-    data = checkerboard(160, 40, rng, few=12, many=24, implicit=implicit)
-    if alike:
+def synthetic_world(*, implicit: bool = False, shared_taste: bool = False) -> SyntheticWorld:
+    """Return a world of 160 users and 40 items, cached.
+
+    Parameters
+    ----------
+    implicit : bool
+        Whether the world has implicit feedback instead of ratings.
+    shared_taste : bool
+        Whether all users (80 of them) like the same items: for models that learn no taste.
+
+    Returns
+    -------
+    SyntheticWorld
+    """
+    rng = random_stream(0, "world")
+    data = checkerboard(
+        160, 40, rng, rows_per_light_user=12, rows_per_heavy_user=24, implicit=implicit
+    )
+    if shared_taste:
         even = data.where(data.user % 2 == 0)
         data = replace(even, users=Vocab(data.users.ids[::2]), user=even.user // 2)
-    rows, test = hold_out(data, 0.2, rng)
-    return World(by_threshold(rows, test, 14), alike)
+    rows, test = hold_out_rows(data, 0.2, rng)
+    return SyntheticWorld(split_by_threshold(rows, test, 14), shared_taste)
 
 
-def keys_of(table: Interactions) -> Users:
-    """Everybody who has a row."""
-    who = np.flatnonzero(table.counts())
-    return Users(torch.from_numpy(who), table.history(who))
+def users_with_rows(table: Interactions) -> Users:
+    """Return the users of a table that have rows, with their histories."""
+    user_rows = np.flatnonzero(table.user_counts())
+    return Users(torch.from_numpy(user_rows), table.history(user_rows))
 
 
-def blank(
+def untrained_model(
     name: str,
     table: Interactions,
-    keys: Users,
+    key_users: Users,
     *,
     backbone: Model | None = None,
     options: Mapping[str, Any] | None = None,
 ) -> Model:
-    """The named model, untrained; one that wraps is put round `backbone`, or an untrained one."""
-    found = model_entry(name)
-    config = configure(name, {**found.check_options, **(options or {})})
-    if not found.backbone:
-        return found.model_class(config, table.domain())
-    return found.model_class(config, backbone or blank(found.backbone, table, keys), keys)
+    """Build a model with its `check_options`, without training it.
+
+    Parameters
+    ----------
+    name : str
+    table : Interactions
+        The training rows; a model reads their domain.
+    key_users : Users
+        The key users, for a model with a backbone.
+    backbone : Model, optional
+        The model to wrap; an untrained one by default.
+    options : mapping, optional
+        Options over those of the entry.
+    """
+    entry = model_entry(name)
+    config = configure(name, {**entry.check_options, **(options or {})})
+    if not entry.backbone:
+        return entry.build(config, table.domain())
+    wrapped = backbone or untrained_model(entry.backbone, table, key_users)
+    return entry.build_around(config, wrapped, key_users)
 
 
-def objective_of(model: Model, table: Interactions, loss: Loss = "fit") -> Objective:
-    """What the named kind of model is descended on here."""
+def training_objective(model: Model, table: Interactions, loss: LossName = "fit") -> Objective:
+    """Return the objective that a model is trained on in the worlds."""
     if isinstance(model, Backbone):
-        users, items = (torch.from_numpy(n).float() for n in (table.counts(), table.item_counts()))
-        return factorise(Ridge(users, items, _CONFIG.reg, _CONFIG.row_reg, _CONFIG.bias_reg))
+        user_counts = torch.from_numpy(table.user_counts()).float()
+        item_counts = torch.from_numpy(table.item_counts()).float()
+        config = _TRAIN_CONFIG
+        penalty = RidgePenalty(
+            user_counts, item_counts, config.reg, config.row_reg, config.bias_reg
+        )
+        return prediction_objective(penalty=penalty)
     if isinstance(model, IDCF):
-        return adapt(0.1)
-    return accuracy(loss)
+        return adaption_objective(0.1)
+    return prediction_objective(loss)
 
 
-def learn(
+def train_in_world(
     name: str,
     *,
     implicit: bool = False,
-    alike: bool = False,
+    shared_taste: bool = False,
     seed: int = 0,
     epochs: int | None = None,
-) -> Trained:
-    """Train the named model on the key users of a world; both stages where it has two."""
-    found, split = model_entry(name), world(implicit=implicit, alike=alike).split
-    if found.solver:
-        return train(name, Job(split, seed=seed), options=found.check_options)
-    table = split.train.of(split.key_users)
-    config, backbone = _CONFIG, None
-    if found.backbone:
-        config = _ADAPT
-        backbone = learn(
-            found.backbone, implicit=implicit, alike=alike, seed=seed, epochs=epochs
+) -> TrainingResult:
+    """Train a model on the key users of a world; a model with a backbone, in two stages.
+
+    Parameters
+    ----------
+    name : str
+        A name of the registry, or of an installed plugin.
+    implicit, shared_taste : bool
+        The world, as in `synthetic_world`.
+    seed : int
+    epochs : int, optional
+        Epochs of each stage that is trained by gradient.
+
+    Returns
+    -------
+    TrainingResult
+    """
+    entry = model_entry(name)
+    split = synthetic_world(implicit=implicit, shared_taste=shared_taste).split
+    if entry.solver:
+        return train(name, TrainingJob(split, seed=seed), options=entry.check_options)
+    table = split.train.for_users(split.key_users)
+    config, backbone = _TRAIN_CONFIG, None
+    if entry.backbone:
+        config = _ADAPT_CONFIG
+        backbone = train_in_world(
+            entry.backbone, implicit=implicit, shared_taste=shared_taste, seed=seed, epochs=epochs
         ).model
     config = replace(config, epochs=epochs or config.epochs)
     with torch.random.fork_rng():
-        torch.manual_seed(derive(seed, name))
-        model = blank(name, table, keys_of(table), backbone=backbone)
-    if isinstance(model, Wrapper) and not model.adapts:
-        return Trained(model.eval(), backbone or model)
+        torch.manual_seed(derive_seed(seed, name))
+        model = untrained_model(name, table, users_with_rows(table), backbone=backbone)
+    if isinstance(model, BackboneWrapper) and not model.has_adaption_stage:
+        return TrainingResult(model.eval(), backbone or model)
 
     def epoch(number: int) -> Iterator[Batch]:
-        return some_batches(model, table, config.batch_size, seed=seed, number=number)
+        return epoch_batches(model, table, config.batch_size, seed=seed, epoch=number)
 
-    log = fit(model, epoch, objective_of(model, table, found.check_loss), config, seed=seed)
-    return Trained(model, backbone or model, {}, {name: log})
+    objective = training_objective(model, table, entry.check_loss)
+    log = fit_by_gradient(model, epoch, objective, config, seed=seed)
+    return TrainingResult(model, backbone or model, {}, {name: log})
 
 
 @cache
-def fitted(name: str, *, implicit: bool = False, alike: bool = False) -> Trained:
-    """As `learn`, once. Whoever wants to change the model takes a copy."""
-    return learn(name, implicit=implicit, alike=alike)
+def trained_in_world(
+    name: str, *, implicit: bool = False, shared_taste: bool = False
+) -> TrainingResult:
+    """Return the result of `train_in_world`, cached: copy the model before changing it."""
+    return train_in_world(name, implicit=implicit, shared_taste=shared_taste)
 
 
-def some_batches(
-    model: Model, table: Interactions, size: int, *, seed: int = 0, number: int = 0
+def epoch_batches(
+    model: Model, table: Interactions, batch_size: int, *, seed: int = 0, epoch: int = 0
 ) -> Iterator[Batch]:
-    """One epoch of what a model of this kind is trained on."""
-    rng, more = stream(seed, "epoch", number), 3 if table.implicit else 0
+    """Return the batches of one epoch: rows, or episodes for a model that reads histories."""
+    rng, n_negatives = random_stream(seed, "epoch", epoch), 3 if table.implicit else 0
     if not model.reads_history:
-        return batches.rows(table, None, size=size, rng=rng, negatives=more)
-    lengths = (4, 16) if model.inductive else (1 << 30, 1 << 30)  # all that is not asked for
-    return batches.episodes(table, size=size, lengths=lengths, targets=4, rng=rng, negatives=more)
+        return batches.row_batches(
+            table, None, batch_size=batch_size, rng=rng, n_negatives=n_negatives
+        )
+    lengths = (4, 16) if model.inductive else (1 << 30, 1 << 30)  # all rows but the targets
+    return batches.episode_batches(
+        table,
+        batch_size=batch_size,
+        history_lengths=lengths,
+        targets_per_episode=4,
+        rng=rng,
+        n_negatives=n_negatives,
+    )

@@ -1,1 +1,1 @@
-"""Training: objectives, the one gradient loop, solvers, and the recipes that chain them."""
+"""Training: presets, objectives, the gradient loop, solvers, and the stages that use them."""

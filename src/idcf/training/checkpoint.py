@@ -1,10 +1,9 @@
-"""When to stop, and what to keep of a run: the best weights, the log, and a checkpoint."""
+"""The log of a training, and checkpoints to resume it from. Does not decide when to stop."""
 
 from __future__ import annotations
 
 import json
 import math
-import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -15,87 +14,101 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from idcf.errors import ArtifactError
+from idcf.files import atomic_path
+
+EpochRecord = dict[str, float]  # epoch, loss, seconds and, if there is validation data, valid
 
 
-class Watcher(Protocol):
-    """Hears of every epoch as it ends: `record` is the line of the journal, `stage` says of which
-    training. See `train.trackers`."""
+class EpochCallback(Protocol):
+    """Called after each epoch with the stage ("search/pmf") and the epoch's record.
+
+    See `idcf.training.trackers` for two implementations.
+    """
 
     def __call__(self, stage: str, record: Mapping[str, float], /) -> None: ...
 
 
 @dataclass
-class Log:
-    """One record an epoch; `best` is the epoch whose weights were kept."""
+class TrainingLog:
+    """One record per epoch; the model was left with the weights of `best_epoch`."""
 
-    records: list[dict[str, float]] = field(default_factory=list)
-    best: int = -1
+    records: list[EpochRecord] = field(default_factory=list)
+    best_epoch: int = -1
 
     def column(self, name: str) -> list[float]:
+        """Return one value of every record that has it."""
         return [r[name] for r in self.records if name in r]
 
-    def watch(self, record: dict[str, float]) -> bool:
-        """Add a record; True where it is the best so far: the lowest `valid`, else the newest."""
+    def add(self, record: EpochRecord) -> bool:
+        """Add a record; return whether it is the best so far: the lowest `valid`, or the newest
+        record if there is no validation."""
         self.records.append(record)
-        newest = self.best < 0 or "valid" not in record
-        if newest or _order(record["valid"]) < _order(self.records[self.best]["valid"]):
-            self.best = len(self.records) - 1
-            return True
-        return False
+        is_best = (
+            self.best_epoch < 0
+            or "valid" not in record
+            or _nan_to_inf(record["valid"]) < self._validation_of(self.best_epoch)
+        )
+        if is_best:
+            self.best_epoch = len(self.records) - 1
+        return is_best
 
-    def lowest(self) -> float:
-        """The best `valid`; infinite where nothing was validated."""
-        return _order(self.records[self.best].get("valid", math.nan)) if self.records else math.inf
+    def best_validation(self) -> float:
+        """Return the lowest `valid`; infinity without validation."""
+        return self._validation_of(self.best_epoch) if self.records else math.inf
 
-    def stale(self) -> int:
-        """Epochs since the best one."""
-        return len(self.records) - 1 - self.best
+    def epochs_since_best(self) -> int:
+        """Return the number of epochs after the best one."""
+        return len(self.records) - 1 - self.best_epoch
+
+    def _validation_of(self, epoch: int) -> float:
+        return _nan_to_inf(self.records[epoch].get("valid", math.nan))
 
 
-def _order(valid: float) -> float:
+def _nan_to_inf(valid: float) -> float:
     return math.inf if math.isnan(valid) else valid
-
-
-def write_checkpoint(
-    path: Path,
-    model: dict[str, Tensor],
-    best: dict[str, Tensor],
-    optimizer: Mapping[int, Mapping[str, Tensor]],
-    log: Log,
-) -> None:
-    """One file, replaced in one step: whoever is killed leaves the old one or the new one."""
-    tensors = {f"model.{k}": v for k, v in model.items()}
-    tensors |= {f"best.{k}": v for k, v in best.items()}
-    for number, state in optimizer.items():
-        tensors |= {f"optimizer.{number}.{k}": v for k, v in state.items()}
-    meta = {"log": json.dumps(asdict(log))}
-    path.parent.mkdir(parents=True, exist_ok=True)
-    fresh = path.with_name(path.name + ".part")
-    save_file({k: v.detach().cpu().contiguous().clone() for k, v in tensors.items()}, fresh, meta)
-    with fresh.open("rb") as f:
-        os.fsync(f.fileno())
-    fresh.replace(path)
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    model: dict[str, Tensor]
-    best: dict[str, Tensor]
-    optimizer: dict[int, dict[str, Tensor]]
-    log: Log
+    """The state of a training after an epoch."""
+
+    model_state: dict[str, Tensor]
+    best_state: dict[str, Tensor]  # the weights of the best epoch
+    optimizer_state: dict[int, dict[str, Tensor]]  # by position of the weight, see `Optimizer`
+    log: TrainingLog
+
+
+def write_checkpoint(
+    path: Path,
+    model_state: dict[str, Tensor],
+    best_state: dict[str, Tensor],
+    optimizer_state: Mapping[int, Mapping[str, Tensor]],
+    log: TrainingLog,
+) -> None:
+    """Write a checkpoint atomically: after a crash the file is the old one or the new one."""
+    tensors = {f"model.{k}": v for k, v in model_state.items()}
+    tensors |= {f"best.{k}": v for k, v in best_state.items()}
+    for number, state in optimizer_state.items():
+        tensors |= {f"optimizer.{number}.{k}": v for k, v in state.items()}
+    contiguous = {k: v.detach().cpu().contiguous().clone() for k, v in tensors.items()}
+    with atomic_path(path) as fresh:
+        save_file(contiguous, fresh, {"log": json.dumps(asdict(log))})
 
 
 def read_checkpoint(path: Path) -> Checkpoint | None:
-    """What was written last, or None where nothing was."""
+    """Return the checkpoint at `path`, or None if there is no file.
+
+    Raises `ArtifactError` if the file is damaged or was written by another version.
+    """
     if not path.exists():
         return None
     parts: dict[str, dict[str, Tensor]] = {"model": {}, "best": {}, "optimizer": {}}
     try:
         with safe_open(path, "pt") as f:
-            log = Log(**json.loads(f.metadata()["log"]))
+            log = TrainingLog(**json.loads(f.metadata()["log"]))
             for name in f.keys():  # noqa: SIM118 - not a mapping
-                part, _, rest = name.partition(".")
-                parts[part][rest] = f.get_tensor(name)
+                part, _, key = name.partition(".")
+                parts[part][key] = f.get_tensor(name)
     except (SafetensorError, KeyError, TypeError, ValueError) as error:
         raise ArtifactError(
             f"{path} is no checkpoint of this version ({error}); delete it to start afresh"

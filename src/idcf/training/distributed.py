@@ -1,8 +1,8 @@
-"""One process or several under `torchrun`: what each computes, and how they agree.
+"""The device and the process group of a training: one process, or several under `torchrun`.
 
-Every process makes the same batches and works on its share of each. Losses are sums over the
-share divided by the size of the whole batch, so adding up gradients gives exactly what one
-process with the whole batch would get.
+Every process makes the same batches and computes on its share of each. A loss is a sum over the
+share divided by the size of the whole batch, so that the sum of the gradients over processes is
+the gradient of one process with the whole batch.
 """
 
 from __future__ import annotations
@@ -16,65 +16,72 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from idcf.errors import ConfigError
-from idcf.types import Batch, Users, pick
+from idcf.inference.device import resolve_device
+from idcf.types import Batch, Users, select_histories
 
 
 @dataclass(frozen=True)
 class Runtime:
+    """A device and the place of this process among those that train together."""
+
     device: torch.device
     rank: int = 0
-    world: int = 1
+    world_size: int = 1
 
-    def share(self, batch: Batch) -> Batch:
-        """This process's users and their rows."""
-        if self.world == 1:
+    def local_batch(self, batch: Batch) -> Batch:
+        """Return this process's share of a batch: some of its users, with their rows."""
+        if self.world_size == 1:
             return batch
-        n = len(batch.users)
-        low, high = n * self.rank // self.world, n * (self.rank + 1) // self.world
-        mine = (batch.owner >= low) & (batch.owner < high)
-        who = torch.arange(low, high)
-        users = Users(batch.users.ids[who], pick(batch.users.history, who))
+        n_users = len(batch.users)
+        low = n_users * self.rank // self.world_size
+        high = n_users * (self.rank + 1) // self.world_size
+        rows = (batch.owner >= low) & (batch.owner < high)
+        positions = torch.arange(low, high)
+        users = Users(batch.users.ids[positions], select_histories(batch.users.history, positions))
         return Batch(
             users,
-            batch.owner[mine] - low,
-            batch.items[mine],
-            batch.labels[mine],
+            batch.owner[rows] - low,
+            batch.items[rows],
+            batch.labels[rows],
             len(batch.items),
-            n,
+            n_users,
         )
 
-    def add_gradients(self, parameters: Iterable[Tensor]) -> None:
-        if self.world == 1:
+    def sum_gradients(self, parameters: Iterable[Tensor]) -> None:
+        """Replace every gradient by its sum over the processes."""
+        if self.world_size == 1:
             return
         for p in parameters:
             if p.requires_grad:
                 p.grad = torch.zeros_like(p) if p.grad is None else p.grad
                 dist.all_reduce(p.grad)
 
-    def gather(self, rows: Tensor) -> Tensor:
-        """The rows of all processes, in order; gradients find their way back."""
-        if self.world == 1:
+    def gather_rows(self, rows: Tensor) -> Tensor:
+        """Return the rows of all processes in the order of their ranks; differentiable."""
+        if self.world_size == 1:
             return rows
-        found: Tensor = _Gather.apply(rows, self.rank, self.world)  # type: ignore[no-untyped-call]
-        return found
+        gathered: Tensor = _GatherRows.apply(rows, self.rank, self.world_size)  # type: ignore[no-untyped-call]
+        return gathered
 
-    def total(self, value: Tensor) -> Tensor:
-        if self.world > 1:
+    def sum_over_processes(self, value: Tensor) -> Tensor:
+        """Return the sum of a tensor over the processes; the tensor itself is overwritten."""
+        if self.world_size > 1:
             dist.all_reduce(value)
         return value
 
 
-class _Gather(torch.autograd.Function):
+class _GatherRows(torch.autograd.Function):
+    """Concatenates the rows of all processes, which may differ in number."""
+
     @staticmethod
-    def forward(ctx: Any, rows: Tensor, rank: int, world: int) -> Tensor:
-        sizes = [torch.zeros(1, dtype=torch.int64, device=rows.device) for _ in range(world)]
+    def forward(ctx: Any, rows: Tensor, rank: int, world_size: int) -> Tensor:
+        sizes = [torch.zeros(1, dtype=torch.int64, device=rows.device) for _ in range(world_size)]
         dist.all_gather(sizes, torch.tensor([len(rows)], device=rows.device))
         counts = [int(s) for s in sizes]
-        room = rows.new_zeros(max(counts), *rows.shape[1:])
-        room[: len(rows)] = rows
-        parts = [torch.empty_like(room) for _ in range(world)]
-        dist.all_gather(parts, room)
+        padded = rows.new_zeros(max(counts), *rows.shape[1:])  # all_gather needs equal shapes
+        padded[: len(rows)] = rows
+        parts = [torch.empty_like(padded) for _ in range(world_size)]
+        dist.all_gather(parts, padded)
         ctx.start, ctx.count = sum(counts[:rank]), counts[rank]
         return torch.cat([p[:n] for p, n in zip(parts, counts, strict=True)])
 
@@ -85,18 +92,31 @@ class _Gather(torch.autograd.Function):
         return total[ctx.start : ctx.start + ctx.count], None, None
 
 
-LOCAL = Runtime(torch.device("cpu"))
+LOCAL_RUNTIME = Runtime(torch.device("cpu"))
 
 
-def start(device: str = "auto") -> Runtime:
-    """The runtime of this process; reads what `torchrun` put into the environment."""
-    if device not in ("auto", "cpu", "cuda"):
-        raise ConfigError(f"device must be auto, cpu or cuda, got {device!r}")
-    if device == "cuda" and not torch.cuda.is_available():
-        raise ConfigError("device 'cuda' was asked for, but no GPU is visible; use --device auto")
-    cuda = device != "cpu" and torch.cuda.is_available()
-    world, rank = int(os.environ.get("WORLD_SIZE", "1")), int(os.environ.get("RANK", "0"))
-    if world > 1 and not dist.is_initialized():
+def start_runtime(device: str = "auto") -> Runtime:
+    """Return the runtime of this process and join the process group of `torchrun`, if any.
+
+    Parameters
+    ----------
+    device
+        "cpu", "cuda", or "auto": a GPU if there is one.
+
+    Returns
+    -------
+    Runtime
+        Rank and world size come from the environment variables that `torchrun` sets.
+
+    Raises
+    ------
+    ConfigError
+        If the device is unknown, or is "cuda" without a visible GPU.
+    """
+    cuda = resolve_device(device).type == "cuda"
+    world_size, rank = int(os.environ.get("WORLD_SIZE", "1")), int(os.environ.get("RANK", "0"))
+    if world_size > 1 and not dist.is_initialized():
         dist.init_process_group("nccl" if cuda else "gloo")
-    local = int(os.environ.get("LOCAL_RANK", "0"))
-    return Runtime(torch.device("cuda", local) if cuda else torch.device("cpu"), rank, world)
+    local_rank = int(os.environ.get("LOCAL_RANK", "0"))
+    chosen = torch.device("cuda", local_rank) if cuda else torch.device("cpu")
+    return Runtime(chosen, rank, world_size)

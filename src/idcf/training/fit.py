@@ -1,4 +1,4 @@
-"""Train on a whole table, for use: what `Recommender.fit` does. Nothing is held out at the end."""
+"""Train on a whole table and return an artifact: the work of `Recommender.fit`."""
 
 from __future__ import annotations
 
@@ -8,84 +8,124 @@ from typing import Any
 
 import numpy as np
 
-from idcf.config import plain
+from idcf.config import dataclass_to_dict
 from idcf.data.interactions import Interactions
-from idcf.data.side_tables import Beside
-from idcf.data.split import Split, among
+from idcf.data.side_tables import EnrichedInteractions
+from idcf.data.split import Split, split_by_key_users
 from idcf.errors import ConfigError, DataError
-from idcf.inference.artifact import Artifact, settle, versions
-from idcf.inference.manifest import Manifest, Origin, Wish, World
+from idcf.inference.artifact import Artifact, library_versions, make_contiguous
+from idcf.inference.manifest import DomainInfo, Manifest, RecommenderConfig, TrainingData
 from idcf.models.registry import configure, model_entry, resolve_model
-from idcf.training.checkpoint import Watcher
-from idcf.training.distributed import start
+from idcf.training.checkpoint import EpochCallback
+from idcf.training.distributed import start_runtime
 from idcf.training.loop import TrainConfig
-from idcf.training.new_user_curve import rehearse
-from idcf.training.train import Job, train
+from idcf.training.new_user_curve import measure_new_user_curve
+from idcf.training.train import TrainingJob, train
 
-USUAL_THRESHOLD = 30  # the paper's δ for MovieLens
-FEWEST_KEY_USERS = 3  # one is held out to learn how long to train, two have a spread
+DEFAULT_KEY_THRESHOLD = 30  # the paper's δ for MovieLens
+MIN_KEY_USERS = 3  # one for validation, and two for a variance
 
 
-def deploy(
-    wish: Wish,
-    given: Beside,
+def fit_artifact(
+    config: RecommenderConfig,
+    data: EnrichedInteractions,
     titles: Sequence[str | None],
     *,
     progress: bool = False,
-    watcher: Watcher | None = None,
+    callback: EpochCallback | None = None,
 ) -> Artifact:
-    """The model asked for, trained on the key users of the table, with all that describes it."""
-    name, table = wish.model, given.table
-    split, threshold = _split(table, wish.key_threshold, wish.key_users, wish.seed)
-    row = resolve_model(name, table.implicit)
-    if watcher and model_entry(row).solver:
-        raise ConfigError(f"{name!r} is solved, not trained by epochs: there is nothing to watch")
-    job = Job(split, preset=wish.preset, seed=wish.seed, runtime=start(wish.device))
-    job = dataclasses.replace(job, progress=progress, watcher=watcher)
-    options = _routed(row, wish.options)
-    trained = train(row, job, options=options)
-    found, base = model_entry(row), {}
-    if found.backbone:
-        base = plain(configure(found.backbone, trained.backbone_options))
+    """Train a model on the key users of a table.
+
+    Parameters
+    ----------
+    config
+        The model, its options, and the choice of key users.
+    data
+        The interactions, with the features of users and items if there are any.
+    titles
+        The title of each item, or None.
+    progress
+        Show a progress bar if the output is a terminal.
+    callback
+        Called after each epoch of gradient training.
+
+    Returns
+    -------
+    Artifact
+        The trained model with its manifest and the catalogue.
+
+    Raises
+    ------
+    ConfigError
+        If an option does not exist, or `callback` is given for a model that has no epochs.
+    DataError
+        If the table has too few key users.
+    """
+    name, table = config.model, data.interactions
+    split, threshold = _split_key_users(table, config.key_threshold, config.key_users, config.seed)
+    resolved = resolve_model(name, table.implicit)
+    entry = model_entry(resolved)
+    if callback and entry.solver:
+        raise ConfigError(
+            f"{name!r} is solved, not trained by epochs: leave out the callback or tracker"
+        )
+    job = TrainingJob(
+        split,
+        preset=config.preset,
+        seed=config.seed,
+        runtime=start_runtime(config.device),
+        progress=progress,
+        callback=callback,
+    )
+    options = _route_train_options(resolved, config.options)
+    result = train(resolved, job, options=options)
+    backbone_options = {}
+    if entry.backbone:
+        backbone_options = dataclass_to_dict(configure(entry.backbone, result.backbone_options))
+    curve = measure_new_user_curve(resolved, job, options) if config.card_metrics else None
     manifest = Manifest(
         model=name,
-        options=plain(configure(row, trained.options)),
-        backbone=found.backbone,
-        backbone_options=base,
-        domain=World.of(table, trained.model),
-        data=Origin.of(split, threshold, wish.key_users),
-        preset=wish.preset,
-        seed=wish.seed,
-        versions=versions(),
-        user_features=given.of_users,
-        measured=rehearse(row, job, options) if wish.measure else None,
+        options=dataclass_to_dict(configure(resolved, result.options)),
+        backbone=entry.backbone,
+        backbone_options=backbone_options,
+        domain=DomainInfo.from_model(table, result.model),
+        training_data=TrainingData.from_split(split, threshold, config.key_users),
+        preset=config.preset,
+        seed=config.seed,
+        versions=library_versions(),
+        user_encoder=data.user_encoder,
+        new_user_curve=curve,
     )
-    return Artifact(manifest, settle(trained.model), table.items, tuple(titles))
+    return Artifact(manifest, make_contiguous(result.model), table.items, tuple(titles))
 
 
-def _split(
-    table: Interactions, threshold: int | None, key_users: str | int, seed: int
+def _split_key_users(
+    table: Interactions, key_threshold: int | None, key_users: str | int, seed: int
 ) -> tuple[Split, int]:
-    """Key users: at least 30 rows, or the median of the users' counts where that is less; of
-    these, all or some."""
-    if threshold is None:
-        counts = table.counts()
-        threshold = max(1, min(USUAL_THRESHOLD, int(np.median(counts[counts > 0]))))
-    nothing = table.where(np.zeros(len(table), bool))
-    split = among(table, nothing, threshold, key_users, seed)
-    if len(split.key_users) < FEWEST_KEY_USERS:
-        chosen = "" if key_users == "threshold" else f" and are chosen by key_users={key_users!r}"
+    """Return the split and the threshold of key users.
+
+    The default threshold is 30 rows, or the median of the users' numbers of rows if that is less.
+    """
+    if key_threshold is None:
+        counts = table.user_counts()
+        key_threshold = max(1, min(DEFAULT_KEY_THRESHOLD, int(np.median(counts[counts > 0]))))
+    no_test_rows = table.where(np.zeros(len(table), bool))
+    split = split_by_key_users(table, no_test_rows, key_threshold, key_users, seed)
+    if len(split.key_users) < MIN_KEY_USERS:
+        rule = "" if key_users == "threshold" else f" and are chosen by key_users={key_users!r}"
         raise DataError(
-            f"only {len(split.key_users)} of {len(table.users)} users have {threshold} rows or "
-            f"more{chosen}; at least {FEWEST_KEY_USERS} key users are needed: lower key_threshold "
-            "or bring more data"
+            f"only {len(split.key_users)} of {len(table.users)} users have {key_threshold} rows or "
+            f"more{rule}; at least {MIN_KEY_USERS} key users are needed: lower key_threshold "
+            "or give more data"
         )
-    return split, threshold
+    return split, key_threshold
 
 
-def _routed(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Options that only training knows are passed to it: `epochs` is `train.epochs`."""
-    found = model_entry(name)
-    own = {f.name for f in dataclasses.fields(found.config_class)}
-    theirs = set() if found.solver else {f.name for f in dataclasses.fields(TrainConfig)} - own
-    return {f"train.{k}" if k in theirs else k: v for k, v in options.items()}
+def _route_train_options(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options, with the prefix `train.` on those that the model does not have."""
+    entry = model_entry(name)
+    if entry.solver:
+        return dict(options)
+    model_fields = {f.name for f in dataclasses.fields(entry.config_class)}
+    train_fields = {f.name for f in dataclasses.fields(TrainConfig)} - model_fields
+    return {f"train.{k}" if k in train_fields else k: v for k, v in options.items()}

@@ -1,7 +1,7 @@
-"""The one gradient loop. Nothing in this file knows which model it trains.
+"""The gradient loop: epochs, validation, checkpoints, early stopping. It knows no model.
 
-Random numbers of an epoch depend on the seed and the epoch alone, so a run that was killed and
-resumed ends where an uninterrupted one ends.
+The random numbers of an epoch depend on the seed and the number of the epoch only, so that a
+training that was interrupted and resumed ends with the weights of an uninterrupted one.
 """
 
 from __future__ import annotations
@@ -13,107 +13,140 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import reduce
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NoReturn
 
 import torch
 from torch import Tensor
 from tqdm import tqdm
 
 from idcf.errors import ArtifactError
+from idcf.files import write_text
 from idcf.models.base import Model
-from idcf.rng import derive
-from idcf.training.checkpoint import Log, read_checkpoint, write_checkpoint
-from idcf.training.distributed import LOCAL, Runtime
-from idcf.training.objectives import Loss, Objective
+from idcf.rng import derive_seed
+from idcf.training.checkpoint import EpochRecord, TrainingLog, read_checkpoint, write_checkpoint
+from idcf.training.distributed import LOCAL_RUNTIME, Runtime
+from idcf.training.objectives import LossName, Objective
 from idcf.training.optimizer import Optimizer
 from idcf.types import Batch
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainConfig:
-    """How a model is descended. `batch_size` counts rating rows per process and step."""
+    """Options of gradient training; users set them as `train.*`."""
 
     epochs: int = 30
     learning_rate: float = 0.005
     schedule: Literal["constant", "exponential", "cosine"] = "exponential"
-    decay: float = 0.95  # of the exponential schedule, per epoch
-    weight_decay: float = 0.0  # of the networks; tables have `reg`
-    coupled_decay: float = 0.0  # added to every gradient, tables too, as the published code does
-    ema: float = 0.0  # what is validated and kept is this running average of the weights
-    batch_size: int = 256
-    accumulate: int = 1
-    patience: int = 5  # epochs without improvement; 0 never stops early
-    reg: float = 0.05  # on vectors, per rating
-    row_reg: float = 0.0  # on vectors, per row
-    bias_reg: float = 3.0  # on biases, per row
+    decay: float = 0.95  # factor of the exponential schedule, per epoch
+    weight_decay: float = 0.0  # AdamW's, of network weights only; tables have `reg`
+    coupled_decay: float = 0.0  # times the weight, added to every gradient (the published code)
+    ema: float = 0.0  # decay of the running average of the weights, which is the trained model
+    batch_size: int = 256  # interactions per step and process
+    accumulate: int = 1  # batches per step
+    patience: int = 5  # epochs without improvement before stopping; 0: never stop early
+    reg: float = 0.05  # penalty on embedding vectors, per interaction
+    row_reg: float = 0.0  # penalty on embedding vectors, per table row
+    bias_reg: float = 3.0  # penalty on biases, per table row
     penalty: Literal["squared", "norm"] = "squared"
-    contrast: float = 0.0
-    loss: Loss = "fit"  # of models that are not wrapped round a backbone
-    negatives: int = 5  # per positive, for implicit feedback
+    contrast: float = 0.0  # weight of the contrastive loss of IDCF
+    loss: LossName = "fit"  # of models that do not wrap a backbone
+    negatives: int = 5  # sampled per positive, for implicit feedback
     precision: Literal["float32", "bfloat16"] = "float32"
-    compile: bool = False
+    compile: bool = False  # use torch.compile
 
 
-def fit(
+def fit_by_gradient(
     model: Model,
-    epoch: Callable[[int], Iterable[Batch]],
+    epoch_batches: Callable[[int], Iterable[Batch]],
     objective: Objective,
     config: TrainConfig,
     *,
     validate: Callable[[Model], float] | None = None,
-    epochs: int | None = None,
-    runtime: Runtime = LOCAL,
+    n_epochs: int | None = None,
+    runtime: Runtime = LOCAL_RUNTIME,
     seed: int = 0,
-    checkpoint: Path | None = None,
-    journal: Path | None = None,
-    progress: str | None = None,
-    watcher: Callable[[dict[str, float]], None] | None = None,
-) -> Log:
-    """Train in place and leave the model at its best epoch, or at the last one where there is
-    nothing to `validate` by. Lower is better. `epochs` overrides the number, not the schedule."""
+    checkpoint_path: Path | None = None,
+    journal_path: Path | None = None,
+    progress_label: str | None = None,
+    callback: Callable[[EpochRecord], None] | None = None,
+) -> TrainingLog:
+    """Train a model in place.
+
+    The model ends with the weights of its best epoch, or of the last one without `validate`.
+
+    Parameters
+    ----------
+    model
+        The model to train; it is moved to the device of `runtime`.
+    epoch_batches
+        Maps the number of an epoch to its batches.
+    objective
+        The loss terms of a batch; their sum is minimized.
+    config
+        Options of the optimizer and of the loop.
+    validate
+        The validation error of a model; lower is better.
+    n_epochs
+        Number of epochs instead of `config.epochs`; the learning-rate schedule is unchanged.
+    runtime
+        Device and process group.
+    seed
+        Seed of the random numbers drawn during an epoch.
+    checkpoint_path
+        File to write after each epoch, and to resume from if it exists.
+    journal_path
+        File that gets one line of JSON per epoch.
+    progress_label
+        Label of the progress bar; None: no bar.
+    callback
+        Called with the record of each epoch, in the process of rank 0.
+
+    Returns
+    -------
+    TrainingLog
+        One record per epoch, those before an interruption included.
+
+    Raises
+    ------
+    ArtifactError
+        If the checkpoint is damaged, or belongs to another model or dataset.
+    """
     model.to(runtime.device)
     optimizer = Optimizer(model, config)
-    step = torch.compile(objective, dynamic=True) if config.compile else objective
-    log, best = _resume(model, optimizer, checkpoint)
-    last = config.epochs if epochs is None else epochs
-    done = _spent(log, config)
-    bar = tqdm(
-        total=last,
-        initial=len(log.records),
-        desc=progress,
-        disable=_quiet(progress, runtime),
-    )
-    for number in range(len(log.records), 0 if done else last):
-        began = time.perf_counter()
-        optimizer.set_learning_rate(config.learning_rate * _rate(config, number))
-        loss = _epoch(model, epoch(number), step, optimizer, config, runtime, derive(seed, number))
-        record = {"epoch": number, "loss": loss, "seconds": time.perf_counter() - began}
-        model.eval()
-        optimizer.swap_averages()
-        if validate:
-            record["valid"] = validate(model)
-        if log.watch(record):
-            best = _copy(model)
-        optimizer.swap_averages()
-        if runtime.rank == 0:
-            _save(model, best, optimizer, log, checkpoint, journal)
-            if watcher:
-                watcher(record)
-        bar.set_postfix({k: f"{v:.4f}" for k, v in record.items() if k in ("loss", "valid")})
-        bar.update()
-        if _spent(log, config):
-            break
-    bar.close()
-    model.load_state_dict(best)
+    loss_terms = torch.compile(objective, dynamic=True) if config.compile else objective
+    log, best_state = _resume_checkpoint(model, optimizer, checkpoint_path)
+    last = config.epochs if n_epochs is None else n_epochs
+    with _progress_bar(progress_label, len(log.records), last, runtime) as bar:
+        while len(log.records) < last and not _should_stop(log, config):
+            epoch, started = len(log.records), time.perf_counter()
+            optimizer.set_learning_rate(config.learning_rate * _schedule_factor(config, epoch))
+            batches, epoch_seed = epoch_batches(epoch), derive_seed(seed, epoch)
+            loss = _train_epoch(model, batches, loss_terms, optimizer, config, runtime, epoch_seed)
+            record = {"epoch": epoch, "loss": loss, "seconds": time.perf_counter() - started}
+            model.eval()
+            optimizer.swap_averages()
+            if validate:
+                record["valid"] = validate(model)
+            if log.add(record):
+                best_state = _copy_state(model)
+            optimizer.swap_averages()
+            if runtime.rank == 0:
+                _save_progress(model, best_state, optimizer, log, checkpoint_path, journal_path)
+                if callback:
+                    callback(record)
+            bar.set_postfix({k: f"{v:.4f}" for k, v in record.items() if k in ("loss", "valid")})
+            bar.update()
+    model.load_state_dict(best_state)
     model.eval()
     return log
 
 
-def _spent(log: Log, config: TrainConfig) -> bool:
-    return bool(config.patience and log.records and log.stale() >= config.patience)
+def _should_stop(log: TrainingLog, config: TrainConfig) -> bool:
+    """Return whether there was no improvement for `patience` epochs."""
+    return bool(config.patience and log.records and log.epochs_since_best() >= config.patience)
 
 
-def _epoch(
+def _train_epoch(
     model: Model,
     batches: Iterable[Batch],
     objective: Objective,
@@ -122,28 +155,32 @@ def _epoch(
     runtime: Runtime,
     seed: int,
 ) -> float:
-    """One pass; the mean loss of its batches."""
+    """Run one epoch and return the mean loss of its batches."""
     model.train()
-    device, parts = runtime.device, config.accumulate
+    device = runtime.device
     half = config.precision == "bfloat16"
-    total, count, waiting = torch.zeros((), device=device), 0, 0
+    total = torch.zeros((), device=device)
+    n_batches, n_accumulated = 0, 0
     with torch.random.fork_rng([device] if device.type == "cuda" else []):
         torch.manual_seed(seed)
         for batch in batches:
             with torch.autocast(device.type, torch.bfloat16) if half else nullcontext():
-                terms = objective(model, runtime.share(batch).to(device))
+                terms = objective(model, runtime.local_batch(batch).to(device))
             loss = reduce(torch.add, terms.values())
             loss.backward()  # type: ignore[no-untyped-call]
-            total, count, waiting = total + loss.detach(), count + 1, waiting + 1
-            if waiting == parts:
-                optimizer.step(runtime, parts)
-                waiting = 0
-        if waiting:
-            optimizer.step(runtime, parts)
-    return float(runtime.total(total)) / max(count, 1)
+            total = total + loss.detach()
+            n_batches += 1
+            n_accumulated += 1
+            if n_accumulated == config.accumulate:
+                optimizer.step(runtime, config.accumulate)
+                n_accumulated = 0
+        if n_accumulated:
+            optimizer.step(runtime, config.accumulate)
+    return float(runtime.sum_over_processes(total)) / max(n_batches, 1)
 
 
-def _rate(config: TrainConfig, epoch: int) -> float:
+def _schedule_factor(config: TrainConfig, epoch: int) -> float:
+    """Return the factor of the learning rate in an epoch."""
     if config.schedule == "exponential":
         return float(config.decay**epoch)
     if config.schedule == "cosine":
@@ -151,41 +188,48 @@ def _rate(config: TrainConfig, epoch: int) -> float:
     return 1.0
 
 
-def _copy(model: Model) -> dict[str, Tensor]:
+def _copy_state(model: Model) -> dict[str, Tensor]:
     return {k: v.detach().clone() for k, v in model.state_dict().items()}
 
 
-def _resume(model: Model, optimizer: Optimizer, path: Path | None) -> tuple[Log, dict[str, Tensor]]:
-    found = read_checkpoint(path) if path else None
-    if found is None:
-        return Log(), _copy(model)
+def _resume_checkpoint(
+    model: Model, optimizer: Optimizer, checkpoint_path: Path | None
+) -> tuple[TrainingLog, dict[str, Tensor]]:
+    """Load a checkpoint, if there is one, into model and optimizer; return its log and the weights
+    of the best epoch."""
+    checkpoint = read_checkpoint(checkpoint_path) if checkpoint_path else None
+    if checkpoint is None:
+        return TrainingLog(), _copy_state(model)
     try:
-        model.load_state_dict(found.model)
-        optimizer.load_state(found.optimizer)
+        model.load_state_dict(checkpoint.model_state)
+        optimizer.load_state(checkpoint.optimizer_state)
     except (RuntimeError, ValueError) as error:
         raise ArtifactError(
-            f"{path} is a checkpoint of another model or data set; delete it to start afresh "
-            f"({str(error).splitlines()[0]})"
+            f"{checkpoint_path} is a checkpoint of another model or dataset; delete it to start "
+            f"afresh ({str(error).splitlines()[0]})"
         ) from None
-    return found.log, {k: v.to(model.device) for k, v in found.best.items()}
+    return checkpoint.log, {k: v.to(model.device) for k, v in checkpoint.best_state.items()}
 
 
-def _save(
+def _save_progress(
     model: Model,
-    best: dict[str, Tensor],
+    best_state: dict[str, Tensor],
     optimizer: Optimizer,
-    log: Log,
-    checkpoint: Path | None,
-    journal: Path | None,
+    log: TrainingLog,
+    checkpoint_path: Path | None,
+    journal_path: Path | None,
 ) -> None:
-    if checkpoint:
-        write_checkpoint(checkpoint, model.state_dict(), best, optimizer.state(), log)
-    if journal:
-        journal.parent.mkdir(parents=True, exist_ok=True)
-        lines = "".join(json.dumps(r) + "\n" for r in log.records)
-        journal.write_text(lines, encoding="utf-8")  # whole, so a kill loses no line for good
+    """Write the checkpoint and the journal, if they are wanted."""
+    if checkpoint_path:
+        write_checkpoint(checkpoint_path, model.state_dict(), best_state, optimizer.state(), log)
+    if journal_path:  # written whole: a line lost in a crash is there after the next epoch
+        write_text(journal_path, "".join(json.dumps(r) + "\n" for r in log.records))
 
 
-def _quiet(progress: str | None, runtime: Runtime) -> bool | None:
-    """Show a bar to a person at a terminal; None lets tqdm find out whether there is one."""
-    return None if progress and runtime.rank == 0 else True
+def _progress_bar(
+    progress_label: str | None, initial: int, total: int, runtime: Runtime
+) -> tqdm[NoReturn]:
+    """Return a bar that is shown in the process of rank 0 if there is a label and a terminal."""
+    # with None, tqdm shows the bar if the output is a terminal
+    disable = None if progress_label and runtime.rank == 0 else True
+    return tqdm(total=total, initial=initial, desc=progress_label, disable=disable)

@@ -1,6 +1,7 @@
-"""An objective maps (model, batch) to named terms; the loop minimises their sum.
+"""Objectives: functions (model, batch) -> named loss terms, whose sum the gradient loop minimizes.
 
-Every term is a sum over the rows at hand divided by the rows of the whole batch.
+A term is a sum over the rows of this process divided by the rows of the whole batch, so that the
+sum over processes is the loss of the batch.
 """
 
 from __future__ import annotations
@@ -13,148 +14,152 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from idcf.models.base import Graded, Model, Penalised, Tabled, Variational
-from idcf.models.idcf import IDCF, part
-from idcf.training.distributed import LOCAL, Runtime
-from idcf.types import Batch
+from idcf.models.base import EmbeddingTableModel, Model
+from idcf.models.idcf import IDCF, split_latents
+from idcf.training.distributed import LOCAL_RUNTIME, Runtime
+from idcf.types import Batch, LossTerms
 
-Terms = dict[str, Tensor]
-Objective = Callable[[Model, Batch], Terms]
-Loss = Literal["fit", "bpr", "margin", "logistic"]
-Penalty = Callable[[Tabled, Batch], Tensor]
+Objective = Callable[[Model, Batch], LossTerms]
+LossName = Literal["fit", "bpr", "margin", "logistic"]
+Penalty = Callable[[EmbeddingTableModel, Batch], Tensor]
 
 
-def fit_to_labels(scores: Tensor, batch: Batch, rates: bool) -> Terms:
-    """Squared error for ratings, cross-entropy against sampled negatives without."""
+def pointwise_loss(scores: Tensor, batch: Batch, predicts_ratings: bool) -> LossTerms:
+    """Return the squared error of ratings, or the cross-entropy against sampled negatives."""
     n = batch.n_rows * scores.shape[1]
-    if rates:
+    if predicts_ratings:
         return {"mse": (scores - batch.labels).square().sum() / n}
     loss = F.binary_cross_entropy_with_logits(scores, batch.labels, reduction="sum")
     return {"bce": loss / n}
 
 
-def accuracy(loss: Loss = "fit", penalty: Penalty | None = None) -> Objective:
-    """The fit, or an order; what the model itself asks to be added; and tables kept small, where
-    there are any and a penalty is given."""
+def prediction_objective(loss: LossName = "fit", penalty: Penalty | None = None) -> Objective:
+    """Return the objective of a model that wraps no backbone.
 
-    def objective(model: Model, batch: Batch) -> Terms:
-        if isinstance(model, Graded):
-            return _levels(model, batch)
+    Parameters
+    ----------
+    loss
+        "fit" (squared error of ratings, or cross-entropy), "logistic" (cross-entropy for ratings
+        too), "bpr" or "margin". A model with `Model.loss_terms` is trained with these instead.
+    penalty
+        Added for models with embedding tables.
+
+    Returns
+    -------
+    Objective
+        The loss terms, with `Model.extra_loss_terms`.
+    """
+
+    def objective(model: Model, batch: Batch) -> LossTerms:
+        if (model_terms := model.loss_terms(batch)) is not None:
+            return model_terms
         scores = model(batch.users, batch.items, batch.owner)
-        if isinstance(model, Variational):
-            return _variational(model, scores, batch)
         if loss in ("bpr", "margin"):
-            terms: Terms = {loss: _order(scores, batch, loss)}
+            terms: LossTerms = {loss: _ranking_loss(scores, batch, loss)}
         else:
-            terms = fit_to_labels(scores, batch, model.rates and loss != "logistic")
-        if isinstance(model, Penalised):
-            terms["reg"] = model.penalty() * (len(batch.items) / batch.n_rows)
-        if penalty and isinstance(model, Tabled):
+            terms = pointwise_loss(scores, batch, model.predicts_ratings and loss != "logistic")
+        terms |= model.extra_loss_terms(batch)
+        if penalty and isinstance(model, EmbeddingTableModel):
             terms["reg"] = penalty(model, batch)
         return terms
 
     return objective
 
 
-def _variational(model: Variational, scores: Tensor, batch: Batch) -> Terms:
-    """The likelihood of what was asked, and what the belief behind it cost. Without ratings it is
-    multinomial: a list of positives costs the sum of theirs, and no negatives are read."""
-    if model.rates:
-        terms = fit_to_labels(scores, batch, True)
-    else:
-        terms = {"multinomial": -scores[:, 0].sum() / batch.n_rows}
-    return {**terms, "kl": model.divergence(batch.users).sum() / batch.n_rows}
-
-
-def _levels(model: Graded, batch: Batch) -> Terms:
-    """Cross-entropy of the rating level."""
-    logits = model.logits(batch.users, batch.items, batch.owner)
-    middle = (model.levels[1:] + model.levels[:-1]) / 2
-    level = torch.bucketize(batch.labels, middle)
-    loss = F.cross_entropy(logits.flatten(0, 1), level.flatten(), reduction="sum")
-    return {"levels": loss / (batch.n_rows * batch.items.shape[1])}
-
-
-def _order(scores: Tensor, batch: Batch, loss: Loss) -> Tensor:
-    """A positive, which comes first, should be above each of its negatives: the further the
-    better, or by 1 and no more."""
+def _ranking_loss(scores: Tensor, batch: Batch, loss: LossName) -> Tensor:
+    """Return -log σ(m) ("bpr") or max(0, 1 - m) ("margin"), with m the score of the positive, the
+    first item of a row, less that of a negative."""
     margin = scores[:, :1] - scores[:, 1:]
-    lost = F.softplus(-margin) if loss == "bpr" else (1 - margin).relu()
-    return lost.sum() / (batch.n_rows * margin.shape[1])
+    losses = F.softplus(-margin) if loss == "bpr" else (1 - margin).relu()
+    return losses.sum() / (batch.n_rows * margin.shape[1])
 
 
 @dataclass(frozen=True)
-class Ridge:
-    """Squared penalties of a backbone's tables, spread over the ratings of each row.
+class RidgePenalty:
+    """The squared penalty of a backbone's embedding tables, spread over the ratings of each row.
 
-    `reg` holds a vector back in proportion to its ratings, `row_reg` and `bias_reg` are the same
-    for every row: a Gaussian prior.
+    Over an epoch, a row with n ratings costs (reg · n + row_reg) ‖vector‖² + bias_reg · bias².
     """
 
-    users: Tensor  # [U] ratings of each user
-    items: Tensor  # [I]
+    user_counts: Tensor  # [U]: ratings of each user
+    item_counts: Tensor  # [I]: ratings of each item
     reg: float
     row_reg: float
     bias_reg: float
 
-    def __call__(self, model: Tabled, batch: Batch) -> Tensor:
-        who, what = batch.users.ids[batch.owner], batch.items[:, 0]  # positives come first
-        total = torch.zeros((), device=who.device)
+    def __call__(self, model: EmbeddingTableModel, batch: Batch) -> Tensor:
+        """Return the penalty of the batch's users and positive items."""
+        users, items = batch.users.ids[batch.owner], batch.items[:, 0]  # positives come first
+        total = torch.zeros((), device=users.device)
         for table, rows, counts in (
-            (model.users, who, self.users),
-            (model.items, what, self.items),
+            (model.user_table, users, self.user_counts),
+            (model.item_table, items, self.item_counts),
         ):
-            own, share = table(rows), 1 / counts.to(who.device)[rows].clamp(min=1)
+            embeddings, share = table(rows), 1 / counts.to(users.device)[rows].clamp(min=1)
             weight = self.reg + self.row_reg * share
-            total = total + (weight * own.vector.square().sum(-1)).sum()
-            total = total + (self.bias_reg * share * own.bias.square()).sum()
+            total = total + (weight * embeddings.vector.square().sum(-1)).sum()
+            total = total + (self.bias_reg * share * embeddings.bias.square()).sum()
         return total / batch.n_rows
 
 
-def norms(reg: float, runtime: Runtime = LOCAL) -> Penalty:
-    """The published penalty: λ (Σ_u ‖p_u‖ + Σ_i ‖q_i‖) over the whole tables in every step."""
+def norm_penalty(reg: float, runtime: Runtime = LOCAL_RUNTIME) -> Penalty:
+    """Return the published penalty: λ (Σ_u ‖p_u‖ + Σ_i ‖q_i‖) over the whole tables per step."""
 
-    def penalty(model: Tabled, batch: Batch) -> Tensor:
-        size = model.users.vector.norm(dim=1).sum() + model.items.vector.norm(dim=1).sum()
-        total: Tensor = reg * size / batch.n_rows / runtime.world
+    def penalty(model: EmbeddingTableModel, batch: Batch) -> Tensor:
+        norms = (
+            model.user_table.vector.norm(dim=1).sum() + model.item_table.vector.norm(dim=1).sum()
+        )
+        total: Tensor = reg * norms / batch.n_rows / runtime.world_size
         return total
 
     return penalty
 
 
-def factorise(penalty: Penalty) -> Objective:
-    """Fit a backbone and keep its tables small."""
-    return accuracy("fit", penalty)
+def adaption_objective(contrast: float, runtime: Runtime = LOCAL_RUNTIME) -> Objective:
+    """Return the objective of the adaption stage of `IDCF`: the fit and a contrastive loss.
 
+    Parameters
+    ----------
+    contrast
+        Weight of the contrastive loss, which pulls each induced latent p̃_u to the backbone's p_u:
+        -log softmax over the users u' of the batch of p_uᵀ p̃_u', at u' = u. 0: no such loss.
+    runtime
+        The process group whose users the softmax is over.
+    """
 
-def adapt(contrast: float, runtime: Runtime = LOCAL) -> Objective:
-    """Fit the relation model; with `contrast`, pull each induced latent towards the one that the
-    backbone learnt: -log softmax over the users u' of the batch of p_uᵀ p̃_u' at u' = u."""
-
-    def objective(model: Model, batch: Batch) -> Terms:
-        assert isinstance(model, IDCF)
+    def objective(model: Model, batch: Batch) -> LossTerms:
+        if not isinstance(model, IDCF):
+            raise TypeError(f"the adaption objective is for IDCF, got {type(model).__name__}")
         users = batch.users
-        encoded = model.take_in(users.history)
-        own = part(model.induce(users.history, encoded, users.ids))
-        scores = model.answer(own, users, encoded, batch.items, batch.owner)
-        terms = fit_to_labels(scores, batch, model.rates)
-        if not contrast:
-            return terms
-        ids, induced = users.ids, runtime.gather(own.vector)
-        logits = model.backbone.users.vector.index_select(0, ids) @ induced.T
-        start = _start(ids, runtime)
-        place = torch.arange(start, start + ids.shape[0], device=ids.device)
-        again = ids[:, None] == runtime.gather(ids)  # the same person is no counter-example
-        again.scatter_(1, place[:, None], False)
-        pull = F.cross_entropy(logits.masked_fill_(again, -torch.inf), place, reduction="sum")
-        return {**terms, "contrast": pull * (contrast / batch.n_users)}
+        encoded = model.encode_history(users.history)
+        latents = split_latents(model.induce_latents(users.history, encoded, users.ids))
+        scores = model.score_latents(latents, users, encoded, batch.items, batch.owner)
+        terms = pointwise_loss(scores, batch, model.predicts_ratings)
+        if contrast:
+            loss = _contrastive_loss(model, users.ids, latents.vector, runtime)
+            terms["contrast"] = loss * (contrast / batch.n_users)
+        return terms
 
     return objective
 
 
-def _start(ids: Tensor, runtime: Runtime) -> int:
-    """Where this process's users begin among all users of the batch."""
-    if runtime.world == 1:
+def _contrastive_loss(
+    model: IDCF, user_ids: Tensor, induced_vectors: Tensor, runtime: Runtime
+) -> Tensor:
+    """Return the sum over this process's users of the contrastive loss."""
+    all_induced = runtime.gather_rows(induced_vectors)
+    logits = model.backbone.user_table.vector.index_select(0, user_ids) @ all_induced.T
+    start = _process_offset(user_ids, runtime)
+    target = torch.arange(start, start + user_ids.shape[0], device=user_ids.device)
+    # other occurrences of the user in the batch are no negatives
+    repeated = user_ids[:, None] == runtime.gather_rows(user_ids)
+    repeated.scatter_(1, target[:, None], False)
+    return F.cross_entropy(logits.masked_fill_(repeated, -torch.inf), target, reduction="sum")
+
+
+def _process_offset(user_ids: Tensor, runtime: Runtime) -> int:
+    """Return the position of this process's first user among all users of the batch."""
+    if runtime.world_size == 1:
         return 0
-    sizes = runtime.gather(torch.tensor([len(ids)], device=ids.device))
+    sizes = runtime.gather_rows(torch.tensor([len(user_ids)], device=user_ids.device))
     return int(sizes[: runtime.rank].sum())

@@ -9,25 +9,36 @@ import torch
 from torch import Tensor, nn
 
 from idcf.models.base import Model
-from idcf.models.layers.embedding import Table
+from idcf.models.layers.embedding import EmbeddingTable
 from idcf.training.distributed import Runtime
 
 if TYPE_CHECKING:
     from idcf.training.loop import TrainConfig
 
-State = dict[str, Tensor]
+WeightState = dict[str, Tensor]
 
 
 class Optimizer:
     """Adam with one weight decay for networks and another for embedding tables.
 
-    `coupled_decay` is added to every gradient (Adam); otherwise `weight_decay` shrinks the weights
-    of the networks after the step (AdamW) and tables are left to the objective's penalty.
+    With `coupled_decay`, that share of a weight is added to its gradient (Adam). Without,
+    `weight_decay` shrinks the weights of networks after the step (AdamW), and tables are
+    regularized by the objective's penalty only.
+
+    Parameters
+    ----------
+    model
+        The model whose trainable parameters are optimized.
+    config
+        Learning rate, decays and `ema`, the decay of the running average of the weights.
     """
 
     def __init__(self, model: Model, config: TrainConfig) -> None:
         in_tables = {
-            id(p) for part in model.modules() if isinstance(part, Table) for p in part.parameters()
+            id(p)
+            for part in model.modules()
+            if isinstance(part, EmbeddingTable)
+            for p in part.parameters()
         }
         trained = [p for p in model.parameters() if p.requires_grad]
         networks = [p for p in trained if id(p) not in in_tables]
@@ -43,19 +54,19 @@ class Optimizer:
         self.ema = config.ema
         self.averages: dict[int, Tensor] = {}  # by position in `weights`
 
-    def set_learning_rate(self, rate: float) -> None:
+    def set_learning_rate(self, learning_rate: float) -> None:
         """Set the learning rate of every weight."""
         for group in self.adam.param_groups:
-            group["lr"] = rate
+            group["lr"] = learning_rate
 
     @torch.no_grad()
-    def step(self, runtime: Runtime, accumulated: int = 1) -> None:
-        """Move the weights by the mean gradient of `accumulated` batches, then clear it."""
-        runtime.add_gradients(self.weights)
-        if accumulated > 1:
+    def step(self, runtime: Runtime, n_accumulated: int = 1) -> None:
+        """Update the weights by the mean gradient of `n_accumulated` batches, then clear it."""
+        runtime.sum_gradients(self.weights)
+        if n_accumulated > 1:
             for p in self.weights:
                 if p.grad is not None:
-                    p.grad.div_(accumulated)
+                    p.grad.div_(n_accumulated)
         self.adam.step()
         self.adam.zero_grad()
         if self.ema:
@@ -72,24 +83,28 @@ class Optimizer:
             p.copy_(average)
             average.copy_(current)
 
-    def state(self) -> dict[int, State]:
+    def state(self) -> dict[int, WeightState]:
         """Return the tensors that a checkpoint holds, by position of the weight."""
-        tensors: dict[int, State] = {}
+        tensors: dict[int, WeightState] = {}
         for position, p in enumerate(self.weights):
             tensors[position] = {**self.adam.state[p]}
             if position in self.averages:
                 tensors[position]["average"] = self.averages[position]
         return tensors
 
-    def load_state(self, tensors: Mapping[int, State]) -> None:
-        """Restore what `state` returned; raise ValueError if it belongs to other weights."""
+    def load_state(self, tensors: Mapping[int, WeightState]) -> None:
+        """Restore tensors that `state` returned; raise ValueError if other weights had them."""
         if tensors and len(tensors) != len(self.weights):
-            raise ValueError(f"{len(tensors)} tensors were saved, {len(self.weights)} are trained")
+            raise ValueError(
+                f"{len(tensors)} weights were saved, the model trains {len(self.weights)}"
+            )
         for position, p in enumerate(self.weights):
             state = dict(tensors.get(position, {}))
             for key, value in state.items():
                 if key != "step" and value.shape != p.shape:
-                    raise ValueError(f"{key} of {tuple(value.shape)} for {tuple(p.shape)}")
+                    raise ValueError(
+                        f"{key} has shape {tuple(value.shape)}, its weight has {tuple(p.shape)}"
+                    )
                 state[key] = value.to(p.device)
             if "average" in state:
                 self.averages[position] = state.pop("average")

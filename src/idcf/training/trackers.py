@@ -1,7 +1,7 @@
-"""Training as it goes, shown elsewhere: watchers for TensorBoard and MLflow.
+"""Epoch callbacks that write training curves to TensorBoard or MLflow.
 
-A watcher is anything that may be called with a stage and a record; these two need a package each,
-which is imported when one is made. Use them in a `with`, so that the end is written, too.
+Each needs its package, which is imported when the callback is made. Use a callback in a `with`
+statement, so that the end of the training is written too.
 """
 
 from __future__ import annotations
@@ -11,26 +11,40 @@ from pathlib import Path
 from typing import Any, Self
 
 from idcf.errors import ConfigError
-from idcf.training.checkpoint import Watcher
+from idcf.training.checkpoint import EpochCallback
 
 
 class TensorBoard:
-    """Curves in a folder for `tensorboard --logdir FOLDER`: one for each stage and number."""
+    """Writes a curve per stage and value to a folder, for `tensorboard --logdir FOLDER`.
+
+    Parameters
+    ----------
+    folder
+        The folder of the event files; it is made if need be.
+
+    Raises
+    ------
+    ConfigError
+        If tensorboard is not installed or the folder cannot be made.
+    """
 
     def __init__(self, folder: str | Path) -> None:
         try:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError:
-            raise _missing("tensorboard") from None
+            raise _not_installed_error("tensorboard") from None
         path = Path(folder).expanduser()
         try:
             path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise ConfigError(f"{path} cannot be written ({error.strerror})") from None
+            raise ConfigError(
+                f"{path} cannot be written ({error.strerror}); choose another folder"
+            ) from None
         self._writer: Any = SummaryWriter(str(path))
 
     def __call__(self, stage: str, record: Mapping[str, float]) -> None:
-        for name, value in _numbers(record).items():
+        """Write the values of one epoch."""
+        for name, value in _metrics_of(record).items():
             self._writer.add_scalar(f"{stage}/{name}", value, int(record["epoch"]))
         self._writer.flush()
 
@@ -42,8 +56,22 @@ class TensorBoard:
 
 
 class MLflow:
-    """One run of an experiment at a tracking address, a server's or `sqlite:///runs.db`; none
-    given, where MLflow itself says."""
+    """Writes one run of an MLflow experiment.
+
+    Parameters
+    ----------
+    address
+        The tracking address: that of a server, or `sqlite:///runs.db`. None: MLflow's default.
+    experiment
+        The name of the experiment; it is made if need be.
+    options
+        Parameters of the run.
+
+    Raises
+    ------
+    ConfigError
+        If mlflow is not installed or refuses the address.
+    """
 
     def __init__(
         self,
@@ -55,43 +83,50 @@ class MLflow:
             from mlflow import MlflowClient
             from mlflow.exceptions import MlflowException
         except ImportError:
-            raise _missing("mlflow") from None
+            raise _not_installed_error("mlflow") from None
         try:
             self._client: Any = MlflowClient(tracking_uri=address)
-            found = self._client.get_experiment_by_name(experiment)
-            home = found.experiment_id if found else self._client.create_experiment(experiment)
-            self.run_id: str = self._client.create_run(home).info.run_id
+            existing = self._client.get_experiment_by_name(experiment)
+            experiment_id = (
+                existing.experiment_id if existing else self._client.create_experiment(experiment)
+            )
+            self.run_id: str = self._client.create_run(experiment_id).info.run_id
             for key, value in (options or {}).items():
                 self._client.log_param(self.run_id, key, value)
         except MlflowException as error:
             reason = str(error).splitlines()[0]
-            raise ConfigError(f"MLflow does not take the address {address!r}: {reason}") from None
+            raise ConfigError(
+                f"MLflow does not take the address {address!r} ({reason}); give the URL of a "
+                "server or sqlite:///FILE"
+            ) from None
 
     def __call__(self, stage: str, record: Mapping[str, float]) -> None:
-        for name, value in _numbers(record).items():
+        """Write the values of one epoch."""
+        for name, value in _metrics_of(record).items():
             key, step = f"{stage}/{name}", int(record["epoch"])
             self._client.log_metric(self.run_id, key, value, step=step)
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: object, *failure: object) -> None:
-        self._client.set_terminated(self.run_id, "FINISHED" if kind is None else "FAILED")
+    def __exit__(self, exception_type: object, *failure: object) -> None:
+        self._client.set_terminated(self.run_id, "FINISHED" if exception_type is None else "FAILED")
 
 
-def together(watchers: list[Watcher]) -> Watcher | None:
-    """All of them as one; None where there is none."""
+def combine_callbacks(callbacks: list[EpochCallback]) -> EpochCallback | None:
+    """Return a callback that calls all of `callbacks` in turn; None if there are none."""
 
-    def watch(stage: str, record: Mapping[str, float]) -> None:
-        for each in watchers:
-            each(stage, record)
+    def call_all(stage: str, record: Mapping[str, float]) -> None:
+        for callback in callbacks:
+            callback(stage, record)
 
-    return watch if watchers else None
+    return call_all if callbacks else None
 
 
-def _numbers(record: Mapping[str, float]) -> dict[str, float]:
+def _metrics_of(record: Mapping[str, float]) -> dict[str, float]:
+    """Return the values of a record without the number of the epoch."""
     return {name: value for name, value in record.items() if name != "epoch"}
 
 
-def _missing(package: str) -> ConfigError:
+def _not_installed_error(package: str) -> ConfigError:
     return ConfigError(f"{package} is not installed; pip install 'idcf[{package}]'")

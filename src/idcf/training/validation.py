@@ -1,4 +1,4 @@
-"""What is set aside of a table, and the number a model is watched by on it. Lower is better."""
+"""Validation data held out of a training table, and the validation error. Lower is better."""
 
 from __future__ import annotations
 
@@ -8,37 +8,63 @@ from functools import partial
 import numpy as np
 
 from idcf.data.interactions import Interactions, Ints
-from idcf.data.split import Task, hold_out_users, lightest_users, sample_users
-from idcf.inference.scoring import lists_on, loss_on, rmse_on
+from idcf.data.split import PredictionTask, hold_out_users, least_active_users, sample_users
+from idcf.inference.scoring import auc_loss_on, ndcg_loss_on, rmse_on
 from idcf.models.base import Model
-from idcf.rng import stream
-from idcf.training.presets import Setting
+from idcf.rng import random_stream
+from idcf.training.presets import StageConfig
 
-_SHORT = (4, 15)  # histories that leave the lightest key users something to be asked about
-
-
-def held_out(
-    table: Interactions, users: Ints, chosen: Setting, seed: int
-) -> tuple[Interactions, Task]:
-    """Validation users: gone from the table, with histories as short as a newcomer's."""
-    away = sample_users(users, chosen.validation or 0.1, stream(seed, "validation users"))
-    return hold_out_users(table, away, chosen.newcomers, stream(seed, "validation histories"))
+# histories this short leave targets even to the users with the fewest interactions
+_SHORT_HISTORY_LENGTHS = (4, 15)
 
 
-def trial(table: Interactions, seed: int) -> tuple[Interactions, Callable[[Model], float]]:
-    """What solvers are tried on. Without ratings, lists for the lightest users: pairs with random
-    items are won by whoever knows what is rare, and lists are what people see."""
+def hold_out_validation_users(
+    table: Interactions, users: Ints, stage_config: StageConfig, seed: int
+) -> tuple[Interactions, PredictionTask]:
+    """Hold out a sample of `users`, with histories as short as those of new users.
+
+    Returns
+    -------
+    tuple[Interactions, PredictionTask]
+        The table without them; their short histories and their remaining rows.
+    """
+    held_out = sample_users(
+        users, stage_config.validation or 0.1, random_stream(seed, "validation users")
+    )
+    rng = random_stream(seed, "validation histories")
+    return hold_out_users(table, held_out, stage_config.validation_history_lengths, rng)
+
+
+def grid_search_validation(
+    table: Interactions, seed: int
+) -> tuple[Interactions, Callable[[Model], float]]:
+    """Hold out users for the grid search of a solver.
+
+    Returns
+    -------
+    tuple[Interactions, Callable[[Model], float]]
+        The table without the held-out users, and the error on them: the RMSE of ratings; for
+        implicit feedback 1 - NDCG of the lists of the users with the fewest rows, because the AUC
+        against random items mostly rewards popularity.
+    """
     if not table.implicit:
-        rest, task = held_out(table, np.flatnonzero(table.counts()), Setting(), seed)
-        return rest, watcher(task, seed)
-    rng, n = stream(seed, "validation histories"), np.count_nonzero(table.counts())
-    away = lightest_users(table, max(Setting().validation, 1 / n), rng)
-    rest, task = hold_out_users(table, away, _SHORT, rng)
-    return rest, lambda model: lists_on(model, task.rows, task.seen)
+        users = np.flatnonzero(table.user_counts())
+        train_rows, task = hold_out_validation_users(table, users, StageConfig(), seed)
+        return train_rows, validation_metric(task, seed)
+    rng, n_users = (
+        random_stream(seed, "validation histories"),
+        np.count_nonzero(table.user_counts()),
+    )
+    held_out = least_active_users(table, max(StageConfig().validation, 1 / n_users), rng)
+    train_rows, task = hold_out_users(table, held_out, _SHORT_HISTORY_LENGTHS, rng)
+    return train_rows, lambda model: ndcg_loss_on(model, task.target_table, task.history_table)
 
 
-def watcher(task: Task, seed: int) -> Callable[[Model], float]:
-    if not task.rows.implicit:
-        return lambda model: rmse_on(model, task.rows, task.seen)
-    draw = partial(stream, seed, "validation negatives")  # the same for every model
-    return lambda model: loss_on(model, task.rows, task.seen, negatives=5, rng=draw())
+def validation_metric(task: PredictionTask, seed: int) -> Callable[[Model], float]:
+    """Return the error on a task: RMSE of ratings, 1 - AUC of implicit feedback."""
+    if not task.target_table.implicit:
+        return lambda model: rmse_on(model, task.target_table, task.history_table)
+    make_rng = partial(random_stream, seed, "validation negatives")  # equal for every model
+    return lambda model: auc_loss_on(
+        model, task.target_table, task.history_table, n_negatives=5, rng=make_rng()
+    )

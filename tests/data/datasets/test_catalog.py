@@ -1,4 +1,4 @@
-"""The table of datasets: where files are looked for, what is refused, and the real counts."""
+"""The catalog of datasets: where files are searched and downloaded, and what is rejected."""
 
 from __future__ import annotations
 
@@ -17,7 +17,14 @@ from typer.testing import CliRunner
 
 from idcf.cli.data import app
 from idcf.data.datasets import download
-from idcf.data.datasets.catalog import SOURCES, Counts, fetch, find, load, paper_cut
+from idcf.data.datasets.catalog import (
+    DATASET_SOURCES,
+    DatasetCounts,
+    fetch_dataset,
+    filter_as_published,
+    find_dataset_folder,
+    load_dataset,
+)
 from idcf.data.interactions import Interactions
 from idcf.errors import ConfigError, DataError
 
@@ -26,31 +33,33 @@ ITEMS = "item_id:token\tmovie_title:token_seq\trelease_year:token\n10\tA\t1995\n
 
 
 @pytest.fixture
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty cache, no data folder, and no network: every address is out of reach."""
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with an empty cache; no data folder, and no network."""
 
-    def closed(address: str, path: Path, progress: bool) -> None:
-        raise DataError(f"{address} is out of reach (ConnectTimeout)")
+    def unreachable(url: str, path: Path, progress: bool) -> None:
+        raise DataError(f"{url} is out of reach (ConnectTimeout)")
 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.delenv("IDCF_DATA", raising=False)
-    monkeypatch.setattr(download, "_get", closed)
+    monkeypatch.setattr(download, "_download_file", unreachable)
     return tmp_path
 
 
 @pytest.fixture
-def tiny(home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """MovieLens-100K, four ratings big, in a folder laid out like the real ones."""
-    folder = home / "data" / "ml-100k"
+def tiny(root: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of MovieLens-100K with four ratings, registered in the catalog."""
+    folder = root / "data" / "ml-100k"
     folder.mkdir(parents=True)
     (folder / "u.data").write_text("2\t10\t3\t7\n1\t10\t4\t8\n1\t20\t5\t9\n2\t30\t1\t9\n")
     (folder / "u1.base").write_text("1\t10\t4\t8\n1\t20\t5\t9\n2\t30\t1\t9\n")
     (folder / "u1.test").write_text("2\t10\t3\t7\n")
     titles = "".join(f"{n}|Film {n} (1990)|||{'|0' * 19}\n" for n in (10, 20, 30))
     (folder / "u.item").write_text(titles)
-    row = replace(SOURCES["ml-100k"], counts=(Counts(2, 3, 4, 3, 1),), files={})
-    monkeypatch.setitem(SOURCES, "ml-100k", row)
-    monkeypatch.setenv("IDCF_DATA", str(home / "data"))
+    row = replace(
+        DATASET_SOURCES["ml-100k"], expected_counts=(DatasetCounts(2, 3, 4, 3, 1),), file_sha256={}
+    )
+    monkeypatch.setitem(DATASET_SOURCES, "ml-100k", row)
+    monkeypatch.setenv("IDCF_DATA", str(root / "data"))
     return folder
 
 
@@ -60,133 +69,142 @@ USERS = (
 )
 
 
-def wheel(folder: Path) -> Path:
+def write_wheel(folder: Path) -> Path:
+    """A wheel that holds the files of RecBole's MovieLens-100K."""
     path = folder / "recbole-1.2.1-py3-none-any.whl"
-    inside = "recbole/dataset_example/ml-100k/ml-100k."
+    prefix = "recbole/dataset_example/ml-100k/ml-100k."
     with zipfile.ZipFile(path, "w") as file:
         for kind, text in {"inter": INTER, "item": ITEMS, "user": USERS}.items():
-            file.writestr(inside + kind, text)
+            file.writestr(prefix + kind, text)
     return path
 
 
-def test_rows_of_the_table_are_complete() -> None:
-    assert list(SOURCES) == ["ml-100k", "ml-1m", "douban", "amazon-beauty", "amazon-books"]
-    for name, source in SOURCES.items():
+def test_entries_of_the_catalog_are_complete() -> None:
+    assert list(DATASET_SOURCES) == ["ml-100k", "ml-1m", "douban", "amazon-beauty", "amazon-books"]
+    for name, source in DATASET_SOURCES.items():
         assert source.name == name
-        assert source.address.startswith("https://")
-        assert source.licence
-        assert source.threshold == (20 if source.implicit else 30)
-        assert set(source.layouts[0]) <= set(source.remote)
-        assert all(len(x) == 64 for x in [*source.files.values(), source.sha256 or "0" * 64])
+        assert source.url.startswith("https://")
+        assert source.license
+        assert source.key_threshold == (20 if source.implicit else 30)
+        assert set(source.layouts[0]) <= set(source.remote_names)
+        assert all(
+            len(x) == 64 for x in [*source.file_sha256.values(), source.archive_sha256 or "0" * 64]
+        )
 
 
 def test_the_official_split_shares_the_vocabulary(tiny: Path) -> None:
-    data = load("ml-100k")
+    data = load_dataset("ml-100k")
     assert data.train is not None
     assert data.test is not None
     assert data.train.users is data.test.users is data.interactions.users
     assert data.interactions.items.ids == (10, 20, 30)
     assert (len(data.train), len(data.test)) == (3, 1)
     assert data.titles[20] == "Film 20 (1990)"
-    assert data.threshold == 30
+    assert data.key_threshold == 30
     assert data.note == ""
 
 
-def test_wrong_counts_are_refused(tiny: Path) -> None:
+def test_wrong_counts_are_rejected(tiny: Path) -> None:
     (tiny / "u1.test").write_text("2\t10\t3\t7\n2\t30\t1\t9\n")
     with pytest.raises(DataError, match=r"rows=4, train=3, test=2\), expected .* test=1\); the"):
-        load("ml-100k")
+        load_dataset("ml-100k")
 
 
-def test_a_changed_file_is_refused(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    row = replace(SOURCES["ml-100k"], files={"u.data": "0" * 64})
-    monkeypatch.setitem(SOURCES, "ml-100k", row)
+def test_a_changed_file_is_rejected(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    row = replace(DATASET_SOURCES["ml-100k"], file_sha256={"u.data": "0" * 64})
+    monkeypatch.setitem(DATASET_SOURCES, "ml-100k", row)
     with pytest.raises(DataError, match=r"u.data: SHA-256 is \w+, not 0000"):
-        load("ml-100k")
+        load_dataset("ml-100k")
 
 
 def test_the_cache_is_used_where_the_folder_lacks_files(
-    home: Path, tiny: Path, monkeypatch: pytest.MonkeyPatch
+    root: Path, tiny: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cached = home / "cache" / "idcf" / "ml-100k"
+    cached = root / "cache" / "idcf" / "ml-100k"
     cached.parent.mkdir(parents=True)
-    assert find("ml-100k") == tiny
+    assert find_dataset_folder("ml-100k") == tiny
     tiny.rename(cached)
-    assert fetch("ml-100k") == cached
+    assert fetch_dataset("ml-100k") == cached
     monkeypatch.setenv("IDCF_DATA", "")
-    assert fetch("ml-100k") == cached
+    assert fetch_dataset("ml-100k") == cached
 
 
 def test_an_unknown_name_is_answered_with_the_nearest() -> None:
     with pytest.raises(ConfigError, match="no dataset named 'ml100k'; did you mean 'ml-100k'"):
-        load("ml100k")
+        load_dataset("ml100k")
 
 
-def test_out_of_reach_says_what_to_put_where(home: Path) -> None:
+def test_an_unreachable_url_names_files_and_folder(root: Path) -> None:
     match = r"ml-1m could not be fetched .*out of reach.*put ratings.dat or .*idcf/ml-1m.*IDCF_DATA"
     with pytest.raises(DataError, match=match):
-        fetch("ml-1m")
-    assert list((home / "cache" / "idcf").iterdir()) == [], "nothing is left behind"
+        fetch_dataset("ml-1m")
+    assert list((root / "cache" / "idcf").iterdir()) == [], "no temporary files remain"
 
 
-def test_an_archive_is_checked_and_unpacked(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    archive = home / "ml-1m.zip"
+def test_an_archive_is_checked_and_unpacked(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    archive = root / "ml-1m.zip"
     with zipfile.ZipFile(archive, "w") as file:
         file.writestr("ml-1m/ratings.dat", "1::10::4::7\n2::10::3::8\n")
         file.writestr("ml-1m/movies.dat", "10::A (1990)::Drama\n")
         file.writestr("ml-1m/users.dat", "1::F::1::10::48067\n")
 
-    def get(address: str, path: Path, progress: bool) -> None:
+    def get(url: str, path: Path, progress: bool) -> None:
         path.write_bytes(archive.read_bytes())
 
-    monkeypatch.setattr(download, "_get", get)
+    monkeypatch.setattr(download, "_download_file", get)
     with pytest.raises(DataError, match="SHA-256 is"):
-        fetch("ml-1m")
-    assert find("ml-1m") is None
+        fetch_dataset("ml-1m")
+    assert find_dataset_folder("ml-1m") is None
     digest = hashlib.sha256(archive.read_bytes()).hexdigest()
-    row = replace(SOURCES["ml-1m"], sha256=digest, counts=(Counts(2, 1, 2),))
-    monkeypatch.setitem(SOURCES, "ml-1m", row)
-    data = load("ml-1m", progress=False)
+    row = replace(
+        DATASET_SOURCES["ml-1m"], archive_sha256=digest, expected_counts=(DatasetCounts(2, 1, 2),)
+    )
+    monkeypatch.setitem(DATASET_SOURCES, "ml-1m", row)
+    data = load_dataset("ml-1m", progress=False)
     assert data.titles == {10: "A (1990)"}
     assert data.interactions.time is not None
-    names = sorted(x.name for x in fetch("ml-1m").iterdir())
+    names = sorted(x.name for x in fetch_dataset("ml-1m").iterdir())
     assert names == ["movies.dat", "ratings.dat", "users.dat"]
 
 
-def test_single_files_come_one_by_one(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = []
+def test_files_without_an_archive_are_downloaded_one_by_one(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    urls = []
 
-    def get(address: str, path: Path, progress: bool) -> None:
-        asked.append(address)
+    def get(url: str, path: Path, progress: bool) -> None:
+        urls.append(url)
         path.write_text("0 1 2\n1 2\n" if path.name == "train.txt" else "0 3\n1 1\n")
 
-    monkeypatch.setattr(download, "_get", get)
-    row = replace(SOURCES["amazon-books"], counts=(Counts(2, 3, 5, 3, 2),))
-    monkeypatch.setitem(SOURCES, "amazon-books", row)
-    data = load("amazon-books", progress=False)
-    assert [x.rpartition("/")[2] for x in asked] == ["train.txt", "test.txt"]
+    monkeypatch.setattr(download, "_download_file", get)
+    row = replace(DATASET_SOURCES["amazon-books"], expected_counts=(DatasetCounts(2, 3, 5, 3, 2),))
+    monkeypatch.setitem(DATASET_SOURCES, "amazon-books", row)
+    data = load_dataset("amazon-books", progress=False)
+    assert [x.rpartition("/")[2] for x in urls] == ["train.txt", "test.txt"]
     assert data.interactions.implicit
     assert data.test is not None
     assert data.test.items.ids == (1, 2, 3)
 
 
-def test_ratings_out_of_a_wheel(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = wheel(home)
+def test_the_fallback_extracts_from_a_wheel(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    built_wheel = write_wheel(root)
 
     def pip(command: list[str], **options: Any) -> subprocess.CompletedProcess[str]:
         assert command[:4] == [sys.executable, "-m", "pip", "download"]
         assert command[-1] == "recbole==1.2.1"
-        target = Path(command[command.index("--dest") + 1]) / made.name
-        target.write_bytes(made.read_bytes())
+        target = Path(command[command.index("--dest") + 1]) / built_wheel.name
+        target.write_bytes(built_wheel.read_bytes())
         return subprocess.CompletedProcess(command, 0, "", "")
 
     monkeypatch.setattr("subprocess.run", pip)
     with pytest.raises(DataError, match=r"ml-100k could not be fetched .*SHA-256 is"):
-        fetch("ml-100k")
-    monkeypatch.setattr(download, "verify", lambda path, sha256: None)
-    row = replace(SOURCES["ml-100k"], counts=(Counts(2, 2, 2, 80_000, 20_000),))
-    monkeypatch.setitem(SOURCES, "ml-100k", row)
-    data = load("ml-100k")
+        fetch_dataset("ml-100k")
+    monkeypatch.setattr(download, "verify_sha256", lambda path, sha256: None)
+    row = replace(
+        DATASET_SOURCES["ml-100k"], expected_counts=(DatasetCounts(2, 2, 2, 80_000, 20_000),)
+    )
+    monkeypatch.setitem(DATASET_SOURCES, "ml-100k", row)
+    data = load_dataset("ml-100k")
     assert data.train is None
     assert data.test is None
     assert "no u1 split" in data.note
@@ -196,26 +214,26 @@ def test_ratings_out_of_a_wheel(home: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert len(data.interactions.user_features) == 2
 
 
-def test_a_cache_that_cannot_be_written(home: Path) -> None:
-    (home / "cache").write_text("a file where a folder should be")
+def test_a_cache_that_cannot_be_written(root: Path) -> None:
+    (root / "cache").write_text("a file where a folder should be")
     with pytest.raises(DataError, match="cannot be written"):
-        fetch("douban")
+        fetch_dataset("douban")
 
 
-def test_the_paper_cut_equals_a_loop() -> None:
+def test_filter_as_published_equals_a_loop() -> None:
     rng = np.random.default_rng(0)
     lengths = [5, 2, 4, 3, 4]
     user = np.repeat([3, 1, 2, 7, 9], lengths)
     item = np.concatenate([rng.permutation(30)[:n] for n in lengths])
     table = Interactions.from_columns(user, item)
-    cut = paper_cut(table, longest_dropped=2)
+    cut = filter_as_published(table, max_dropped_rows=2)
     expected = []
     for u in (3, 1, 2, 7, 9):
-        mine = [i for x, i in zip(user, item, strict=True) if x == u]
-        mine = mine if u == 3 else mine[1:]
-        expected += [(u, i) for i in mine] if len(mine) > 2 else []
-    found = [(cut.users.ids[u], cut.items.ids[i]) for u, i in zip(cut.user, cut.item, strict=True)]
-    assert found == expected
+        items = [i for x, i in zip(user, item, strict=True) if x == u]
+        items = items if u == 3 else items[1:]
+        expected += [(u, i) for i in items] if len(items) > 2 else []
+    pairs = [(cut.users.ids[u], cut.items.ids[i]) for u, i in zip(cut.user, cut.item, strict=True)]
+    assert pairs == expected
     assert cut.users.ids == (2, 3, 9)
     assert cut.items is table.items
 
@@ -223,38 +241,38 @@ def test_the_paper_cut_equals_a_loop() -> None:
 def test_cli_lists_fetches_and_describes(tiny: Path) -> None:
     run = CliRunner().invoke
     listed = json.loads(run(app, ["list", "--json"]).stdout)
-    assert [row["name"] for row in listed] == list(SOURCES)
+    assert [row["name"] for row in listed] == list(DATASET_SOURCES)
     assert listed[0]["folder"] == str(tiny)
     assert "research use" in run(app, ["list"]).stdout
     assert run(app, ["fetch", "ml-100k"]).stdout.strip() == str(tiny)
     assert json.loads(run(app, ["fetch", "ml-100k", "--json"]).stdout)["folder"] == str(tiny)
     command = ["describe", "ml-100k", "--key-threshold", "2"]
-    found = json.loads(run(app, [*command, "--json"]).stdout)
-    assert found["ratings"] == {"1": 1, "3": 1, "4": 1, "5": 1}
-    assert (found["key_users"], found["query_users"]) == (1, 1)
-    assert (found["users_once"], found["items_once"]) == (0, 2)
-    assert found["split"] == {"train": 3, "test": 1}
-    assert found["density"] == pytest.approx(4 / 6)
+    summary = json.loads(run(app, [*command, "--json"]).stdout)
+    assert summary["rating_counts"] == {"1": 1, "3": 1, "4": 1, "5": 1}
+    assert (summary["n_key_users"], summary["n_query_users"]) == (1, 1)
+    assert (summary["n_users_with_one_row"], summary["n_items_with_one_row"]) == (0, 2)
+    assert summary["split"] == {"n_train_rows": 3, "n_test_rows": 1}
+    assert summary["density"] == pytest.approx(4 / 6)
     text = run(app, command).stdout
     assert "2 users x 3 items, 4 rows" in text
-    assert "key users (at least 2 of training rows): 1; query users: 1" in text
+    assert "key users (at least 2 training rows): 1; query users: 1" in text
 
 
-def test_cli_describes_a_file_of_ones_own(tmp_path: Path) -> None:
+def test_cli_describes_a_file(tmp_path: Path) -> None:
     path = tmp_path / "x.csv"
     path.write_text("uid,item_id,rating\n" + "".join(f"a,{n},{n / 10}\n" for n in range(1, 41)))
     command = ["describe", str(path), "--column", "user_id=uid", "--json"]
-    found = json.loads(CliRunner().invoke(app, command).stdout)
-    assert found["rows"] == 40
-    assert len(found["ratings"]) == 10, "many different ratings come in bins"
-    assert sum(found["ratings"].values()) == 40
-    assert found["history_lengths"]["50%"] == 40
+    summary = json.loads(CliRunner().invoke(app, command).stdout)
+    assert summary["n_rows"] == 40
+    assert len(summary["rating_counts"]) == 10, "many different ratings are counted in bins"
+    assert sum(summary["rating_counts"].values()) == 40
+    assert summary["history_lengths"]["50%"] == 40
     implicit = json.loads(CliRunner().invoke(app, [*command, "--implicit"]).stdout)
     assert implicit["feedback"] == "implicit"
-    assert implicit["ratings"] == {}
+    assert implicit["rating_counts"] == {}
 
 
-def test_cli_lets_errors_through(home: Path) -> None:
+def test_cli_lets_errors_through(root: Path) -> None:
     result = CliRunner().invoke(app, ["describe", "ml-100"])
     assert isinstance(result.exception, DataError)
     assert "did you mean 'ml-100k'" in str(result.exception)

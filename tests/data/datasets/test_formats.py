@@ -1,4 +1,4 @@
-"""The raw formats of the public datasets, as small files made here."""
+"""The file formats of the public datasets, on small files."""
 
 from __future__ import annotations
 
@@ -17,20 +17,21 @@ from idcf.data.readers import read_interactions
 from idcf.errors import DataError
 
 
-def written(folder: Path, name: str, text: str, encoding: str = "utf-8") -> Path:
+def write_file(folder: Path, name: str, text: str, encoding: str = "utf-8") -> Path:
     path = folder / name
     path.write_bytes(text.encode(encoding))
     return path
 
 
 def rows(table: Interactions) -> list[tuple[Any, ...]]:
+    """(user id, item id, rating, time) of each row of a table."""
     time = [None] * len(table) if table.time is None else table.time.tolist()
     users = [table.users.ids[u] for u in table.user]
     items = [table.items.ids[i] for i in table.item]
     return list(zip(users, items, table.rating.tolist(), time, strict=True))
 
 
-BAD_ATOMIC = {
+BAD_RECBOLE = {
     "user_id\titem_id:token\na\t1\n": "line 1: no type named ''.*'user_id:token'",
     "user_id:tokens\titem_id:token\na\t1\n": "no type named 'tokens'; did you mean 'token'",
     "user_id:token,item_id:token\na,1\n": "line 1: expected 2 .* looks separated by ','",
@@ -40,22 +41,25 @@ BAD_ATOMIC = {
 }
 
 
-@pytest.mark.parametrize("text", BAD_ATOMIC)
-def test_bad_atomic_files(text: str, tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=BAD_ATOMIC[text]):
-        read_interactions(written(tmp_path, "x.inter", text))
+@pytest.mark.parametrize("text", BAD_RECBOLE)
+def test_bad_recbole_files(text: str, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=BAD_RECBOLE[text]):
+        read_interactions(write_file(tmp_path, "x.inter", text))
 
 
 def test_movielens_formats(tmp_path: Path) -> None:
     expected = [(1, 20, 4.0, 7), (2, 10, 3.0, 8)]
-    tab = written(tmp_path, "u.data", "1\t20\t4\t7\n2\t10\t3\t8\n")
-    dat = written(tmp_path, "ratings.dat", "1::20::4::7\n2::10::3::8\n")
+    tab = write_file(tmp_path, "u.data", "1\t20\t4\t7\n2\t10\t3\t8\n")
+    dat = write_file(tmp_path, "ratings.dat", "1::20::4::7\n2::10::3::8\n")
     assert rows(read_interactions(tab)) == rows(read_interactions(dat)) == expected
     packed = tmp_path / "ratings.csv.gz"
     packed.write_bytes(gzip.compress(b"user_id,item_id,rating\n1,20,4\n2,10,3\n"))
-    without = [(*r[:3], None) for r in expected]
-    assert rows(formats.movielens(packed)) == rows(read_interactions(packed)) == without
-    assert rows(formats.movielens(written(tmp_path, "u1.base", "1\t20\t4\n2\t10\t3\n"))) == without
+    without_time = [(*r[:3], None) for r in expected]
+    assert rows(formats.read_movielens(packed)) == rows(read_interactions(packed)) == without_time
+    assert (
+        rows(formats.read_movielens(write_file(tmp_path, "u1.base", "1\t20\t4\n2\t10\t3\n")))
+        == without_time
+    )
 
 
 BAD_TAB = {
@@ -70,29 +74,29 @@ BAD_TAB = {
 @pytest.mark.parametrize("text", BAD_TAB)
 def test_bad_movielens_files(text: str, tmp_path: Path) -> None:
     with pytest.raises(DataError, match="u.data, " + BAD_TAB[text]):
-        formats.movielens(written(tmp_path, "u.data", text))
+        formats.read_movielens(write_file(tmp_path, "u.data", text))
 
 
 def test_pairs_and_adjacency_lines(tmp_path: Path) -> None:
-    table = formats.pairs(written(tmp_path, "Beauty.txt", "1 5\n1 3\n2 5\n"))
+    table = formats.read_user_item_pairs(write_file(tmp_path, "Beauty.txt", "1 5\n1 3\n2 5\n"))
     assert table.implicit
     assert [r[:2] for r in rows(table)] == [(1, 5), (1, 3), (2, 5)]
-    table = formats.adjacency(written(tmp_path, "train.txt", "0 5 3\n7 \n\n2 5\n"))
+    table = formats.read_adjacency(write_file(tmp_path, "train.txt", "0 5 3\n7 \n\n2 5\n"))
     assert [r[:2] for r in rows(table)] == [(0, 5), (0, 3), (2, 5)]
     assert table.users.ids == (0, 2, 7)
 
 
 def test_bad_pairs_and_adjacency_lines(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"line 2: expected 2 fields separated by white space"):
-        formats.pairs(written(tmp_path, "x.txt", "1 5\n1 5 6\n"))
+        formats.read_user_item_pairs(write_file(tmp_path, "x.txt", "1 5\n1 5 6\n"))
     with pytest.raises(DataError, match=r"line 1: .* found 1; it looks separated by ','"):
-        formats.pairs(written(tmp_path, "x.txt", "1,5\n"))
+        formats.read_user_item_pairs(write_file(tmp_path, "x.txt", "1,5\n"))
     with pytest.raises(DataError, match=r"line 3, column 'item_id': 'six' is not an integer id"):
-        formats.adjacency(written(tmp_path, "x.txt", "0 5 3\n1\n2 5 six\n"))
+        formats.read_adjacency(write_file(tmp_path, "x.txt", "0 5 3\n1\n2 5 six\n"))
     with pytest.raises(DataError, match=r"line 2, column 'user_id': '1,2' is not an integer id"):
-        formats.adjacency(written(tmp_path, "x.txt", "0 5 3\n1,2\n"))
+        formats.read_adjacency(write_file(tmp_path, "x.txt", "0 5 3\n1,2\n"))
     with pytest.raises(DataError, match=r"no rows; give at least one"):
-        formats.adjacency(written(tmp_path, "x.txt", "0\n1\n"))
+        formats.read_adjacency(write_file(tmp_path, "x.txt", "0\n1\n"))
 
 
 def test_douban_is_transposed_and_keeps_users_without_ratings(tmp_path: Path) -> None:
@@ -102,7 +106,7 @@ def test_douban_is_transposed_and_keeps_users_without_ratings(tmp_path: Path) ->
     with h5py.File(path, "w") as file:
         file["M"], file["Otraining"] = rating.T, (rating == 5).T.astype(float)
         file["Otest"] = (rating == 3).T.astype(float)
-    train, test = formats.douban(path)
+    train, test = formats.read_douban(path)
     assert rows(train) == [(0, 0, 5.0, None)]
     assert rows(test) == [(0, 2, 3.0, None)]
     assert train.users is test.users
@@ -111,20 +115,20 @@ def test_douban_is_transposed_and_keeps_users_without_ratings(tmp_path: Path) ->
     with h5py.File(path, "w") as file:
         file["M"] = rating
     with pytest.raises(DataError, match="not Monti's HDF5 file"):
-        formats.douban(path)
+        formats.read_douban(path)
     with pytest.raises(DataError, match="not Monti's HDF5 file"):
-        formats.douban(written(tmp_path, "y.mat", "text"))
+        formats.read_douban(write_file(tmp_path, "y.mat", "text"))
 
 
-def test_douban_s_friends(tmp_path: Path) -> None:
+def test_the_douban_friend_graph(tmp_path: Path) -> None:
     h5py = pytest.importorskip("h5py")
     path, links = tmp_path / "x.mat", np.array([[0, 1, 0], [1, 0, 0], [0, 0, 0]], float)
     with h5py.File(path, "w") as file:
         file["W_users"] = links.T
-    assert formats.douban_friends(path).tolist() == links.tolist()
+    assert formats.read_douban_friends(path).tolist() == links.tolist()
     with h5py.File(path, "w") as file:
         file["M"] = links
-    assert formats.douban_friends(path) is None
+    assert formats.read_douban_friends(path) is None
 
 
 def test_without_h5py_the_error_says_what_to_install(
@@ -132,28 +136,28 @@ def test_without_h5py_the_error_says_what_to_install(
 ) -> None:
     monkeypatch.setitem(sys.modules, "h5py", None)
     with pytest.raises(DataError, match=r"pip install 'idcf\[hdf5\]'"):
-        formats.douban(tmp_path / "x.mat")
+        formats.read_douban(tmp_path / "x.mat")
 
 
 def test_side_tables_and_titles(tmp_path: Path) -> None:
     flags = "|0" * 19
     text = f"1|Café (1995)|01-Jan-1995||http://x{flags}\n2|B: A (1990)|||{flags}\n"
-    assert formats.titles(written(tmp_path, "u.item", text, "latin-1"))[1] == "Café (1995)"
-    movies = written(tmp_path, "movies.dat", "1::Été (1999)::Drama|Comedy\n", "latin-1")
-    assert formats.titles(movies) == {1: "Été (1999)"}
+    assert formats.read_titles(write_file(tmp_path, "u.item", text, "latin-1"))[1] == "Café (1995)"
+    movies = write_file(tmp_path, "movies.dat", "1::Été (1999)::Drama|Comedy\n", "latin-1")
+    assert formats.read_titles(movies) == {1: "Été (1999)"}
     head = "item_id:token\tmovie_title:token_seq\trelease_year:token\n"
-    atomic = written(tmp_path, "x.item", head + "1\tToy Story\t1995\n2\tunknown\t\n")
-    assert formats.titles(atomic) == {1: "Toy Story (1995)", 2: "unknown"}
-    users = formats.side_table(written(tmp_path, "u.user", "1|24|M|technician|85711\n"))
+    recbole = write_file(tmp_path, "x.item", head + "1\tToy Story\t1995\n2\tunknown\t\n")
+    assert formats.read_titles(recbole) == {1: "Toy Story (1995)", 2: "unknown"}
+    users = formats.read_side_columns(write_file(tmp_path, "u.user", "1|24|M|technician|85711\n"))
     assert users["occupation"] == ["technician"]
     with pytest.raises(DataError, match="not a side table"):
-        formats.side_table(written(tmp_path, "x.txt", "1"))
+        formats.read_side_columns(write_file(tmp_path, "x.txt", "1"))
 
 
 def test_raw_formats_need_neither_arrow_nor_narwhals(tmp_path: Path) -> None:
-    written(tmp_path, "u.data", "1\t20\t4\t7\n")
+    write_file(tmp_path, "u.data", "1\t20\t4\t7\n")
     text = "user_id:token\titem_id:token\na\t1\nb\t1\na\t2\n"
-    written(tmp_path, "x.inter", text)
+    write_file(tmp_path, "x.inter", text)
     code = (
         "import sys; from pathlib import Path\n"
         "for name in ('pyarrow', 'narwhals', 'pandas', 'polars'): sys.modules[name] = None\n"
@@ -162,5 +166,5 @@ def test_raw_formats_need_neither_arrow_nor_narwhals(tmp_path: Path) -> None:
         "for name in sys.argv[1:]: print(len(read_interactions(name)))\n"
     )
     files = [str(tmp_path / "u.data"), str(tmp_path / "x.inter")]
-    done = subprocess.run([sys.executable, "-c", code, *files], capture_output=True, text=True)
-    assert done.stdout.split() == ["1", "3"], done.stderr
+    result = subprocess.run([sys.executable, "-c", code, *files], capture_output=True, text=True)
+    assert result.stdout.split() == ["1", "3"], result.stderr

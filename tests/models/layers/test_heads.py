@@ -3,19 +3,18 @@
 import pytest
 import torch
 
-from idcf.models.layers.embedding import Table
-from idcf.models.layers.heads import Concat, Dot, Perceptron, Products, mlp
+from idcf.models.layers.embedding import EmbeddingTable
+from idcf.models.layers.heads import ConcatHead, DotHead, PerceptronHead, ProductsHead, mlp
 
-torch.set_num_threads(1)
 USERS, ITEMS, SIZE = 4, 9, 3
 
 
-def head(kind, hidden):
+def build_head(kind, hidden):
     torch.manual_seed(0)
     if kind == "concat":
-        return Concat(SIZE - 1, SIZE + 1, hidden).double()
-    made = {"dot": Dot, "perceptron": Perceptron, "products": Products}[kind]
-    return (made() if kind == "dot" else made(SIZE, hidden)).double()
+        return ConcatHead(SIZE - 1, SIZE + 1, hidden).double()
+    head_class = {"dot": DotHead, "perceptron": PerceptronHead, "products": ProductsHead}[kind]
+    return (head_class() if kind == "dot" else head_class(SIZE, hidden)).double()
 
 
 def towers(kind):
@@ -27,51 +26,51 @@ def towers(kind):
 
 @pytest.mark.parametrize("hidden", [(5,), (5, 4)], ids=str)
 @pytest.mark.parametrize("kind", ["dot", "perceptron", "products", "concat"])
-def test_all_equals_forward(kind, hidden):
-    f, (user, item) = head(kind, hidden), towers(kind)
+def test_all_pairs_equal_forward(kind, hidden):
+    f, (user, item) = build_head(kind, hidden), towers(kind)
     expected = f(user, item.expand(USERS, -1, -1))
     assert expected.shape == (USERS, ITEMS)
-    torch.testing.assert_close(f.all(user, item), expected)
+    torch.testing.assert_close(f.score_all_pairs(user, item), expected)
 
 
 def test_perceptron_against_its_equation():
-    f, (user, item) = head("perceptron", (5,)), towers("perceptron")
+    f, (user, item) = build_head("perceptron", (5,)), towers("perceptron")
     for b in range(USERS):
         for i in range(ITEMS):
             p, q = user[b], item[i]
             expected = (p @ q + f.net(torch.cat([p, q, p * q]))[0]) / 2
-            torch.testing.assert_close(f.all(user, item)[b, i], expected)
+            torch.testing.assert_close(f.score_all_pairs(user, item)[b, i], expected)
 
 
 def test_products_against_its_equation():
-    f, (user, item) = head("products", (5,)), towers("products")
+    f, (user, item) = build_head("products", (5,)), towers("products")
     for b in range(USERS):
         for i in range(ITEMS):
             (p, m), (q, n) = user[b].chunk(2), item[i].chunk(2)
             expected = f.net(torch.cat([p * q, p * m, n * q, n * m]))[0]
-            torch.testing.assert_close(f.all(user, item)[b, i], expected)
+            torch.testing.assert_close(f.score_all_pairs(user, item)[b, i], expected)
 
 
 def test_concat_against_its_equation():
-    f, (user, item) = head("concat", (5,)), towers("concat")
+    f, (user, item) = build_head("concat", (5,)), towers("concat")
     plain = SIZE - 1
     for b in range(USERS):
         for i in range(ITEMS):
             p, q = user[b], item[i]
             expected = f.net(torch.cat([p[:plain], q[:plain], p[plain:] * q[plain:]]))[0]
-            torch.testing.assert_close(f.all(user, item)[b, i], expected)
+            torch.testing.assert_close(f.score_all_pairs(user, item)[b, i], expected)
 
 
 @pytest.mark.parametrize("kind", ["perceptron", "products", "concat"])
 def test_gradients_agree(kind):
-    """Training goes one way and may be checked by the other."""
-    f, (user, item) = head(kind, (5,)), towers(kind)
-    found = []
-    for scores in (f(user, item.expand(USERS, -1, -1)), f.all(user, item)):
+    """Both methods have the same derivatives with respect to the weights."""
+    f, (user, item) = build_head(kind, (5,)), towers(kind)
+    gradients = []
+    for scores in (f(user, item.expand(USERS, -1, -1)), f.score_all_pairs(user, item)):
         f.zero_grad()
         scores.square().sum().backward()
-        found.append([p.grad.clone() for p in f.parameters()])
-    for a, b in zip(*found, strict=True):
+        gradients.append([p.grad.clone() for p in f.parameters()])
+    for a, b in zip(*gradients, strict=True):
         torch.testing.assert_close(a, b)
 
 
@@ -80,12 +79,12 @@ def test_mlp_ends_without_activation():
     assert [type(x).__name__ for x in net] == ["Linear", "ReLU", "Linear"]
 
 
-def test_table():
+def test_embedding_table():
     rows = torch.tensor([[2, 0], [1, 2]])
-    made = Table(3, 5)
-    found = made(rows)
-    assert found.vector.shape == (2, 2, 5)
-    assert torch.equal(found.vector[0, 1], made.vector[0])
-    assert torch.equal(found.bias, made.bias[rows])
-    taken = found.take(torch.tensor([1, 1]))
-    assert torch.equal(taken.vector[0], found.vector[1])
+    table = EmbeddingTable(3, 5)
+    embeddings = table(rows)
+    assert embeddings.vector.shape == (2, 2, 5)
+    assert torch.equal(embeddings.vector[0, 1], table.vector[0])
+    assert torch.equal(embeddings.bias, table.bias[rows])
+    taken = embeddings.take(torch.tensor([1, 1]))
+    assert torch.equal(taken.vector[0], embeddings.vector[1])

@@ -1,4 +1,4 @@
-"""Fast sums over ragged histories against loops."""
+"""Fast sums over ragged rows against loops."""
 
 import numpy as np
 import torch
@@ -8,29 +8,28 @@ from hypothesis import strategies as st
 from idcf.models.layers import ragged as ragged_module
 from idcf.models.layers.ragged import (
     normal_equations,
-    per_level,
-    pool,
     segment_sum,
     shrunk_mean,
-    spread,
-    turn,
+    split_by_level,
+    sum_neighbors,
+    sum_pool,
+    transpose,
 )
-from idcf.types import History, pick
+from idcf.types import History, Ragged, select_histories, select_rows
 
-torch.set_num_threads(1)
 ITEMS, SIZE = 7, 3
 LEVELS = (1.0, 2.0, 4.0)
 rated = st.tuples(st.integers(0, ITEMS - 1), st.sampled_from([0.5, 1.0, 1.4, 2.0, 3.1, 4.0, 9.0]))
-people = st.lists(st.lists(rated, max_size=6), min_size=1, max_size=5)
+histories = st.lists(st.lists(rated, max_size=6), min_size=1, max_size=5)
 quick = settings(max_examples=40, deadline=None)
 
 
-def ragged(people):
-    flat = [pair for mine in people for pair in mine]
+def ragged(entries_of_users):
+    flat = [pair for entries in entries_of_users for pair in entries]
     return History(
         torch.tensor([i for i, _ in flat], dtype=torch.int64),
         torch.tensor([v for _, v in flat], dtype=torch.float64),
-        torch.tensor(np.cumsum([0, *map(len, people)])),
+        torch.tensor(np.cumsum([0, *map(len, entries_of_users)])),
     )
 
 
@@ -39,125 +38,146 @@ def table(rows=ITEMS):
 
 
 @quick
-@given(people)
-def test_pool(people):
-    history, q = ragged(people), table()
-    expected = [sum((q[i] for i, _ in mine), torch.zeros(SIZE).double()) for mine in people]
-    torch.testing.assert_close(pool(q, history), torch.stack(expected))
-    weighted = [sum((v * q[i] for i, v in mine), torch.zeros(SIZE).double()) for mine in people]
-    torch.testing.assert_close(pool(q, history, history.values), torch.stack(weighted))
+@given(histories)
+def test_sum_pool(users):
+    history, q = ragged(users), table()
+    expected = [sum((q[i] for i, _ in entries), torch.zeros(SIZE).double()) for entries in users]
+    torch.testing.assert_close(sum_pool(q, history), torch.stack(expected))
+    weighted = [
+        sum((v * q[i] for i, v in entries), torch.zeros(SIZE).double()) for entries in users
+    ]
+    torch.testing.assert_close(sum_pool(q, history, history.values), torch.stack(weighted))
 
 
-def test_gradients_of_pool_reach_table_and_weights():
+def test_gradients_of_sum_pool_reach_table_and_weights():
     history = ragged([[(0, 1.0), (2, 3.1)], [], [(2, 2.0), (2, 1.0)]])
     q, w = table().requires_grad_(), history.values.requires_grad_()
-    assert torch.autograd.gradcheck(lambda q, w: pool(q, history, w), (q, w))
+    assert torch.autograd.gradcheck(lambda q, w: sum_pool(q, history, w), (q, w))
 
 
 @quick
-@given(people)
-def test_spread_is_pool_with_another_way_back(people):
-    history = ragged(people)
-    back, order = turn(history, ITEMS)
-    assert torch.equal(history.items[order], back.owner())
-    assert torch.equal(history.owner()[order], back.items)
-    for here, there in ((None, None), (history.values, history.values[order])):
-        plain, other = table().requires_grad_(), table().requires_grad_()
-        expected, got = pool(plain, history, here), spread(other, history, back, here, there)
+@given(histories)
+def test_sum_neighbors_is_sum_pool_with_another_backward_pass(users):
+    history = ragged(users)
+    transposed, order = transpose(history.as_ragged(), ITEMS)
+    assert torch.equal(history.items[order], transposed.owner())
+    assert torch.equal(history.owner()[order], transposed.indices)
+    assert torch.equal(history.values[order], transposed.values)
+    without_values = Ragged(history.items, None, history.offsets)
+    assert transpose(without_values, ITEMS).rows.values is None
+    for weights, reordered in ((None, None), (history.values, history.values[order])):
+        plain, fast = table().requires_grad_(), table().requires_grad_()
+        expected = sum_pool(plain, history, weights)
+        got = sum_neighbors(fast, history, transposed, weights, reordered)
         assert torch.equal(got, expected)
         expected.square().sum().backward()
         got.square().sum().backward()
-        torch.testing.assert_close(other.grad, plain.grad)
+        torch.testing.assert_close(fast.grad, plain.grad)
 
 
 @quick
-@given(people, st.floats(0.1, 20))
-def test_segment_sum_and_shrunk_mean(people, strength):
-    history = ragged(people)
-    sums = torch.tensor([sum(v for _, v in mine) for mine in people], dtype=torch.float64)
-    torch.testing.assert_close(segment_sum(history.values, history.owner(), len(people)), sums)
-    expected = sums / torch.tensor([len(mine) + strength for mine in people])
-    torch.testing.assert_close(shrunk_mean(history.values, history, strength), expected)
+@given(histories, st.floats(0.1, 20))
+def test_segment_sum_and_shrunk_mean(users, shrinkage):
+    history = ragged(users)
+    sums = torch.tensor([sum(v for _, v in entries) for entries in users], dtype=torch.float64)
+    torch.testing.assert_close(segment_sum(history.values, history.owner(), len(users)), sums)
+    expected = sums / torch.tensor([len(entries) + shrinkage for entries in users])
+    torch.testing.assert_close(shrunk_mean(history.values, history, shrinkage), expected)
 
 
-def test_infinite_strength_is_no_bias_at_all():
+def test_infinite_shrinkage_gives_a_mean_of_zero():
     history = ragged([[(0, 4.0)], []])
     assert not shrunk_mean(history.values, history, float("inf")).any()
 
 
-def test_no_strength_and_no_history_is_zero():
+def test_an_empty_history_without_shrinkage_gives_a_mean_of_zero():
     history = ragged([[(0, 4.0)], []])
     assert shrunk_mean(history.values, history, 0.0).tolist() == [4.0, 0.0]
 
 
 @quick
-@given(people)
-def test_per_level(people):
+@given(histories)
+def test_split_by_level(users):
     """A value between two levels counts as the nearest; a middle one as the lower."""
-    split = per_level(ragged(people), torch.tensor(LEVELS, dtype=torch.float64))
+    split = split_by_level(ragged(users).as_ragged(), torch.tensor(LEVELS, dtype=torch.float64))
     expected = []
-    for mine in people:
-        near = [min(LEVELS, key=lambda x: (abs(x - v), x)) for _, v in mine]
-        expected += [[i for (i, _), n in zip(mine, near, strict=True) if n == x] for x in LEVELS]
+    for entries in users:
+        nearest = [min(LEVELS, key=lambda x: (abs(x - v), x)) for _, v in entries]
+        expected += [
+            [i for (i, _), n in zip(entries, nearest, strict=True) if n == x] for x in LEVELS
+        ]
     assert split.offsets.tolist() == np.cumsum([0, *map(len, expected)]).tolist()
-    assert split.items.tolist() == [i for row in expected for i in row]
+    assert split.indices.tolist() == [i for row in expected for i in row]
 
 
-def test_per_level_of_one_level():
+def test_split_by_level_of_one_level():
     history = ragged([[(3, 1.0), (1, 1.0)], []])
-    split = per_level(history, torch.ones(1, dtype=torch.float64))
-    assert split.items.tolist() == [3, 1]
+    split = split_by_level(history.as_ragged(), torch.ones(1, dtype=torch.float64))
+    assert split.indices.tolist() == [3, 1]
     assert split.offsets.tolist() == [0, 2, 2]
 
 
 @quick
-@given(people)
-def test_normal_equations(people):
-    history, q = ragged(people), table()
+@given(histories)
+def test_normal_equations(users):
+    history, q = ragged(users), table()
     outer, right = normal_equations(q, history, history.values)
-    for b, mine in enumerate(people):
+    for b, entries in enumerate(users):
         a, r = torch.zeros(SIZE, SIZE).double(), torch.zeros(SIZE).double()
-        for i, v in mine:
+        for i, v in entries:
             a += q[i].outer(q[i])
             r += v * q[i]
         torch.testing.assert_close(outer[b], a)
         torch.testing.assert_close(right[b], r)
 
 
-def test_normal_equations_in_pieces(monkeypatch):
-    """More entries than are gathered at a time."""
+def test_normal_equations_in_small_groups(monkeypatch):
+    """More entries than `_MAX_GATHERED_ENTRIES`."""
     rng = np.random.default_rng(0)
-    people = [
-        [(int(i), 1.0) for i in rng.integers(ITEMS, size=n)] for n in rng.integers(9, size=50)
-    ]
-    history = ragged(people)
+    users = [[(int(i), 1.0) for i in rng.integers(ITEMS, size=n)] for n in rng.integers(9, size=50)]
+    history = ragged(users)
     whole = normal_equations(table(), history, history.values)
-    monkeypatch.setattr(ragged_module, "_ENTRIES", 10)
+    monkeypatch.setattr(ragged_module, "_MAX_GATHERED_ENTRIES", 10)
     for a, b in zip(whole, normal_equations(table(), history, history.values), strict=True):
         torch.testing.assert_close(a, b)
 
 
 @quick
-@given(people, st.data())
-def test_pick(people, data):
-    rows = data.draw(st.lists(st.integers(0, len(people) - 1), max_size=6))
-    some = pick(ragged(people), torch.tensor(rows, dtype=torch.int64))
-    expected = [people[r] for r in rows]
-    assert some.offsets.tolist() == np.cumsum([0, *map(len, expected)]).tolist()
-    assert some.items.tolist() == [i for mine in expected for i, _ in mine]
-    assert some.values.tolist() == [v for mine in expected for _, v in mine]
+@given(histories, st.data())
+def test_select_histories(users, data):
+    rows = data.draw(st.lists(st.integers(0, len(users) - 1), max_size=6))
+    selected = select_histories(ragged(users), torch.tensor(rows, dtype=torch.int64))
+    expected = [users[r] for r in rows]
+    assert selected.offsets.tolist() == np.cumsum([0, *map(len, expected)]).tolist()
+    assert selected.items.tolist() == [i for entries in expected for i, _ in entries]
+    assert selected.values.tolist() == [v for entries in expected for _, v in entries]
+    as_rows = select_rows(ragged(users).as_ragged(), torch.tensor(rows, dtype=torch.int64))
+    assert torch.equal(as_rows.indices, selected.items)
+    assert torch.equal(as_rows.values, selected.values)
+    assert torch.equal(as_rows.offsets, selected.offsets)
+
+
+def test_rows_without_values_stay_without():
+    rows = Ragged(torch.tensor([4, 2, 2]), None, torch.tensor([0, 1, 3]))
+    selected = select_rows(rows, torch.tensor([1]))
+    assert selected.indices.tolist() == [2, 2]
+    assert selected.values is None
+    assert rows.to(torch.device("cpu")).values is None
 
 
 @quick
-@given(people)
-def test_owner_and_lengths(people):
-    history = ragged(people)
-    assert history.lengths().tolist() == [len(mine) for mine in people]
-    assert history.owner().tolist() == [b for b, mine in enumerate(people) for _ in mine]
+@given(histories)
+def test_owner_and_lengths(users):
+    history = ragged(users)
+    assert history.lengths().tolist() == [len(entries) for entries in users]
+    assert history.owner().tolist() == [b for b, entries in enumerate(users) for _ in entries]
+    assert torch.equal(history.as_ragged().lengths(), history.lengths())
+    assert torch.equal(history.as_ragged().owner(), history.owner())
 
 
 def test_an_empty_history():
     history = History.empty(3)
     assert history.lengths().tolist() == [0, 0, 0]
-    assert not pool(table().float(), history).any()
-    assert pool(table().float(), history).shape == (3, SIZE)
+    assert not sum_pool(table().float(), history).any()
+    assert sum_pool(table().float(), history).shape == (3, SIZE)
+    assert Ragged.empty(3).lengths().tolist() == [0, 0, 0]

@@ -1,4 +1,4 @@
-"""The ablations against slow obvious references."""
+"""The ablations of the paper (meta-path, trans-user, rd-item) against slow references."""
 
 from itertools import pairwise
 
@@ -7,31 +7,30 @@ import pytest
 import torch
 
 from idcf.models.idcf import IDCF
-from idcf.models.layers.meta_path import Paths
+from idcf.models.layers.meta_path import MetaPathNeighbors
 from idcf.models.layers.relation import Relation
 from idcf.models.registry import configure
 from idcf.paper.models.trans_user import TransUser
-from idcf.testing import fitted, world
-from idcf.testing.worlds import blank, keys_of, some_batches
-from idcf.training import train as train_module
-from idcf.training.objectives import adapt
-from idcf.training.presets import setting
-from idcf.training.train import Job, train
+from idcf.testing import synthetic_world, trained_in_world
+from idcf.testing.worlds import epoch_batches, untrained_model, users_with_rows
+from idcf.training.job import expand_grid
+from idcf.training.objectives import adaption_objective
+from idcf.training.presets import stage_config
+from idcf.training.train import TrainingJob, train
 from idcf.types import History, Users
 
-torch.set_num_threads(1)
-SPLIT, IMPLICIT = world().split, world(implicit=True).split
-TABLE = SPLIT.train.of(SPLIT.key_users)
-KEYS = keys_of(TABLE)
+SPLIT, IMPLICIT_SPLIT = synthetic_world().split, synthetic_world(implicit=True).split
+TABLE = SPLIT.train.for_users(SPLIT.key_users)
+KEY_USERS = users_with_rows(TABLE)
 
 
-def users(split=SPLIT, n=6):
-    who = split.query_users[:n]
-    return Users(torch.from_numpy(who), split.train.history(who)).anonymous()
+def new_users(split=SPLIT, n=6):
+    ids = split.query_users[:n]
+    return Users(torch.from_numpy(ids), split.train.history(ids)).anonymous()
 
 
-def each(history):
-    """(items, values) of every user."""
+def profiles_of(history):
+    """Yield the items and the values of every user."""
     items, values, offsets = history
     for a, b in pairwise(offsets.tolist()):
         yield items[a:b].tolist(), values[a:b].tolist()
@@ -40,206 +39,222 @@ def each(history):
 # --- meta-path
 
 
-def slow_near(history, most, without):
-    had = [set(items) for items, _ in each(KEYS.history)]
-    out = np.zeros((len(without), len(had)), bool)
-    for u, (items, _) in enumerate(each(history)):
-        common = [len(h & set(items)) for h in had]
-        able = [k for k in range(len(had)) if common[k] and KEYS.ids[k] != without[u]]
-        # whoever shares most; of those, whoever had least; of those, whoever comes last
-        order = sorted(able, key=lambda k: (-common[k], len(had[k]), -k))
-        out[u, order[:most]] = True
-    return torch.from_numpy(out)
+def slow_neighbor_mask(history, n_neighbors, exclude_users):
+    """The key users that share most items with each history, apart from one excluded user each.
+
+    Ties go to the shorter history, then to the higher number.
+    """
+    key_items = [set(items) for items, _ in profiles_of(KEY_USERS.history)]
+    mask = np.zeros((len(exclude_users), len(key_items)), bool)
+    for u, (items, _) in enumerate(profiles_of(history)):
+        n_common = [len(x & set(items)) for x in key_items]
+        candidates = [
+            k for k in range(len(key_items)) if n_common[k] and KEY_USERS.ids[k] != exclude_users[u]
+        ]
+        order = sorted(candidates, key=lambda k: (-n_common[k], len(key_items[k]), -k))
+        mask[u, order[:n_neighbors]] = True
+    return torch.from_numpy(mask)
 
 
-@pytest.mark.parametrize("most", [1, 7, 50, 10_000])
-def test_neighbours_against_a_loop(most):
-    paths, who = Paths(TABLE.domain().n_items, KEYS), users(n=12)
-    nobody = torch.full((12,), -1)
-    assert torch.equal(paths.near(who.history, most), slow_near(who.history, most, nobody))
-    own = KEYS.ids[:12]
-    history = TABLE.history(own.numpy())
-    assert torch.equal(paths.near(history, most, own), slow_near(history, most, own))
+@pytest.mark.parametrize("n_neighbors", [1, 7, 50, 10_000])
+def test_neighbors_are_those_of_a_loop(n_neighbors):
+    neighbors = MetaPathNeighbors(TABLE.domain().n_items, KEY_USERS)
+    history, no_users = new_users(n=12).history, torch.full((12,), -1)
+    expected = slow_neighbor_mask(history, n_neighbors, no_users)
+    assert torch.equal(neighbors.neighbor_mask(history, n_neighbors), expected)
+    ids = KEY_USERS.ids[:12]
+    history = TABLE.history(ids.numpy())
+    expected = slow_neighbor_mask(history, n_neighbors, ids)
+    assert torch.equal(neighbors.neighbor_mask(history, n_neighbors, ids), expected)
 
 
-def meta_path(**options):
+def meta_path_model(**options):
     torch.manual_seed(0)
-    config = configure("meta-path", {"sample": 9, **options})
-    return IDCF(config, fitted("nnmf").model, KEYS)
+    config = configure("meta-path", {"n_attended_users": 9, **options})
+    return IDCF(config, trained_in_world("nnmf").model, KEY_USERS)
 
 
-def test_only_neighbours_are_listened_to():
-    model, who = meta_path().eval(), users()
+def induced_latents(model, history, ids=None):
+    return model.induce_latents(history, model.encode_history(history), ids)
+
+
+def test_only_neighbors_are_attended_to():
+    model, users = meta_path_model().eval(), new_users()
     with torch.no_grad():
-        model.relation.query.mul_(20)  # so that attention has something to say
-        got, weights = model.induce(who.history, model.take_in(who.history)), model.attention(who)
-        near = slow_near(who.history, 9, torch.full((len(who),), -1))
-        assert torch.equal((weights > 0).all(0), near)
-        query = model.take_in(who.history).query
-        for u in range(len(who)):
-            some = model.keys[near[u]]
-            expected = model.relation(query[u : u + 1], some, model.key_scale)[0]
-            torch.testing.assert_close(got[u], expected)
+        model.relation.query.mul_(20)  # so that attention is far from uniform
+        latents, weights = induced_latents(model, users.history), model.attention_weights(users)
+        mask = slow_neighbor_mask(users.history, 9, torch.full((len(users),), -1))
+        assert torch.equal((weights > 0).all(0), mask)
+        query = model.encode_history(users.history).query
+        for u in range(len(users)):
+            neighbor_latents = model.key_latents[mask[u]]
+            expected = model.relation(query[u : u + 1], neighbor_latents, model.key_scale)[0]
+            torch.testing.assert_close(latents[u], expected)
 
 
 @pytest.mark.parametrize("attention", ["dot", "additive", "literal"])
-def test_every_attention_can_be_confined(attention):
+def test_every_attention_can_be_masked(attention):
     torch.manual_seed(0)
     relation = Relation(5, 4, 2, attention)
-    near = torch.rand(3, 8) < 0.5
-    near[:, 0] = True
-    weights = relation.weights(torch.randn(3, 5), torch.randn(8, 4), 1.0, near)
-    assert not weights[:, ~near].any()
+    mask = torch.rand(3, 8) < 0.5
+    mask[:, 0] = True
+    weights = relation.attention_weights(torch.randn(3, 5), torch.randn(8, 4), 1.0, mask)
+    assert not weights[:, ~mask].any()
     torch.testing.assert_close(weights.sum(-1), torch.ones(2, 3))
 
 
-def test_in_training_nobody_hears_themselves():
-    """A key user's own latent has seen the ratings that are asked for."""
-    model = meta_path(sample=10_000).train()
-    batch = next(iter(some_batches(model, TABLE, 10_000)))
+def test_in_training_a_key_user_does_not_attend_to_itself():
+    """It was trained on the ratings that are now the targets."""
+    model = meta_path_model(n_attended_users=10_000).train()
+    batch = next(iter(epoch_batches(model, TABLE, 10_000)))
     ids, history = batch.users.ids[:1], batch.users.history
     history = History(*(x[: history.offsets[1]] for x in history[:2]), history.offsets[:2])
     with torch.no_grad():
-        before = model.induce(history, model.take_in(history), ids)
-        model.keys[KEYS.ids == ids] += 5.0
-        torch.testing.assert_close(model.induce(history, model.take_in(history), ids), before)
-        model.eval()  # a name says nothing then: everybody who shares an item is heard
-        assert not torch.allclose(model.induce(history, model.take_in(history), ids), before)
+        before = induced_latents(model, history, ids)
+        model.key_latents[KEY_USERS.ids == ids] += 5.0
+        torch.testing.assert_close(induced_latents(model, history, ids), before)
+        model.eval()  # now ids are ignored, and every key user who shares an item is attended to
+        assert not torch.allclose(induced_latents(model, history, ids), before)
     model.train()
-    terms = adapt(0.1)(model, batch)
+    terms = adaption_objective(0.1)(model, batch)
     sum(terms.values()).backward()
     assert all(p.grad.isfinite().all() for p in model.parameters() if p.requires_grad)
 
 
-def test_who_shares_nothing_is_the_mean():
+def test_a_user_without_neighbors_has_the_mean_latent():
     table = TABLE.where(TABLE.item != 3)
-    model = IDCF(configure("meta-path"), fitted("nnmf").model, keys_of(table)).eval()
-    lonely = History(torch.tensor([3]), torch.tensor([4.0]), torch.tensor([0, 1]))
+    backbone = trained_in_world("nnmf").model
+    model = IDCF(configure("meta-path"), backbone, users_with_rows(table)).eval()
+    history = History(torch.tensor([3]), torch.tensor([4.0]), torch.tensor([0, 1]))
     with torch.no_grad():
-        torch.testing.assert_close(model.induce(lonely, model.take_in(lonely))[0], model.average)
+        torch.testing.assert_close(induced_latents(model, history)[0], model.mean_key_latent)
 
 
 # --- trans-user
 
 
-def trans_user(base="pmf", implicit=False, **options):
-    split = IMPLICIT if implicit else SPLIT
-    keys = keys_of(split.train.of(split.key_users))
+def trans_user_model(backbone_name="pmf", implicit=False, **options):
+    split = IMPLICIT_SPLIT if implicit else SPLIT
+    key_users = users_with_rows(split.train.for_users(split.key_users))
     torch.manual_seed(0)
-    backbone = fitted(base, implicit=implicit).model
-    return TransUser(configure("trans-user", options), backbone, keys).eval()
+    backbone = trained_in_world(backbone_name, implicit=implicit).model
+    return TransUser(configure("trans-user", options), backbone, key_users).eval()
 
 
-def design(model, items):
-    """Of a dot product: the items of a history, and 1 for the bias."""
-    q = model.backbone.items.vector[items].double()
-    return torch.cat([q, torch.ones(len(items), 1)], 1).numpy()
+def design_matrix(model, items):
+    """For a dot product: the vectors of the items, and 1 for the user's bias."""
+    vectors = model.backbone.item_table.vector[items].double()
+    return torch.cat([vectors, torch.ones(len(items), 1)], 1).numpy()
 
 
-def left(model, items, values):
-    """What is left of the ratings for the user to explain."""
-    bias = model.backbone.items.bias[items].double()
+def residuals_of(model, items, values):
+    """Ratings minus the mean and the item biases."""
+    bias = model.backbone.item_table.bias[items].double()
     return (torch.tensor(values).double() - model.mean - bias).detach().numpy()
 
 
-def test_a_ridge_against_the_normal_equations():
-    model, who = trans_user(reg=0.7, bias_reg=2.0), users()
+def test_the_ridge_solution_is_that_of_the_normal_equations():
+    model, users = trans_user_model(reg=0.7, bias_reg=2.0), new_users()
     with torch.no_grad():
-        got = model.embed_users(who)
-    start, penalty = model.average.double().numpy(), np.diag([0.7] * 8 + [2.0])
-    for u, (items, values) in enumerate(each(who.history)):
-        x, y = design(model, items), left(model, items, values)
+        embeddings = model.embed_users(users)
+    start, penalty = model.mean_key_latent.double().numpy(), np.diag([0.7] * 8 + [2.0])
+    for u, (items, values) in enumerate(profiles_of(users.history)):
+        x, y = design_matrix(model, items), residuals_of(model, items, values)
         expected = np.linalg.solve(x.T @ x + penalty, x.T @ y + penalty @ start)
-        np.testing.assert_allclose(got.vector[u], expected[:-1], atol=1e-4)
-        np.testing.assert_allclose(got.bias[u], expected[-1], atol=1e-4)
+        np.testing.assert_allclose(embeddings.vector[u], expected[:-1], atol=1e-4)
+        np.testing.assert_allclose(embeddings.bias[u], expected[-1], atol=1e-4)
 
 
-def test_without_a_penalty_the_nearest_minimum():
-    """Fewer ratings than unknowns: all are met exactly, by the least that does it."""
-    model = trans_user(steps=200)
+def test_without_a_penalty_the_solution_is_the_nearest_minimum():
+    """With fewer ratings than unknowns all are fitted exactly, by the smallest change."""
+    model = trans_user_model(steps=200)
     items, values = [3, 8, 20], [1.0, 5.0, 2.0]
     history = History(torch.tensor(items), torch.tensor(values), torch.tensor([0, 3]))
-    found = model.settle(model.rows(history))[0].detach().numpy()
-    x, y, start = design(model, items), left(model, items, values), model.average.double().numpy()
-    np.testing.assert_allclose(x @ found, y, atol=0.01)
-    np.testing.assert_allclose(found, start + np.linalg.pinv(x) @ (y - x @ start), atol=0.05)
+    latent = model.fit_users(model.fit_problem(history))[0].detach().numpy()
+    x, y = design_matrix(model, items), residuals_of(model, items, values)
+    start = model.mean_key_latent.double().numpy()
+    np.testing.assert_allclose(x @ latent, y, atol=0.01)
+    np.testing.assert_allclose(latent, start + np.linalg.pinv(x) @ (y - x @ start), atol=0.05)
 
 
-def slow_loss(model, own, items, values):
-    """Eq. 3 and the ridge, row by row; without ratings against the rivals."""
+def slow_loss(model, latent, items, values):
+    """Eq. 3 and the ridge penalty, row by row; without ratings, with the negatives."""
     total, head = 0.0, model.head.double()
 
     def score(item):
-        q = model.backbone.items(torch.tensor([item]))
-        return head(own[None, :-1], q.vector.double()) + own[-1] + q.bias.double() + model.mean
+        q = model.backbone.item_table(torch.tensor([item]))
+        product = head(latent[None, :-1], q.vector.double())
+        return product + latent[-1] + q.bias.double() + model.mean
 
     for item, value in zip(items, values, strict=True):
-        guess = score(item)
-        fit = (
-            (guess - value).square() / 2 if model.rates else -torch.nn.functional.logsigmoid(guess)
-        )
-        total = total + fit
-    others = [i for i in model.rivals.tolist() if i not in items]
-    for item in [] if model.rates else others:
-        share = model.config.negatives * len(items) / len(others)
-        total = total - share * torch.nn.functional.logsigmoid(-score(item))
-    gap = (own - model.average).square()
+        if model.predicts_ratings:
+            total = total + (score(item) - value).square() / 2
+        else:
+            total = total - torch.nn.functional.logsigmoid(score(item))
+    if not model.predicts_ratings:
+        negatives = [i for i in model.negative_items.tolist() if i not in items]
+        weight = model.config.negative_weight * len(items) / len(negatives)
+        for item in negatives:
+            total = total - weight * torch.nn.functional.logsigmoid(-score(item))
+    distance = (latent - model.mean_key_latent).square()
     reg, bias_reg = model.config.reg, model.config.bias_reg
-    return (total + reg * gap[:-1].sum() / 2 + bias_reg * gap[-1] / 2).squeeze()
+    return (total + reg * distance[:-1].sum() / 2 + bias_reg * distance[-1] / 2).squeeze()
 
 
 @pytest.mark.parametrize("implicit", [False, True])
-def test_it_ends_at_a_minimum(implicit):
-    """The perceptron's loss, written out: no slope is left, and there is less of it."""
-    model = trans_user("nnmf", implicit, reg=1.0, bias_reg=1.0, rivals=15)
-    who = users(IMPLICIT if implicit else SPLIT, 4)
-    rows = model.rows(who.history)
-    found = model.settle(rows).detach()
-    said = model._loss(found, rows)
-    for u, (items, values) in enumerate(each(who.history)):
-        own = found[u].clone().requires_grad_()
-        loss = slow_loss(model, own, items, values)
-        assert float(loss.detach()) == pytest.approx(float(said[u]), rel=1e-6)
-        (slope,) = torch.autograd.grad(loss, own)
-        assert slope.abs().max() < 1e-3
-        assert loss < slow_loss(model, model.average.double(), items, values)
+def test_the_fit_ends_at_a_minimum(implicit):
+    """The loss through a perceptron has no gradient there and is lower than at the start."""
+    model = trans_user_model("nnmf", implicit, reg=1.0, bias_reg=1.0, n_negatives=15)
+    users = new_users(IMPLICIT_SPLIT if implicit else SPLIT, 4)
+    problem = model.fit_problem(users.history)
+    latents = model.fit_users(problem).detach()
+    losses = model._loss(latents, problem)
+    for u, (items, values) in enumerate(profiles_of(users.history)):
+        latent = latents[u].clone().requires_grad_()
+        loss = slow_loss(model, latent, items, values)
+        assert float(loss.detach()) == pytest.approx(float(losses[u]), rel=1e-6)
+        (gradient,) = torch.autograd.grad(loss, latent)
+        assert gradient.abs().max() < 1e-3
+        assert loss < slow_loss(model, model.mean_key_latent.double(), items, values)
 
 
-def test_it_can_be_asked_where_nothing_is_recorded():
-    model = trans_user("nnmf")
+def test_scores_in_inference_mode_are_those_without_gradients():
+    model = trans_user_model("nnmf")
     with torch.no_grad():
-        expected = model.rank(users())
+        expected = model.score_catalog(new_users())
     with torch.inference_mode():
-        assert torch.equal(model.rank(users()), expected)
+        assert torch.equal(model.score_catalog(new_users()), expected)
 
 
 def test_held_out_users_choose_the_ridge():
-    trained = train("trans-user-ridge", Job(SPLIT, dataset="ml-100k"))
-    tries = train_module._grid("trans-user-ridge", {}, implicit=False)
-    assert trained.options in tries
-    assert len(tries) == 10
-    given = train_module._grid("trans-user-ridge", {"reg": 0.5}, implicit=False)
-    assert [x["reg"] for x in given] == [0.5, 0.5]
-    assert train_module._grid("trans-user", {}, implicit=False) == [{}]
+    trained = train("trans-user-ridge", TrainingJob(SPLIT, dataset="ml-100k"))
+    grid = expand_grid("trans-user-ridge", {}, implicit=False)
+    assert trained.options in grid
+    assert len(grid) == 10
+    fixed_reg = expand_grid("trans-user-ridge", {"reg": 0.5}, implicit=False)
+    assert [x["reg"] for x in fixed_reg] == [0.5, 0.5]
+    assert expand_grid("trans-user", {}, implicit=False) == [{}]
 
 
 # --- rd-item
 
 
-def test_random_items_stay_as_they_were_drawn():
-    blind, trained = fitted("nnmf-rd", alike=True).model, fitted("rd-item", alike=True).model
-    assert torch.equal(blind.items.vector, trained.backbone.items.vector)
-    assert float(blind.items.vector.std()) == pytest.approx(0.1, rel=0.2)
+def test_random_item_vectors_are_not_trained():
+    backbone = trained_in_world("nnmf-rd", shared_taste=True).model
+    model = trained_in_world("rd-item", shared_taste=True).model
+    vectors = backbone.item_table.vector
+    assert torch.equal(vectors, model.backbone.item_table.vector)
+    assert float(vectors.std()) == pytest.approx(0.1, rel=0.2)
     torch.manual_seed(0)
-    fresh = blank("nnmf-rd", TABLE, KEYS)
-    assert not fresh.items.vector.requires_grad
-    assert fresh.items.bias.requires_grad  # which items are good can still be learnt
+    untrained = untrained_model("nnmf-rd", TABLE, KEY_USERS)
+    assert not untrained.item_table.vector.requires_grad
+    assert untrained.item_table.bias.requires_grad  # item quality can still be learned
 
 
 @pytest.mark.parametrize("name", ["rd-item", "meta-path"])
 @pytest.mark.parametrize("preset", ["clean", "published"])
-def test_an_ablation_is_trained_as_what_it_is_compared_with(name, preset):
+def test_an_ablation_has_the_presets_of_idcf_nn(name, preset):
     for dataset in ("", "ml-100k", "ml-1m", "amazon-books"):
-        assert setting(name, preset=preset, dataset=dataset) == setting(
+        assert stage_config(name, preset=preset, dataset=dataset) == stage_config(
             "idcf-nn", preset=preset, dataset=dataset
         )

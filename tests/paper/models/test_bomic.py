@@ -1,4 +1,4 @@
-"""BOMIC against SoftImpute with everything written out, and its newcomers against its own rows."""
+"""BOMIC against a dense SoftImpute, and users embedded from histories against the solution."""
 
 import numpy as np
 import pytest
@@ -6,122 +6,139 @@ import torch
 
 from idcf.data.interactions import Interactions
 from idcf.models.registry import configure
-from idcf.paper.solvers.bomic import Reg, bomic, observed, solve
-from idcf.training.solvers.context import Work
+from idcf.paper.solvers.bomic import BlockRegularization, fit_bomic, observed_ratings, soft_impute
+from idcf.training.solvers import SolverContext
 from idcf.types import History, Users
 
-torch.set_num_threads(1)
 TIGHT = {"rank": 8, "tolerance": 1e-10, "epochs": 5000}
 LAMBDAS = [(0.1, 0.08, 0.1), (0.4, 0.03, 0.06), (0.03, 0.5, 0.3)]  # item, user, residual
+UNRATED_ITEM = 7
 
 
-def table() -> Interactions:
-    """12 people, 9 items, of whom one has no rows and of which one nobody rated."""
+def make_table() -> Interactions:
+    """12 users and 9 items; user 5 and item 7 have no ratings."""
     rng = np.random.default_rng(3)
     full = rng.integers(1, 6, (12, 9)).astype(float)
     mask = rng.random((12, 9)) < 0.6
-    mask[5], mask[:, 7] = False, False
+    mask[5], mask[:, UNRATED_ITEM] = False, False
     user, item = np.nonzero(np.ones_like(mask))
     return Interactions.from_columns(user, item, full[user, item]).where(mask[user, item])
 
 
-def options(lambdas, **more):
-    item, user, rest = lambdas
-    return configure("bomic", {**TIGHT, "item_reg": item, "user_reg": user, "reg": rest, **more})
+def make_config(lambdas, **options):
+    item_reg, user_reg, reg = lambdas
+    penalties = {"item_reg": item_reg, "user_reg": user_reg, "reg": reg}
+    return configure("bomic", {**TIGHT, **penalties, **options})
 
 
-def blocks(n):
-    """Orthonormal: ones, and the rest of the space."""
-    one = np.full((n, 1), n**-0.5)
-    return one, np.linalg.svd(np.eye(n) - one @ one.T)[0][:, : n - 1]
+def orthonormal_bases(n):
+    """The constant vector [n, 1], and its orthogonal complement [n, n - 1]."""
+    constant = np.full((n, 1), n**-0.5)
+    complement = np.linalg.svd(np.eye(n) - constant @ constant.T)[0][:, : n - 1]
+    return constant, complement
 
 
-def reference(found, reg, rounds=1500):
-    """Dense SoftImpute over the blocks, no momentum, no trick: Z [users with rows, items with]."""
-    people, things = np.unique(found.user), np.unique(found.item)
-    m, n = len(people), len(things)
+def dense_soft_impute(table, reg, rounds=1500):
+    """SoftImpute over the blocks without momentum: Z [users with ratings, items with ratings]."""
+    users, items = np.unique(table.user), np.unique(table.item)
+    m, n = len(users), len(items)
     ratings, mask = np.zeros((m, n)), np.zeros((m, n), bool)
-    at = np.searchsorted(people, found.user), np.searchsorted(things, found.item)
-    ratings[at], mask[at] = found.rating, True
-    left, right = blocks(m), blocks(n)
-    pairs = [(left[0], right[0], 0.0), (left[0], right[1], reg.items)]
-    pairs += [(left[-1], right[0], reg.users), (left[-1], right[1], reg.rest)]
+    cells = np.searchsorted(users, table.user), np.searchsorted(items, table.item)
+    ratings[cells], mask[cells] = table.rating, True
+    user_constant, user_complement = orthonormal_bases(m)
+    item_constant, item_complement = orthonormal_bases(n)
+    blocks = [
+        (user_constant, item_constant, 0.0),
+        (user_constant, item_complement, reg.items),
+        (user_complement, item_constant, reg.users),
+        (user_complement, item_complement, reg.residual),
+    ]
     z, last = np.zeros((m, n)), np.ones((m, n))
     for _ in range(rounds):
         if np.abs(z - last).max() < 1e-7:
             break
         last, filled, z = z, np.where(mask, ratings, z), np.zeros((m, n))
-        for x, y, strength in pairs:
-            u, s, v = np.linalg.svd(x.T @ filled @ y, full_matrices=False)
-            z += x @ (u * np.maximum(s - strength, 0)) @ v @ y.T
+        for user_basis, item_basis, penalty in blocks:
+            u, s, v = np.linalg.svd(user_basis.T @ filled @ item_basis, full_matrices=False)
+            z += user_basis @ (u * np.maximum(s - penalty, 0)) @ v @ item_basis.T
     return z
 
 
-def whole(point):
-    return point.mean + point.items + point.users[:, None] + point.left @ point.right.T
+def dense_matrix(solution):
+    biases = solution.mean + solution.item_bias + solution.user_bias[:, None]
+    return biases + solution.left_factors @ solution.right_factors.T
 
 
-def solved(found, config):
-    people, things = np.flatnonzero(found.counts()), np.flatnonzero(found.item_counts())
-    model, ratings = bomic(config, found, Work()), observed(found, people, things)
-    return model, ratings, things, solve(ratings, config, Work())
-
-
-@pytest.mark.parametrize("lambdas", LAMBDAS)
-def test_it_ends_where_plain_softimpute_ends(lambdas):
-    found, config = table(), options(lambdas)
-    _, ratings, _, z = solved(found, config)
-    expected = reference(found, Reg.of(config, ratings))
-    np.testing.assert_allclose(whole(z), expected, atol=2e-4)
+def solve(table, config):
+    """The model, the ratings, the items that have ratings, and the solution."""
+    users, items = np.flatnonzero(table.user_counts()), np.flatnonzero(table.item_counts())
+    model = fit_bomic(config, table, SolverContext())
+    ratings = observed_ratings(table, users, items)
+    return model, ratings, items, soft_impute(ratings, config, SolverContext())
 
 
 @pytest.mark.parametrize("lambdas", LAMBDAS)
-def test_a_known_user_s_own_history_gives_their_own_row(lambdas):
-    """The ridge over a history, with the item side frozen, is the row of the solution."""
-    found = table()
-    model, _, things, z = solved(found, options(lambdas))
+def test_the_solution_is_that_of_plain_soft_impute(lambdas):
+    table, config = make_table(), make_config(lambdas)
+    _, ratings, _, solution = solve(table, config)
+    expected = dense_soft_impute(table, BlockRegularization.from_config(config, ratings))
+    np.testing.assert_allclose(dense_matrix(solution), expected, atol=2e-4)
+
+
+@pytest.mark.parametrize("lambdas", LAMBDAS)
+def test_the_history_of_a_known_user_gives_the_row_of_the_solution(lambdas):
+    """The row is a ridge regression on the history, with the item side frozen."""
+    table = make_table()
+    model, _, items, solution = solve(table, make_config(lambdas))
+    users = table.build_users(np.unique(table.user)).anonymous()
     with torch.no_grad():
-        ranked = model.rank(found.people(np.unique(found.user)).anonymous()).numpy()
-    np.testing.assert_allclose(ranked[:, things], whole(z), atol=2e-3)
-    assert model.pull.any()
+        scores = model.score_catalog(users).numpy()
+    np.testing.assert_allclose(scores[:, items], dense_matrix(solution), atol=2e-3)
+    assert model.orthogonality_multiplier.any()
 
 
-def test_every_effect_has_one_place():
-    _, _, _, z = solved(table(), options(LAMBDAS[0]))
-    for side in (z.items[:, None], z.users[:, None], z.left, z.right[:, z.left.any(0)]):
+def test_blocks_are_orthogonal_to_the_constant_vector():
+    _, _, _, solution = solve(make_table(), make_config(LAMBDAS[0]))
+    for side in (
+        solution.item_bias[:, None],
+        solution.user_bias[:, None],
+        solution.left_factors,
+        solution.right_factors[:, solution.left_factors.any(0)],
+    ):
         assert np.abs(side.sum(0)).max() < 1e-8
 
 
 def test_strong_penalties_leave_the_mean():
-    found = table()
-    model = bomic(options((1e4, 1e4, 1e4), tolerance=1e-6), found, Work())
+    table = make_table()
+    model = fit_bomic(make_config((1e4, 1e4, 1e4), tolerance=1e-6), table, SolverContext())
     with torch.no_grad():
-        ranked = model.rank(found.people(np.arange(12)))
-    assert (ranked - float(found.rating.mean())).abs().max() < 1e-5
+        scores = model.score_catalog(table.build_users(np.arange(12)))
+    assert (scores - float(table.rating.mean())).abs().max() < 1e-5
 
 
-def test_an_item_that_nobody_rated_is_the_average_one():
-    found = table()
-    model = bomic(options(LAMBDAS[0]), found, Work())
-    nobody = Users(torch.tensor([-1, -1]), History.empty(2))
+def test_an_item_without_ratings_is_the_average_item():
+    table = make_table()
+    model = fit_bomic(make_config(LAMBDAS[0]), table, SolverContext())
+    empty = Users(torch.tensor([-1, -1]), History.empty(2))
     with torch.no_grad():
-        items = model.catalogue()
-        ranked = model.rank(nobody)
-    assert not items.vector[7].any()
-    assert torch.equal(ranked[0], ranked[1])
-    usual = ranked[0, np.unique(found.item)].mean().item()
-    assert ranked[0, 7].item() == pytest.approx(usual, abs=0.01)
+        items = model.embed_catalog()
+        scores = model.score_catalog(empty)
+    assert not items.vector[UNRATED_ITEM].any()
+    assert torch.equal(scores[0], scores[1])
+    average = scores[0, np.unique(table.item)].mean().item()
+    assert scores[0, UNRATED_ITEM].item() == pytest.approx(average, abs=0.01)
 
 
-def test_directions_are_found_as_they_come_to_life():
-    """It begins with a few directions and ends with all that survive."""
+def test_the_subspace_grows_to_the_rank_of_the_solution():
+    """The iteration begins with a few directions and ends with all that survive."""
     rng = np.random.default_rng(0)
     user, item = np.nonzero(rng.random((60, 50)) < 0.8)
     value = rng.normal(size=(60, 20)) @ rng.normal(size=(20, 50))
-    found = Interactions.from_columns(user, item, value[user, item])
-    config = options((0.05, 0.05, 0.15), rank=40, tolerance=1e-7)
-    _, ratings, _, z = solved(found, config)
-    assert int(z.left.any(0).sum()) > 10
-    assert z.right.shape[1] <= 40
-    expected = reference(found, Reg.of(config, ratings), rounds=300)
-    np.testing.assert_allclose(whole(z), expected, atol=0.02)
+    table = Interactions.from_columns(user, item, value[user, item])
+    config = make_config((0.05, 0.05, 0.15), rank=40, tolerance=1e-7)
+    _, ratings, _, solution = solve(table, config)
+    assert int(solution.left_factors.any(0).sum()) > 10
+    assert solution.right_factors.shape[1] <= 40
+    reg = BlockRegularization.from_config(config, ratings)
+    expected = dense_soft_impute(table, reg, rounds=300)
+    np.testing.assert_allclose(dense_matrix(solution), expected, atol=0.02)

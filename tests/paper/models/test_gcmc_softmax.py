@@ -1,128 +1,128 @@
-"""The original GC-MC against plain loops, and what must not leak."""
+"""The original GC-MC against plain loops, and the edges that must stay hidden."""
 
 import pytest
 import torch
 
 from idcf.models.registry import configure, model_entry
-from idcf.training.objectives import accuracy
-from idcf.types import Batch, Domain, History, Users
-
-torch.set_num_threads(1)
+from idcf.training.objectives import prediction_objective
+from idcf.types import Batch, Domain, History, Ragged, Users
 
 LEVELS = (1.0, 2.0, 4.0)
 RATINGS = {(0, 0): 1.0, (0, 1): 4.0, (1, 1): 2.0, (1, 3): 4.0, (2, 0): 2.0, (2, 1): 1.0}
 N_USERS, N_ITEMS = 4, 5  # user 3 and items 2, 4 have no edge
+Profile = list[tuple[int, float]]  # (item, rating) pairs of one user
 
 
-def raters() -> History:
+def make_raters() -> Ragged[torch.Tensor]:
     users = [sorted(u for u, i in RATINGS if i == item) for item in range(N_ITEMS)]
     values = [RATINGS[u, i] for i in range(N_ITEMS) for u in users[i]]
-    starts = torch.tensor([0, *map(len, users)]).cumsum(0)
-    return History(torch.tensor([u for some in users for u in some]), torch.tensor(values), starts)
+    offsets = torch.tensor([0, *map(len, users)]).cumsum(0)
+    flat_users = torch.tensor([u for item_users in users for u in item_users])
+    return Ragged(flat_users, torch.tensor(values), offsets)
 
 
-def history(user: int, without: int = -1) -> list[tuple[int, float]]:
+def profile_of(user: int, without: int = -1) -> Profile:
     return [(i, r) for (u, i), r in RATINGS.items() if u == user and i != without]
 
 
-def people(*seen: tuple[int, list[tuple[int, float]]]) -> Users:
-    items = [i for _, had in seen for i, _ in had]
-    values = [r for _, had in seen for _, r in had]
-    starts = torch.tensor([0, *(len(had) for _, had in seen)]).cumsum(0)
-    ids = torch.tensor([u for u, _ in seen])
-    return Users(ids, History(torch.tensor(items), torch.tensor(values), starts))
+def make_users(*profiles: tuple[int, Profile]) -> Users:
+    items = [i for _, profile in profiles for i, _ in profile]
+    values = [r for _, profile in profiles for _, r in profile]
+    offsets = torch.tensor([0, *(len(profile) for _, profile in profiles)]).cumsum(0)
+    ids = torch.tensor([u for u, _ in profiles])
+    return Users(ids, History(torch.tensor(items), torch.tensor(values), offsets))
 
 
-def model(**options: object) -> torch.nn.Module:
+def make_model(**options: object) -> torch.nn.Module:
     torch.manual_seed(0)
     small = {"hidden": 6, "embedding_size": 4, "node_dropout": 0.0, "dropout": 0.0}
-    domain = Domain(N_USERS, N_ITEMS, 2.3, LEVELS, False, raters())
-    return model_entry("gcmc-softmax").model_class(
+    domain = Domain(N_USERS, N_ITEMS, 2.3, LEVELS, False, make_raters())
+    return model_entry("gcmc-softmax").build(
         configure("gcmc-softmax", {**small, **options}), domain
     )
 
 
-def by_hand(net, user: int, item: int, hide: bool) -> torch.Tensor:
-    """Logits of one pair, one edge at a time."""
+def slow_logits(model, user: int, item: int, hide: bool) -> torch.Tensor:
+    """Logits of one pair, one edge at a time; with `hide`, without the edge of the pair."""
     edges = {k: r for k, r in RATINGS.items() if not (hide and k == (user, item))}
-    whole_user, whole_item = ([k[side] for k in RATINGS] for side in (0, 1))
+    edge_users, edge_items = ([k[side] for k in RATINGS] for side in (0, 1))
 
-    def node(messages, mine: int, other: int, who: int, theirs: list[int]) -> torch.Tensor:
-        near = [(k[other], r) for k, r in edges.items() if k[mine] == who]
-        total = torch.zeros(messages.size)
-        for neighbour, rating in near:
+    def embed_node(layer, side: int, node: int, other_side_nodes: list[int]) -> torch.Tensor:
+        neighbors = [(k[1 - side], r) for k, r in edges.items() if k[side] == node]
+        total = torch.zeros(layer.size)
+        for neighbor, rating in neighbors:
             level = LEVELS.index(rating)
-            if messages.stack:
-                width = messages.size // len(LEVELS)
-                place = slice(level * width, (level + 1) * width)
-                said = torch.zeros(messages.size)
-                said[place] = messages.weight[level, neighbour]
+            if layer.stack:
+                width = layer.size // len(LEVELS)
+                message = torch.zeros(layer.size)
+                message[level * width : (level + 1) * width] = layer.weight[level, neighbor]
             else:
-                said = messages.weight[: level + 1, neighbour].sum(0)
-            degree = len(near)
-            if net.config.symmetric:
-                total = total + said / (degree * theirs.count(neighbour)) ** 0.5
-            else:
-                total = total + said / degree
-        return net.dense.weight @ total.relu()
+                message = layer.weight[: level + 1, neighbor].sum(0)
+            degree = len(neighbors)
+            if model.config.symmetric:
+                degree = (degree * other_side_nodes.count(neighbor)) ** 0.5
+            total = total + message / degree
+        return model.dense.weight @ total.relu()
 
-    u = node(net.from_items, 0, 1, user, whole_item)
-    v = node(net.from_users, 1, 0, item, whole_user)
-    levels = []
+    u = embed_node(model.from_items, 0, user, edge_items)
+    v = embed_node(model.from_users, 1, item, edge_users)
+    logits = []
     for r in range(len(LEVELS)):
-        q = sum(a * p for a, p in zip(net.head.mix[r], net.head.bases, strict=True))
-        levels.append(u @ q @ v)
-    return torch.stack(levels)
+        q = sum(a * p for a, p in zip(model.head.mix[r], model.head.bases, strict=True))
+        logits.append(u @ q @ v)
+    return torch.stack(logits)
 
 
 @pytest.mark.parametrize("accumulate", ["stack", "sum"])
 @pytest.mark.parametrize("symmetric", [False, True])
 @torch.no_grad()
 def test_equals_plain_loops(accumulate: str, symmetric: bool) -> None:
-    net = model(accumulate=accumulate, symmetric=symmetric)
-    users = people(*((u, history(u)) for u in range(N_USERS)))
+    model = make_model(accumulate=accumulate, symmetric=symmetric).eval()
+    users = make_users(*((u, profile_of(u)) for u in range(N_USERS)))
     items = torch.arange(N_ITEMS).expand(N_USERS, -1)
-    got = net.eval().logits(users, items, torch.arange(N_USERS))
+    logits = model.level_logits(users, items, torch.arange(N_USERS))
     for user in range(N_USERS):
         for item in range(N_ITEMS):
-            assert torch.allclose(got[user, item], by_hand(net, user, item, False), atol=1e-6)
-    expected = got.softmax(-1) @ torch.tensor(LEVELS)
-    assert torch.allclose(net.rank(users), expected, atol=1e-6)
+            expected = slow_logits(model, user, item, hide=False)
+            assert torch.allclose(logits[user, item], expected, atol=1e-6)
+    scores = logits.softmax(-1) @ torch.tensor(LEVELS)
+    assert torch.allclose(model.score_catalog(users), scores, atol=1e-6)
 
 
 @pytest.mark.parametrize("accumulate", ["stack", "sum"])
 @torch.no_grad()
 def test_in_training_a_pair_is_scored_as_if_it_were_not_in_the_graph(accumulate: str) -> None:
-    """Episodes keep the target out of the history; the model takes it out of the item's raters."""
-    net = model(accumulate=accumulate).train()
+    """Episodes keep the target out of the history; the model removes it from the item's raters."""
+    model = make_model(accumulate=accumulate).train()
     for user, item in RATINGS:
-        users = people((user, history(user, without=item)))
-        one = torch.tensor([[item]])
-        got = net.logits(users, one, torch.zeros(1, dtype=torch.int64))[0, 0]
-        assert torch.allclose(got, by_hand(net, user, item, True), atol=1e-6)
-    shown = model(accumulate=accumulate, hide_target=False).train()
-    got = shown.logits(people((0, history(0))), torch.tensor([[1]]), torch.tensor([0]))[0, 0]
-    assert torch.allclose(got, by_hand(shown, 0, 1, False), atol=1e-6)
+        users = make_users((user, profile_of(user, without=item)))
+        owner = torch.zeros(1, dtype=torch.int64)
+        logits = model.level_logits(users, torch.tensor([[item]]), owner)[0, 0]
+        assert torch.allclose(logits, slow_logits(model, user, item, hide=True), atol=1e-6)
+    unmasked = make_model(accumulate=accumulate, hide_target=False).train()
+    users = make_users((0, profile_of(0)))
+    logits = unmasked.level_logits(users, torch.tensor([[1]]), torch.tensor([0]))[0, 0]
+    assert torch.allclose(logits, slow_logits(unmasked, 0, 1, hide=False), atol=1e-6)
 
 
-def test_ordinal_weights_share_what_near_levels_say() -> None:
-    """A rating at the highest level teaches all the T_s below it; one at the lowest only T_1."""
-    net = model(accumulate="sum").train()
-    for part in (net.from_items, net.from_users):
-        part.weight.data.abs_()  # nothing is cut off by the ReLU
+def test_ordinal_weights_are_shared_by_adjacent_levels() -> None:
+    """A rating at the highest level trains every T_s; one at the lowest only T_1."""
+    model = make_model(accumulate="sum").train()
+    for layer in (model.from_items, model.from_users):
+        layer.weight.data.abs_()  # so that the ReLU cuts nothing off
     for rating, expected in ((4.0, [True, True, True]), (1.0, [True, False, False])):
-        net.zero_grad()
-        users, items = people((0, [(1, rating)])), torch.tensor([[0]])
+        model.zero_grad()
+        users, items = make_users((0, [(1, rating)])), torch.tensor([[0]])
         batch = Batch(users, torch.tensor([0]), items, torch.tensor([[2.0]]))
-        sum(accuracy()(net, batch).values()).backward()
-        taught = net.from_items.weight.grad[:, 1].abs().sum(-1) > 0
-        assert taught.tolist() == expected
+        sum(prediction_objective()(model, batch).values()).backward()
+        has_gradient = model.from_items.weight.grad[:, 1].abs().sum(-1) > 0
+        assert has_gradient.tolist() == expected
 
 
-def test_a_dropped_node_is_silent_to_everybody() -> None:
-    """Node dropout takes all messages of a node or none, and makes the others louder."""
-    net = model(node_dropout=0.5).train()
+def test_node_dropout_drops_all_messages_of_a_node_or_none() -> None:
+    """The messages of the other nodes are scaled up."""
+    model = make_model(node_dropout=0.5).train()
     torch.manual_seed(3)
-    voice = net._voice(net.user_count)
-    assert set(voice.tolist()) <= {0.0, 2.0}
-    assert net.eval()._voice(net.user_count) is None
+    scale = model._message_scale(model.user_count)
+    assert set(scale.tolist()) <= {0.0, 2.0}
+    assert model.eval()._message_scale(model.user_count) is None

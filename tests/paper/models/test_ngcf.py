@@ -1,4 +1,4 @@
-"""NGCF against plain loops over a tiny graph, and what must not be seen."""
+"""NGCF against plain loops over a tiny graph, and the edges that must stay hidden."""
 
 from __future__ import annotations
 
@@ -6,131 +6,136 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from idcf.models.layers.cache import Kept
-from idcf.paper.layers.bipartite import Bipartite
+from idcf.models.layers.cache import TensorCache
+from idcf.paper.layers.bipartite import BipartiteGraph
 from idcf.paper.models.ngcf import NGCF, NGCFConfig
 from idcf.testing.synthetic import checkerboard
-from idcf.training.distributed import LOCAL
+from idcf.training.distributed import LOCAL_RUNTIME
 from idcf.training.loop import TrainConfig
 from idcf.training.optimizer import Optimizer
-from idcf.types import History, Users
+from idcf.types import History, Ragged, Users
 
-torch.set_num_threads(1)
-TABLE = checkerboard(9, 7, np.random.default_rng(0), few=2, many=4, implicit=True)
+TABLE = checkerboard(
+    9, 7, np.random.default_rng(0), rows_per_light_user=2, rows_per_heavy_user=4, implicit=True
+)
 PAIRS = sorted(set(zip(TABLE.user.tolist(), TABLE.item.tolist(), strict=True)))
 
 
-def model(**options: object) -> NGCF:
+def make_model(**options: object) -> NGCF:
     torch.manual_seed(0)
     return NGCF(NGCFConfig(embedding_size=5, layers=2, dropout=0.0, **options), TABLE.domain())  # type: ignore[arg-type]
 
 
-def everybody() -> Users:
+def make_graph() -> BipartiteGraph:
+    return BipartiteGraph(TABLE.domain().raters, len(TABLE.users))
+
+
+def all_users() -> Users:
     n = len(TABLE.users)
     return Users(torch.arange(n), History.empty(n))
 
 
-def slow(net: NGCF, pairs: list[tuple[int, int]]) -> torch.Tensor:
+def slow_scores(model: NGCF, pairs: list[tuple[int, int]]) -> torch.Tensor:
     """Scores [U, I] on the graph of these pairs, node by node."""
     n_users = len(TABLE.users)
-    nodes = n_users + net.n_items
-    near: list[list[int]] = [[] for _ in range(nodes)]
+    n_nodes = n_users + model.n_items
+    neighbors: list[list[int]] = [[] for _ in range(n_nodes)]
     for user, item in pairs:
-        near[user].append(n_users + item)
-        near[n_users + item].append(user)
-    x = torch.cat([net.users.vector, net.items.vector])
+        neighbors[user].append(n_users + item)
+        neighbors[n_users + item].append(user)
+    x = torch.cat([model.user_table.vector, model.item_table.vector])
     parts = [x]
-    for one, two in zip(net.sums, net.products, strict=True):
+    for sum_layer, product_layer in zip(model.sums, model.products, strict=True):
         rows = []
-        for node in range(nodes):
-            heard = torch.stack([x[v] for v in [node, *near[node]]]).mean(0)
-            rows.append(F.leaky_relu(one(heard), 0.2) + F.leaky_relu(two(heard * x[node]), 0.2))
+        for node in range(n_nodes):
+            mean = torch.stack([x[v] for v in [node, *neighbors[node]]]).mean(0)
+            row = F.leaky_relu(sum_layer(mean), 0.2)
+            rows.append(row + F.leaky_relu(product_layer(mean * x[node]), 0.2))
         x = torch.stack(rows)
         parts.append(x / x.norm(dim=-1, keepdim=True))
-    whole = torch.cat(parts, -1)
-    return whole[:n_users] @ whole[n_users:].T + net.items.bias
+    nodes = torch.cat(parts, -1)
+    return nodes[:n_users] @ nodes[n_users:].T + model.item_table.bias
 
 
 def test_propagation_is_that_of_plain_loops() -> None:
-    net = model().eval()
-    torch.testing.assert_close(net.rank(everybody()), slow(net, PAIRS))
+    model = make_model().eval()
+    torch.testing.assert_close(model.score_catalog(all_users()), slow_scores(model, PAIRS))
 
 
 def test_a_training_pair_is_scored_on_the_graph_without_it() -> None:
-    """And so are the negatives that happen to be edges, twice over or not."""
-    net = model().train()
+    """And without the negatives that happen to be edges, whether they occur once or twice."""
+    model = make_model().train()
     hidden = [PAIRS[0], PAIRS[3], PAIRS[3], PAIRS[7]]
     owner = torch.tensor([u for u, _ in hidden])
     items = torch.tensor([[i] for _, i in hidden])
-    got = net(everybody(), items, owner)[:, 0]
-    rest = slow(net, [p for p in PAIRS if p not in hidden])
-    torch.testing.assert_close(got, rest[owner, items[:, 0]])
-    seen = model(hide_target=False).train()(everybody(), items, owner)[:, 0]
-    torch.testing.assert_close(seen, slow(net, PAIRS)[owner, items[:, 0]])
+    scores = model(all_users(), items, owner)[:, 0]
+    without_hidden = slow_scores(model, [p for p in PAIRS if p not in hidden])
+    torch.testing.assert_close(scores, without_hidden[owner, items[:, 0]])
+    unmasked = make_model(hide_target=False).train()(all_users(), items, owner)[:, 0]
+    torch.testing.assert_close(unmasked, slow_scores(model, PAIRS)[owner, items[:, 0]])
 
 
-def test_the_gradient_of_a_sum_over_neighbours_is_right() -> None:
-    graph = Bipartite(TABLE.domain().raters, len(TABLE.users))
-    keep = graph.without(torch.tensor([PAIRS[1][0]]), torch.tensor([[PAIRS[1][1]]])).double()
-    assert int((keep == 0).sum()) == 2
+def test_the_gradient_of_a_sum_over_neighbors_is_right() -> None:
+    graph, (user, item) = make_graph(), PAIRS[1]
+    weights = graph.edge_weights_without(torch.tensor([user]), torch.tensor([[item]])).double()
+    assert int((weights == 0).sum()) == 2
     x = torch.randn(len(TABLE.users) + 7, 3, dtype=torch.float64, requires_grad=True)
-    assert torch.autograd.gradcheck(lambda v: graph.spread(v, keep), (x,))
-    assert torch.autograd.gradcheck(graph.spread, (x,))
+    assert torch.autograd.gradcheck(lambda v: graph.sum_neighbors(v, weights), (x,))
+    assert torch.autograd.gradcheck(graph.sum_neighbors, (x,))
 
 
-def test_degrees_leave_with_the_edges() -> None:
-    graph = Bipartite(TABLE.domain().raters, len(TABLE.users))
-    user, item = PAIRS[0]
-    full, less = (
-        graph.degree(),
-        graph.degree(graph.without(torch.tensor([user]), torch.tensor([[item]]))),
-    )
-    gone = (full - less)[:, 0]
-    assert torch.equal(gone.nonzero()[:, 0], torch.tensor([user, len(TABLE.users) + item]))
-    assert full.sum() == 2 * len(PAIRS)
+def test_hidden_edges_do_not_count_in_degrees() -> None:
+    graph, (user, item) = make_graph(), PAIRS[0]
+    weights = graph.edge_weights_without(torch.tensor([user]), torch.tensor([[item]]))
+    degrees = graph.degrees()
+    difference = (degrees - graph.degrees(weights))[:, 0]
+    assert torch.equal(difference.nonzero()[:, 0], torch.tensor([user, len(TABLE.users) + item]))
+    assert degrees.sum() == 2 * len(PAIRS)
 
 
-def test_it_begins_as_popularity_unless_told_otherwise() -> None:
+def test_item_biases_start_at_popularity_if_there_are_any() -> None:
     counts = torch.from_numpy(TABLE.item_counts())
-    assert torch.equal(model().items.bias.argsort(stable=True), counts.argsort(stable=True))
-    plain = model(item_bias=False)
-    assert not plain.items.bias.any()
-    assert not plain.items.bias.requires_grad
+    bias = make_model().item_table.bias
+    assert torch.equal(bias.argsort(stable=True), counts.argsort(stable=True))
+    without_bias = make_model(item_bias=False)
+    assert not without_bias.item_table.bias.any()
+    assert not without_bias.item_table.bias.requires_grad
 
 
-def test_what_is_kept_is_made_anew_when_weights_change() -> None:
-    net = model().eval()
+def test_cached_nodes_are_computed_anew_when_weights_change() -> None:
+    model = make_model().eval()
     with torch.no_grad():
-        before = net.rank(everybody())
-        assert net._nodes() is net._nodes()
-        net.users.vector.mul_(2)
-        after = net.rank(everybody())
+        before = model.score_catalog(all_users())
+        assert model._nodes() is model._nodes()
+        model.user_table.vector.mul_(2)
+        after = model.score_catalog(all_users())
     assert not torch.equal(before, after)
-    torch.testing.assert_close(after, slow(net, PAIRS))
+    torch.testing.assert_close(after, slow_scores(model, PAIRS))
 
 
-def test_nothing_is_kept_where_gradients_are_wanted() -> None:
-    weight, kept = torch.ones(2, requires_grad=True), Kept[torch.Tensor]()
+def test_nothing_is_cached_where_gradients_are_needed() -> None:
+    weight, cache = torch.ones(2, requires_grad=True), TensorCache[torch.Tensor]()
     for _ in range(2):
-        kept.get(weight, lambda: weight * 2).sum().backward()
+        cache.get(weight, lambda: weight * 2).sum().backward()
     assert weight.grad is not None
     assert weight.grad.tolist() == [4, 4]
 
 
 def test_a_step_of_the_fused_optimizer_is_noticed() -> None:
-    """It writes without raising the version of what it writes to."""
-    net, items = model(), torch.tensor([[0, 1]])
-    optimizer = Optimizer(net, TrainConfig(learning_rate=0.1))
+    """It writes to weights without raising their version."""
+    model, items = make_model(), torch.tensor([[0, 1]])
+    optimizer = Optimizer(model, TrainConfig(learning_rate=0.1))
     with torch.no_grad():
-        net.eval().rank(everybody())
-    net.train()(everybody(), items, torch.tensor([0])).sum().backward()
-    optimizer.step(LOCAL)
+        model.eval().score_catalog(all_users())
+    model.train()(all_users(), items, torch.tensor([0])).sum().backward()
+    optimizer.step(LOCAL_RUNTIME)
     with torch.no_grad():
-        after = net.eval().rank(everybody())
-    torch.testing.assert_close(after, slow(net, PAIRS))
+        after = model.eval().score_catalog(all_users())
+    torch.testing.assert_close(after, slow_scores(model, PAIRS))
 
 
 def test_a_graph_without_edges() -> None:
-    graph = Bipartite(History.empty(3), 2)
-    assert torch.equal(graph.without(torch.tensor([0]), torch.tensor([[1]])), torch.zeros(0))
-    assert not graph.degree().any()
+    graph = BipartiteGraph(Ragged.empty(3), 2)
+    weights = graph.edge_weights_without(torch.tensor([0]), torch.tensor([[1]]))
+    assert torch.equal(weights, torch.zeros(0))
+    assert not graph.degrees().any()

@@ -1,4 +1,4 @@
-"""PinSAGE: walks against a power of a dense matrix, the towers against plain loops, no leak."""
+"""PinSAGE: walks against powers of a dense matrix, towers against plain loops, and no leak."""
 
 from __future__ import annotations
 
@@ -7,120 +7,133 @@ import pytest
 import torch
 from scipy.sparse import csr_array
 
-from idcf.paper.layers.random_walks import incidence, visits
+from idcf.paper.layers.random_walks import incidence_matrix, visit_shares
 from idcf.paper.models.pinsage import PinSage, PinSageConfig
 from idcf.testing.synthetic import checkerboard
 from idcf.types import History, Users
 
-torch.set_num_threads(1)
-TABLE = checkerboard(12, 9, np.random.default_rng(1), few=2, many=5, implicit=True)
-HAD = np.zeros((12, 9), np.float32)
-HAD[TABLE.user, TABLE.item] = 1
+N_USERS, N_ITEMS = 12, 9
+TABLE = checkerboard(
+    N_USERS,
+    N_ITEMS,
+    np.random.default_rng(1),
+    rows_per_light_user=2,
+    rows_per_heavy_user=5,
+    implicit=True,
+)
+INCIDENCE = np.zeros((N_USERS, N_ITEMS), np.float32)
+INCIDENCE[TABLE.user, TABLE.item] = 1
 
 
-def model(**options: object) -> PinSage:
+def make_model(**options: object) -> PinSage:
     torch.manual_seed(0)
-    config = PinSageConfig(**{"embedding_size": 6, "neighbours": 4, **options})  # type: ignore[arg-type]
+    config = PinSageConfig(**{"embedding_size": 6, "neighbors": 4, **options})  # type: ignore[arg-type]
     return PinSage(config, TABLE.domain())
 
 
-def walk(had: np.ndarray, top: int, hops: int, restart: float) -> np.ndarray:
-    """Dense, row by row; ties at the end of a row's best all stay."""
-
-    def best(row: np.ndarray) -> np.ndarray:
-        floor = np.sort(row)[::-1][min(top, len(row)) - 1]
-        return np.where((row >= floor - 1e-7) & (row > 1e-9), row, 0)
-
-    def rows(x: np.ndarray) -> np.ndarray:
-        x = x.copy()
-        np.fill_diagonal(x, 0)
-        return np.stack([best(row) for row in x])
-
-    per_item = had.T / np.maximum(had.sum(0), 1)[:, None]
-    per_user = had / np.maximum(had.sum(1), 1)[:, None]
-    step = rows(per_item @ per_user)
-    total, reached = step, step
-    for hop in range(1, hops):
-        reached = rows(reached @ step)
-        total = total + (1 - restart) ** hop * reached
-    total = rows(total)
-    return total / np.maximum(total.sum(1, keepdims=True), 1e-9)
-
-
-@pytest.mark.parametrize("hops", [1, 2, 3])
-@pytest.mark.parametrize("top", [3, 9])
-def test_expected_visits_are_powers_of_a_matrix(hops: int, top: int) -> None:
-    found = visits(csr_array(HAD), top, hops, 0.5).toarray()
-    np.testing.assert_allclose(found, walk(HAD, top, hops, 0.5), atol=1e-5)
-    np.testing.assert_allclose(found.sum(1)[HAD.sum(0) > 0], 1, atol=1e-5)
-
-
-def test_one_hop_is_what_walks_do() -> None:
-    """Ten thousand walks from item 0, home left out."""
-    rng, seen = np.random.default_rng(0), np.zeros(9)
-    for _ in range(10_000):
-        user = rng.choice(np.flatnonzero(HAD[:, 0]))
-        seen[rng.choice(np.flatnonzero(HAD[user]))] += 1
-    seen[0] = 0
-    found = visits(csr_array(HAD), 9, 1, 0.5).toarray()[0]
-    np.testing.assert_allclose(found, seen / seen.sum(), atol=0.02)
-
-
-def slow(net: PinSage, near: np.ndarray, history: list[int]) -> torch.Tensor:
-    """Scores [I] for somebody with this history, on one graph, node by node."""
-    latent, person = list(net.items.vector), net.person
-    for conv in net.convs:
-        said = [torch.relu(conv.message(h)) for h in latent]
-        weights = torch.from_numpy(near)
-        mine = torch.stack([said[j] for j in history]).mean(0) if history else person * 0
-        heard = [
-            sum(w * s for w, s in zip(weights[i], said, strict=True)) for i in range(len(said))
-        ]
-        latent = [unit(conv, h, n) for h, n in zip(latent, heard, strict=True)]
-        person = unit(conv, person, mine)
-    vectors = torch.stack([net.last(h) for h in latent])
-    return vectors @ net.last(person) + net.items.bias
-
-
-def unit(conv: torch.nn.Module, own: torch.Tensor, heard: torch.Tensor) -> torch.Tensor:
-    z = torch.relu(conv.combine(torch.cat([own, heard])))  # type: ignore[operator]
-    return z / z.norm().clamp(min=1e-12)
-
-
-def test_the_towers_are_those_of_plain_loops() -> None:
-    net, near = model().eval(), walk(HAD, 4, 1, 0.5).astype(np.float32)
-    for history in ([0, 3, 5], [2], []):
-        users = Users(torch.tensor([-1]), of(history))
-        torch.testing.assert_close(net.rank(users)[0], slow(net, near, history))
-
-
-def test_in_training_everybody_is_on_a_graph_without_their_fold() -> None:
-    net = model(folds=3).train()
-    history, items = [0, 3, 5], torch.arange(9)[None]
-    for user in (0, 4, 11):
-        users = Users(torch.tensor([user]), of(history))
-        others = HAD[np.arange(12) % 3 != user % 3]
-        near = walk(others, 4, 1, 0.5).astype(np.float32)
-        got = net(users, items, torch.tensor([0]))[0]
-        torch.testing.assert_close(got, slow(net, near, history))
-
-
-def test_a_step_computes_its_items_once_and_keeps_nothing() -> None:
-    net = model().train()
-    users, calls = Users(torch.tensor([1, 2]), of([1, 2], [3])), []
-    convolve = net._convolve
-    net._convolve = lambda *args: calls.append(1) or convolve(*args)  # type: ignore[method-assign, func-returns-value]
-    for _ in range(2):  # as when gradients are accumulated
-        net(users, torch.tensor([[1, 2], [3, 4]]), torch.tensor([0, 1])).sum().backward()
-    assert len(calls) == 2
-    assert net._step is None
-
-
-def test_incidence_is_the_table() -> None:
-    np.testing.assert_array_equal(incidence(TABLE.domain().raters, 12).toarray(), HAD)
-
-
-def of(*histories: list[int]) -> History:
+def make_history(*histories: list[int]) -> History:
     items = torch.tensor([j for h in histories for j in h], dtype=torch.int64)
     offsets = torch.tensor([0, *np.cumsum([len(h) for h in histories])])
     return History(items, torch.ones(len(items)), offsets)
+
+
+def dense_visit_shares(
+    incidence: np.ndarray, n_neighbors: int, n_hops: int, restart: float
+) -> np.ndarray:
+    """Row by row; all items that tie for the last place of a row are kept."""
+
+    def largest(row: np.ndarray) -> np.ndarray:
+        threshold = np.sort(row)[::-1][min(n_neighbors, len(row)) - 1]
+        return np.where((row >= threshold - 1e-7) & (row > 1e-9), row, 0)
+
+    def largest_per_row(x: np.ndarray) -> np.ndarray:
+        x = x.copy()
+        np.fill_diagonal(x, 0)
+        return np.stack([largest(row) for row in x])
+
+    item_to_user = incidence.T / np.maximum(incidence.sum(0), 1)[:, None]
+    user_to_item = incidence / np.maximum(incidence.sum(1), 1)[:, None]
+    step = largest_per_row(item_to_user @ user_to_item)
+    total, reached = step, step
+    for hop in range(1, n_hops):
+        reached = largest_per_row(reached @ step)
+        total = total + (1 - restart) ** hop * reached
+    total = largest_per_row(total)
+    return total / np.maximum(total.sum(1, keepdims=True), 1e-9)
+
+
+@pytest.mark.parametrize("n_hops", [1, 2, 3])
+@pytest.mark.parametrize("n_neighbors", [3, 9])
+def test_expected_visits_are_powers_of_a_matrix(n_hops: int, n_neighbors: int) -> None:
+    shares = visit_shares(csr_array(INCIDENCE), n_neighbors, n_hops, 0.5).toarray()
+    expected = dense_visit_shares(INCIDENCE, n_neighbors, n_hops, 0.5)
+    np.testing.assert_allclose(shares, expected, atol=1e-5)
+    np.testing.assert_allclose(shares.sum(1)[INCIDENCE.sum(0) > 0], 1, atol=1e-5)
+
+
+def test_one_hop_agrees_with_sampled_walks() -> None:
+    """Ten thousand walks from item 0; returns to item 0 do not count."""
+    rng, visits = np.random.default_rng(0), np.zeros(N_ITEMS)
+    for _ in range(10_000):
+        user = rng.choice(np.flatnonzero(INCIDENCE[:, 0]))
+        visits[rng.choice(np.flatnonzero(INCIDENCE[user]))] += 1
+    visits[0] = 0
+    shares = visit_shares(csr_array(INCIDENCE), N_ITEMS, 1, 0.5).toarray()[0]
+    np.testing.assert_allclose(shares, visits / visits.sum(), atol=0.02)
+
+
+def slow_scores(model: PinSage, item_weights: np.ndarray, history: list[int]) -> torch.Tensor:
+    """Scores [I] for a user with this history on one item graph [I, I], node by node."""
+    items, user = list(model.items.vector), model.user_vector
+    weights = torch.from_numpy(item_weights)
+    for conv in model.convs:
+        messages = [torch.relu(conv.message(h)) for h in items]
+        user_message = sum((messages[j] for j in history), start=user * 0) / max(len(history), 1)
+        item_messages = [
+            sum(w * m for w, m in zip(weights[i], messages, strict=True)) for i in range(len(items))
+        ]
+        items = [slow_conv(conv, h, n) for h, n in zip(items, item_messages, strict=True)]
+        user = slow_conv(conv, user, user_message)
+    vectors = torch.stack([model.output_layers(h) for h in items])
+    return vectors @ model.output_layers(user) + model.items.bias
+
+
+def slow_conv(conv: torch.nn.Module, state: torch.Tensor, message: torch.Tensor) -> torch.Tensor:
+    z = torch.relu(conv.combine(torch.cat([state, message])))  # type: ignore[operator]
+    return z / z.norm().clamp(min=1e-12)
+
+
+def test_scores_are_those_of_plain_loops() -> None:
+    model = make_model().eval()
+    weights = dense_visit_shares(INCIDENCE, 4, 1, 0.5).astype(np.float32)
+    for history in ([0, 3, 5], [2], []):
+        users = Users(torch.tensor([-1]), make_history(history))
+        expected = slow_scores(model, weights, history)
+        torch.testing.assert_close(model.score_catalog(users)[0], expected)
+
+
+def test_in_training_a_user_is_scored_on_a_graph_without_the_fold_of_the_user() -> None:
+    model = make_model(folds=3).train()
+    history, items = [0, 3, 5], torch.arange(N_ITEMS)[None]
+    for user in (0, 4, 11):
+        users = Users(torch.tensor([user]), make_history(history))
+        other_folds = INCIDENCE[np.arange(N_USERS) % 3 != user % 3]
+        weights = dense_visit_shares(other_folds, 4, 1, 0.5).astype(np.float32)
+        scores = model(users, items, torch.tensor([0]))[0]
+        torch.testing.assert_close(scores, slow_scores(model, weights, history))
+
+
+def test_a_training_step_computes_its_items_once_and_caches_nothing() -> None:
+    model = make_model().train()
+    users, calls = Users(torch.tensor([1, 2]), make_history([1, 2], [3])), []
+    convolve = model._convolve
+    model._convolve = lambda *args: calls.append(1) or convolve(*args)  # type: ignore[method-assign, func-returns-value]
+    for _ in range(2):  # as when gradients are accumulated
+        model(users, torch.tensor([[1, 2], [3, 4]]), torch.tensor([0, 1])).sum().backward()
+    assert len(calls) == 2
+    assert model._step_nodes is None
+
+
+def test_the_incidence_matrix_is_the_table() -> None:
+    incidence = incidence_matrix(TABLE.domain().raters, N_USERS).toarray()
+    np.testing.assert_array_equal(incidence, INCIDENCE)

@@ -1,4 +1,4 @@
-"""The sampler against slow references, and against worlds whose answer is known."""
+"""The Gibbs sampler against slow references, and on synthetic data with known parameters."""
 
 from dataclasses import replace
 
@@ -8,20 +8,24 @@ import torch
 from scipy import stats
 
 from idcf.data.interactions import Interactions
-from idcf.data.split import hold_out, hold_out_users, sample_users
+from idcf.data.split import hold_out_rows, hold_out_users, sample_users
 from idcf.inference.scoring import rmse_on
 from idcf.models.baselines import BiasConfig
-from idcf.models.bayes import Bayes
+from idcf.models.bayes import BayesModel
 from idcf.models.registry import configure
 from idcf.testing.synthetic import low_rank
-from idcf.training.solvers.bayes import Kept, _sides, bayes, directions
-from idcf.training.solvers.bias import bias
-from idcf.training.solvers.context import Work
-from idcf.training.solvers.gibbs import Chain, Side, normal_wishart
+from idcf.training.solvers import SolverContext
+from idcf.training.solvers.bayes import (
+    BlockAccumulator,
+    _initialize_sides,
+    fit_bayes,
+    singular_directions,
+)
+from idcf.training.solvers.bias import fit_bias
+from idcf.training.solvers.gibbs import GibbsSampler, GibbsSide, sample_normal_wishart
 
-torch.set_num_threads(1)
 NOISE = 0.4
-SMALL = {"embedding_size": 4, "rank": 6, "sweeps": 24, "burn_in": 12, "strength": 5.0}
+SMALL = {"embedding_size": 4, "rank": 6, "sweeps": 24, "burn_in": 12, "shrinkage": 5.0}
 
 
 @pytest.fixture(scope="module")
@@ -29,156 +33,171 @@ def world():
     return low_rank(150, 80, 2, np.random.default_rng(0), noise=NOISE, density=0.4)
 
 
-def started(table: Interactions, **options: object) -> tuple[Chain, Bayes]:
+def new_sampler(table: Interactions, **options: object) -> tuple[GibbsSampler, BayesModel]:
+    """Return a sampler in its initial state, and the model it belongs to."""
     config = configure("idcf-bayes", {**SMALL, **options})
-    model = Bayes(config, table.domain())
-    keys = np.flatnonzero(table.counts())
-    users, items = _sides(model, config, table.people(keys), None, Work(3))
-    return Chain(users, items, config.freedom, 3), model
+    model = BayesModel(config, table.domain())
+    key_users = table.build_users(np.flatnonzero(table.user_counts()))
+    users, items = _initialize_sides(model, config, key_users, None, SolverContext(3))
+    return GibbsSampler(users, items, config.noise_dof, 3), model
 
 
-def moved(chain: Chain, sweeps: int) -> Chain:
-    for _ in range(sweeps):
-        chain.sweep()
-    return chain
+def after_sweeps(sampler: GibbsSampler, n_sweeps: int) -> GibbsSampler:
+    """Run the sampler and return it."""
+    for _ in range(n_sweeps):
+        sampler.sweep()
+    return sampler
 
 
-@pytest.mark.parametrize("which", ["users", "items"])
-def test_conditionals_against_a_slow_loop(world, which: str) -> None:
-    """The distribution that every row is drawn from, one row at a time in NumPy."""
-    chain = moved(started(world.interactions)[0], 8)  # so that the links are in play
-    side: Side = getattr(chain, which)
-    other: Side = chain.items if which == "users" else chain.users
-    alpha = chain.alpha * chain.weight
-    _, mean, factor = chain._latent(side, other, alpha[:, None] if which == "users" else None)
-    precision, offsets = side.precision.numpy(), side.history.offsets.tolist()
-    latent = other.latent.double().numpy()
+@pytest.mark.parametrize("side_name", ["users", "items"])
+def test_conditionals_against_a_slow_loop(world, side_name: str) -> None:
+    """The distribution that each row is drawn from, computed row by row in NumPy."""
+    sampler = after_sweeps(
+        new_sampler(world.interactions)[0], 8
+    )  # past the warm-up of the feature weights
+    side: GibbsSide = getattr(sampler, side_name)
+    other_side: GibbsSide = sampler.items if side_name == "users" else sampler.users
+    alpha = sampler.noise_precision * sampler.user_weights
+    _, mean, factor = sampler._sample_latents(
+        side, other_side, alpha[:, None] if side_name == "users" else None
+    )
+    precision, offsets = side.precision.numpy(), side.ratings.offsets.tolist()
+    latent = other_side.latents.double().numpy()
     for row in range(len(offsets) - 1):
-        mine = slice(offsets[row], offsets[row + 1])
-        theirs = latent[side.history.items[mine].numpy()]
-        f = np.c_[theirs[:, :-1], np.ones(len(theirs))]
-        t = side.history.values[mine].double().numpy() - theirs[:, -1]
-        prior = side.mean.numpy() + side.features[row].numpy() @ side.link.numpy()
-        who = side.history.items[mine] if which == "items" else torch.tensor([row] * len(t))
-        a = alpha[who].double().numpy()
-        left = precision + f.T * a @ f
+        entries = slice(offsets[row], offsets[row + 1])
+        columns = side.ratings.indices[entries]
+        others = latent[columns.numpy()]
+        f = np.c_[others[:, :-1], np.ones(len(others))]
+        t = side.ratings.values[entries].double().numpy() - others[:, -1]
+        prior = side.mean.numpy() + side.features[row].numpy() @ side.feature_weights.numpy()
+        users = columns if side_name == "items" else torch.tensor([row] * len(t))
+        a = alpha[users].double().numpy()
+        posterior_precision = precision + f.T * a @ f
         right = precision @ prior + f.T * a @ t
-        np.testing.assert_allclose(mean[row].numpy(), np.linalg.solve(left, right), atol=2e-4)
+        np.testing.assert_allclose(
+            mean[row].numpy(), np.linalg.solve(posterior_precision, right), atol=2e-4
+        )
         L = factor[row].double().numpy()
-        np.testing.assert_allclose(L @ L.T, left, rtol=1e-4, atol=1e-3)
+        np.testing.assert_allclose(L @ L.T, posterior_precision, rtol=1e-4, atol=1e-3)
 
 
 def test_draws_have_the_moments_they_are_drawn_from(world) -> None:
-    chain = moved(started(world.interactions)[0], 3)
+    sampler = after_sweeps(new_sampler(world.interactions)[0], 3)
     drawn = [
-        chain._latent(chain.users, chain.items, chain.alpha * chain.weight[:, None])
+        sampler._sample_latents(
+            sampler.users, sampler.items, sampler.noise_precision * sampler.user_weights[:, None]
+        )
         for _ in range(1500)
     ]
     mean, factor = drawn[0][1][5], drawn[0][2][5]
     rows = torch.stack([x[0][5] for x in drawn])
-    cover = torch.cholesky_inverse(factor)
-    error = (rows.mean(0) - mean) / cover.diagonal().sqrt() * len(rows) ** 0.5
+    covariance = torch.cholesky_inverse(factor)
+    error = (rows.mean(0) - mean) / covariance.diagonal().sqrt() * len(rows) ** 0.5
     assert error.abs().max() < 4.5
-    torch.testing.assert_close(rows.T.cov(), cover, atol=0.1 * float(cover.max()), rtol=0.1)
+    torch.testing.assert_close(
+        rows.T.cov(), covariance, atol=0.1 * float(covariance.max()), rtol=0.1
+    )
 
 
 def test_normal_wishart_has_the_moments_of_scipys() -> None:
     rng = np.random.default_rng(0)
     x = rng.normal(size=(50, 3)) @ np.diag([1.0, 0.5, 2.0]) + [1.0, 0.0, -1.0]
     means, precisions = (
-        np.array(d) for d in zip(*(normal_wishart(x, rng) for _ in range(4000)), strict=True)
+        np.array(d) for d in zip(*(sample_normal_wishart(x, rng) for _ in range(4000)), strict=True)
     )
-    center, off = x.mean(0), x - x.mean(0)
-    scatter = off.T @ off + 100 / 52 * np.outer(center, center) + np.eye(3)
+    center, centered = x.mean(0), x - x.mean(0)
+    scatter = centered.T @ centered + 100 / 52 * np.outer(center, center) + np.eye(3)
     expected = stats.wishart(53, np.linalg.inv(scatter)).mean()
     np.testing.assert_allclose(precisions.mean(0), expected, rtol=0.05, atol=0.02)
     np.testing.assert_allclose(means.mean(0), 50 * center / 52, atol=0.02)
 
 
-def test_noise_is_found(world) -> None:
-    """The chain's α is that of the world, and held-out rows are predicted nearly as well as noise
-    allows."""
-    rest, held = hold_out(world.interactions, 0.1, np.random.default_rng(1))
-    model = bayes(configure("idcf-bayes", {**SMALL, "freedom": float("inf")}), rest, Work(0))
-    assert float(model.noise.mean()) == pytest.approx(1 / NOISE**2, rel=0.1)
-    assert rmse_on(model, held, rest) < 1.15 * NOISE
+def test_the_noise_is_estimated(world) -> None:
+    """α is that of the data, and the error on held-out rows is near the noise."""
+    train_rows, targets = hold_out_rows(world.interactions, 0.1, np.random.default_rng(1))
+    model = fit_bayes(
+        configure("idcf-bayes", {**SMALL, "noise_dof": float("inf")}), train_rows, SolverContext(0)
+    )
+    assert float(model.noise_precision.mean()) == pytest.approx(1 / NOISE**2, rel=0.1)
+    assert rmse_on(model, targets, train_rows) < 1.15 * NOISE
 
 
-def test_noisy_users_count_less(world) -> None:
-    """Half of the people rate at random on top: the chain finds out which half."""
+def test_noisy_users_have_less_weight(world) -> None:
+    """Noise is added to the ratings of half of the users: the sampler gives it less weight."""
     table = world.interactions
-    loud = np.random.default_rng(4).normal(0, 1.0, len(table)) * (table.user % 2)
-    chain = started(replace(table, rating=(table.rating + loud).astype(np.float32)))[0]
-    weight = moved(chain, 20).weight.numpy()
+    noise = np.random.default_rng(4).normal(0, 1.0, len(table)) * (table.user % 2)
+    sampler = new_sampler(replace(table, rating=(table.rating + noise).astype(np.float32)))[0]
+    weight = after_sweeps(sampler, 20).user_weights.numpy()
     assert weight[1::2].mean() < 0.4 * weight[::2].mean()
-    assert np.average(weight, weights=table.counts()) == pytest.approx(1, rel=1e-4)
+    assert np.average(weight, weights=table.user_counts()) == pytest.approx(1, rel=1e-4)
 
 
-def test_newcomers_are_better_off_than_with_biases(world) -> None:
+def test_new_users_are_predicted_better_than_by_biases(world) -> None:
     rng = np.random.default_rng(2)
-    away = sample_users(np.arange(150), 0.2, rng)
-    rest, task = hold_out_users(world.interactions, away, (4, 12), rng)
-    model = bayes(configure("idcf-bayes", SMALL), rest, Work(0))
-    plain = bias(BiasConfig(), rest, Work())
-    ours, theirs = (rmse_on(m, task.rows, task.seen) for m in (model, plain))
-    assert ours < 0.8 * theirs
+    held_out = sample_users(np.arange(150), 0.2, rng)
+    train_rows, task = hold_out_users(world.interactions, held_out, (4, 12), rng)
+    model = fit_bayes(configure("idcf-bayes", SMALL), train_rows, SolverContext(0))
+    baseline = fit_bias(BiasConfig(), train_rows)
+    targets, history = task.target_table, task.history_table
+    assert rmse_on(model, targets, history) < 0.8 * rmse_on(baseline, targets, history)
 
 
 def test_a_block_of_one_sweep_is_a_sample(world) -> None:
-    """The mean and the second moments of what the items were drawn from, and the noise."""
-    chain, model = started(world.interactions, blocks=2)
-    kept = Kept(
+    """Its moments are those of the distribution that the items were drawn from."""
+    sampler, model = new_sampler(world.interactions, blocks=2)
+    blocks = BlockAccumulator(
         model,
-        world.interactions.people(np.arange(150)),
+        world.interactions.build_users(np.arange(150)),
         configure("idcf-bayes", {**SMALL, "blocks": 2}),
         0,
     )
     for block in range(2):
-        mean, factor = chain.sweep()
-        kept.add(block, 1.0, chain, mean, factor)
+        mean, factor = sampler.sweep()
+        blocks.add(block, 1.0, sampler, mean, factor)
         torch.testing.assert_close(model.means[:, block], mean)
         second = torch.cholesky_inverse(factor) + mean[:, :, None] * mean[:, None]
-        torch.testing.assert_close(model.seconds[:, block][:, model.triangle], second)
-        assert float(model.noise[block]) == pytest.approx(chain.alpha)
+        torch.testing.assert_close(model.second_moments[:, block][:, model.packed_index], second)
+        assert float(model.noise_precision[block]) == pytest.approx(sampler.noise_precision)
 
 
-def test_pieces_are_pieces_of_the_histories(world) -> None:
-    table = world.interactions.history(np.arange(150))
-    model = started(world.interactions)[1]
-    kept = Kept(
+def test_short_histories_are_parts_of_the_histories(world) -> None:
+    history = world.interactions.history(np.arange(150))
+    model = new_sampler(world.interactions)[1]
+    blocks = BlockAccumulator(
         model,
-        world.interactions.people(np.arange(150)),
-        configure("idcf-bayes", {**SMALL, "lengths": (2, 7)}),
+        world.interactions.build_users(np.arange(150)),
+        configure("idcf-bayes", {**SMALL, "history_lengths": (2, 7)}),
         0,
     )
-    seen = set()
+    seen_lengths = set()
     for _ in range(20):
-        cut = kept._pieces()
-        lengths = cut.lengths()
+        short = blocks._sample_short_histories()
+        lengths = short.lengths()
         assert lengths.min() >= 2
         assert lengths.max() <= 7
-        seen |= set(lengths.tolist())
+        seen_lengths |= set(lengths.tolist())
         for row in (0, 70, 149):
-            own = table.items[table.offsets[row] : table.offsets[row + 1]].tolist()
-            assert set(cut.items[cut.offsets[row] : cut.offsets[row + 1]].tolist()) <= set(own)
-    assert seen == {2, 3, 4, 5, 6, 7}
+            full = history.items[history.offsets[row] : history.offsets[row + 1]].tolist()
+            part = short.items[short.offsets[row] : short.offsets[row + 1]].tolist()
+            assert set(part) <= set(full)
+    assert seen_lengths == {2, 3, 4, 5, 6, 7}
 
 
 @pytest.mark.parametrize("rank", [3, 200])
 def test_directions_are_singular_vectors(world, rank: int) -> None:
-    """As many as there are; the rest is zero."""
+    """There are at most 80; the other columns are zero."""
     history = world.interactions.history(np.arange(150))
-    found = directions(history, 80, rank, 0).double().numpy()
+    vectors = singular_directions(history, 80, rank, 0).double().numpy()
     n = history.lengths().numpy()
     dense = np.zeros((150, 80))
     dense[history.owner().numpy(), history.items.numpy()] = np.repeat(1 / np.sqrt(n), n)
     values = np.linalg.svd(dense, compute_uv=False)
-    mine = np.sort(np.linalg.norm(dense @ found, axis=0))[::-1]
-    np.testing.assert_allclose(mine[: min(rank, 80)], values[: min(rank, 80)], atol=1e-5)
-    assert found.shape == (80, rank)
+    norms = np.sort(np.linalg.norm(dense @ vectors, axis=0))[::-1]
+    np.testing.assert_allclose(norms[: min(rank, 80)], values[: min(rank, 80)], atol=1e-5)
+    assert vectors.shape == (80, rank)
 
 
-def test_a_world_of_a_few_people_is_enough() -> None:
+def test_a_table_of_a_few_users_is_enough() -> None:
     table = low_rank(4, 5, 1, np.random.default_rng(0), noise=0.1, density=0.9).interactions
-    model = bayes(configure("idcf-bayes", {"sweeps": 4, "burn_in": 8}), table, Work(0))
+    model = fit_bayes(configure("idcf-bayes", {"sweeps": 4, "burn_in": 8}), table, SolverContext(0))
     assert np.isfinite(rmse_on(model, table, table))

@@ -1,1 +1,1 @@
-"""The public datasets: their formats, where they come from and what they must hold."""
+"""The public datasets: catalog, download, file formats and features."""

@@ -1,6 +1,6 @@
-"""The public datasets: where they come from, under which licence, and what must come out.
+"""The catalog of public datasets: source, license, files, parser and expected counts of each.
 
-A dataset whose counts are not the expected ones is refused.
+A dataset whose counts differ from the expected ones is rejected.
 """
 
 from __future__ import annotations
@@ -10,113 +10,167 @@ from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from idcf.data import features
 from idcf.data.datasets import formats
-from idcf.data.datasets.download import cache_folder, download, fill, from_wheel, verify
-from idcf.data.interactions import Interactions, Vocab
-from idcf.data.readers import align, recode
-from idcf.errors import ConfigError, DataError, unknown
+from idcf.data.datasets.download import (
+    cache_folder,
+    download_files,
+    extract_from_wheel,
+    fill_folder,
+    verify_sha256,
+)
+from idcf.data.datasets.side_features import friend_graph_features, movielens_features
+from idcf.data.interactions import Floats, Interactions, Vocab, align_vocabularies, recode_ids
+from idcf.errors import ConfigError, DataError, unknown_name_message
 
 
 @dataclass(frozen=True)
 class Dataset:
-    """All rows, the official split where there is one (of one vocabulary), and the paper's δ."""
+    """A loaded dataset: all interactions, the official split if there is one, and titles."""
 
     name: str
     interactions: Interactions
-    train: Interactions | None
+    train: Interactions | None  # the official split; it shares the vocabularies of `interactions`
     test: Interactions | None
-    titles: Mapping[Hashable, str]  # item id -> title; empty where there are none
-    threshold: int
-    note: str = ""
+    titles: Mapping[Hashable, str]  # by item id; empty if the dataset has none
+    key_threshold: int  # the paper's δ: training rows that make a user a key user
+    note: str = ""  # remark on the split
 
 
-class Parts(NamedTuple):
-    """What a parser finds in a folder."""
+class ParsedDataset(NamedTuple):
+    """Content of a dataset folder, as its parser returns it."""
 
     interactions: Interactions
     train: Interactions | None = None
     test: Interactions | None = None
     titles: Mapping[Hashable, str] = {}
     note: str = ""
-    features: Mapping[str, Any] = {}  # `user_features`, `item_features` of the table
+    features: Mapping[str, Floats] = {}  # "user_features" and "item_features", where there are any
 
 
-class Counts(NamedTuple):
+class DatasetCounts(NamedTuple):
+    """Expected size of a dataset."""
+
     users: int
     items: int
     rows: int
-    train: int = 0  # rows of the official split
+    train: int = 0  # rows of the official split, 0 if there is none
     test: int = 0
 
 
 @dataclass(frozen=True)
-class Source:
-    """One row of the table of datasets."""
+class DatasetSource:
+    """Catalog entry of a dataset: where its files come from and how they are read."""
 
     name: str
-    address: str  # an archive, or the folder that holds the files
-    licence: str
-    parser: Callable[[Path], Parts]
-    counts: tuple[Counts, ...]  # of each edition that is known
+    url: str  # of an archive, or of the folder that holds the files
+    license: str
+    parser: Callable[[Path], ParsedDataset]
+    expected_counts: tuple[DatasetCounts, ...]  # one for each accepted edition
     implicit: bool
-    threshold: int
-    remote: Mapping[str, str]  # our name of a file -> its name at the address or in the archive
-    layouts: tuple[tuple[str, ...], ...]  # any of these sets of files will do
-    sha256: str | None = None  # of the archive
-    files: Mapping[str, str] = field(default_factory=dict)  # SHA-256 of files that never change
-    fallback: Callable[[Path], None] | None = None  # where the address is out of reach
+    key_threshold: int  # the paper's δ
+    remote_names: Mapping[str, str]  # local file name -> name under the URL or in the archive
+    layouts: tuple[tuple[str, ...], ...]  # sets of files, each of which is sufficient
+    archive_sha256: str | None = None
+    file_sha256: Mapping[str, str] = field(default_factory=dict)  # by local file name
+    fallback: Callable[[Path], None] | None = None  # writes the files if the URL is unreachable
 
 
-def load(name: str, *, progress: bool = True) -> Dataset:
-    """The dataset of this name, fetched if need be, its files and counts checked."""
-    source, folder = _row(name), fetch(name, progress=progress)
-    for file, expected in source.files.items():
+def load_dataset(name: str, *, progress: bool = True) -> Dataset:
+    """Load a public dataset, downloading it if it is not on this machine.
+
+    Parameters
+    ----------
+    name
+        A name of `DATASET_SOURCES`.
+    progress
+        Whether to show a progress bar while downloading.
+
+    Raises
+    ------
+    ConfigError
+        If there is no dataset of this name.
+    DataError
+        If the files cannot be fetched, or their checksums or counts are not the expected ones.
+    """
+    source, folder = _get_source(name), fetch_dataset(name, progress=progress)
+    for file, expected in source.file_sha256.items():
         if (folder / file).exists():
-            verify(folder / file, expected)
-    parts = source.parser(folder)
-    sizes = [0 if x is None else len(x) for x in (parts.train, parts.test)]
-    table = parts.interactions
-    found = Counts(len(table.users), len(table.items), len(table), *sizes)
-    if found not in [c if sizes[0] else c._replace(train=0, test=0) for c in source.counts]:
-        raise DataError(
-            f"{name}: {folder} holds {found}, expected {' or '.join(map(str, source.counts))}; "
-            f"the files are damaged or of another edition: replace them"
-        )
-    table = replace(table, **parts.features)
-    train, test = (
-        None if x is None else replace(x, **parts.features) for x in (parts.train, parts.test)
+            verify_sha256(folder / file, expected)
+    parsed = source.parser(folder)
+    _check_counts(source, parsed, folder)
+
+    def add_features(table: Interactions) -> Interactions:
+        return replace(table, **parsed.features)  # type: ignore[arg-type]
+
+    return Dataset(
+        name,
+        add_features(parsed.interactions),
+        None if parsed.train is None else add_features(parsed.train),
+        None if parsed.test is None else add_features(parsed.test),
+        parsed.titles,
+        source.key_threshold,
+        parsed.note,
     )
-    return Dataset(name, table, train, test, parts.titles, source.threshold, parts.note)
 
 
-def fetch(name: str, *, progress: bool = True) -> Path:
-    """The folder that holds the raw files: of $IDCF_DATA, of the cache, or downloaded there."""
-    if here := find(name):
-        return here
-    source, place = _row(name), cache_folder() / name
-    get = partial(download, source.address, source.remote, sha256=source.sha256, progress=progress)
-    tried = []
-    for write in (lambda folder: get(folder), source.fallback):
+def _check_counts(source: DatasetSource, parsed: ParsedDataset, folder: Path) -> None:
+    """Raise DataError unless the counts are those of an accepted edition."""
+    table = parsed.interactions
+    n_train, n_test = (0 if x is None else len(x) for x in (parsed.train, parsed.test))
+    counts = DatasetCounts(len(table.users), len(table.items), len(table), n_train, n_test)
+    accepted = source.expected_counts
+    if not n_train:  # RecBole's copy of ML-100K has no official split
+        accepted = tuple(x._replace(train=0, test=0) for x in accepted)
+    if counts not in accepted:
+        expected = " or ".join(map(str, source.expected_counts))
+        raise DataError(
+            f"{source.name}: {folder} holds {counts}, expected {expected}; "
+            "the files are damaged or of another edition: replace them"
+        )
+
+
+def fetch_dataset(name: str, *, progress: bool = True) -> Path:
+    """Folder of the raw files of a dataset, which are downloaded into the cache if need be.
+
+    Raises
+    ------
+    DataError
+        If the files are not on this machine and cannot be downloaded.
+    """
+    if local_folder := find_dataset_folder(name):
+        return local_folder
+    source, target = _get_source(name), cache_folder() / name
+
+    def download(folder: Path) -> None:
+        download_files(
+            source.url,
+            source.remote_names,
+            folder,
+            sha256=source.archive_sha256,
+            progress=progress,
+        )
+
+    reasons = []
+    for write_files in (download, source.fallback):
         try:
-            if write is not None:
-                return fill(place, write)
+            if write_files is not None:
+                return fill_folder(target, write_files)
         except DataError as error:
-            tried.append(str(error))
+            reasons.append(str(error))
     files = " or ".join(" + ".join(x) for x in source.layouts)
     raise DataError(
-        f"{name} could not be fetched ({'; '.join(tried)}): put {files} into {place}, "
+        f"{name} could not be fetched ({'; '.join(reasons)}): put {files} into {target}, "
         f"or set IDCF_DATA to a folder that has them in {name}/"
     )
 
 
-def find(name: str) -> Path | None:
-    """The folder that holds the raw files on this machine, if there is one."""
-    layouts = _row(name).layouts
+def find_dataset_folder(name: str) -> Path | None:
+    """Folder of the raw files in $IDCF_DATA or in the cache; None if neither has them."""
+    layouts = _get_source(name).layouts
     for root in (os.environ.get("IDCF_DATA"), cache_folder()):
         folder = Path(root or os.devnull).expanduser() / name
         if any(all((folder / f).is_file() for f in files) for files in layouts):
@@ -124,156 +178,175 @@ def find(name: str) -> Path | None:
     return None
 
 
-def _row(name: str) -> Source:
-    if name not in SOURCES:
-        raise ConfigError(unknown("dataset", name, SOURCES))
-    return SOURCES[name]
+def _get_source(name: str) -> DatasetSource:
+    if name not in DATASET_SOURCES:
+        raise ConfigError(unknown_name_message("dataset", name, DATASET_SOURCES))
+    return DATASET_SOURCES[name]
 
 
-def _ml_100k(folder: Path) -> Parts:
+def _parse_ml_100k(folder: Path) -> ParsedDataset:
     if not (folder / "u.data").exists():
-        table = formats.from_text(*formats.atomic(folder / "ml-100k.inter"), integer=True)
-        note = "from RecBole's copy, which has no u1 split: draw a random one"
-        known = features.movielens(table, folder / "ml-100k.user", folder / "ml-100k.item")
-        return Parts(table, None, None, _titles(folder / "ml-100k.item"), note, known)
-    table = formats.movielens(folder / "u.data")
+        return _parse_recbole_ml_100k(folder)
+    table = formats.read_movielens(folder / "u.data")
     train, test = (
-        recode(formats.movielens(folder / f), table.users, table.items)
+        recode_ids(formats.read_movielens(folder / f), table.users, table.items)
         for f in ("u1.base", "u1.test")
     )
-    known = features.movielens(table, folder / "u.user", folder / "u.item")
-    return Parts(table, train, test, _titles(folder / "u.item"), "", known)
+    features = movielens_features(table, folder / "u.user", folder / "u.item")
+    titles = _read_titles(folder / "u.item")
+    return ParsedDataset(table, train, test, titles=titles, features=features)
 
 
-def _ml_1m(folder: Path) -> Parts:
+def _parse_recbole_ml_100k(folder: Path) -> ParsedDataset:
+    columns, origin = formats.read_recbole(folder / "ml-100k.inter")
+    table = formats.interactions_from_text(columns, origin, integer_ids=True)
+    return ParsedDataset(
+        table,
+        titles=_read_titles(folder / "ml-100k.item"),
+        note="from RecBole's copy, which has no u1 split: draw a random one",
+        features=movielens_features(table, folder / "ml-100k.user", folder / "ml-100k.item"),
+    )
+
+
+def _parse_ml_1m(folder: Path) -> ParsedDataset:
     official = folder / "ratings.dat"
-    table = formats.movielens(official if official.exists() else folder / "ratings.csv.gz")
-    note = "no official split: the paper draws 90/10 at random"
-    known = features.movielens(table, folder / "users.dat", folder / "movies.dat")
-    return Parts(table, None, None, _titles(folder / "movies.dat"), note, known)
+    table = formats.read_movielens(official if official.exists() else folder / "ratings.csv.gz")
+    return ParsedDataset(
+        table,
+        titles=_read_titles(folder / "movies.dat"),
+        note="no official split: the paper draws 90/10 at random",
+        features=movielens_features(table, folder / "users.dat", folder / "movies.dat"),
+    )
 
 
-def _titles(path: Path) -> Mapping[Hashable, str]:
-    return formats.titles(path) if path.exists() else {}
+def _read_titles(path: Path) -> Mapping[Hashable, str]:
+    return formats.read_titles(path) if path.exists() else {}
 
 
-def _douban(folder: Path) -> Parts:
+def _parse_douban(folder: Path) -> ParsedDataset:
     file = folder / "training_test_dataset.mat"
-    train, test = formats.douban(file)
-    friends = formats.douban_friends(file)
-    known = {} if friends is None else {"user_features": features.neighbours(friends)}
-    return Parts(train.plus(test), train, test, features=known)
+    train, test = formats.read_douban(file)
+    friends = formats.read_douban_friends(file)
+    features = {} if friends is None else {"user_features": friend_graph_features(friends)}
+    return ParsedDataset(train.concat(test), train, test, features=features)
 
 
-def _beauty(folder: Path) -> Parts:
+def _parse_beauty(folder: Path) -> ParsedDataset:
+    table = filter_as_published(formats.read_user_item_pairs(folder / "Beauty.txt"))
     note = "the paper's cut; its test part is 10 random rows of each user, the rest is training"
-    return Parts(paper_cut(formats.pairs(folder / "Beauty.txt")), note=note)
+    return ParsedDataset(table, note=note)
 
 
-def paper_cut(table: Interactions, longest_dropped: int = 15) -> Interactions:
-    """The published preparation: every user but the first of the file loses the first row, then
-    short users go. All items stay, as the paper draws its negatives from all of them."""
-    first = np.unique(table.user, return_index=True)[1]
-    keep = np.ones(len(table), bool)
-    keep[first[first > 0]] = False
-    left = table.where(keep)
-    stay = left.counts() > longest_dropped
-    left = left.where(stay[left.user])
-    users = Vocab([table.users.ids[n] for n in np.flatnonzero(stay)])
-    return replace(left, users=users, user=np.cumsum(stay)[left.user] - 1)
+def filter_as_published(table: Interactions, max_dropped_rows: int = 15) -> Interactions:
+    """Select rows and users of Amazon Beauty as the published code does.
+
+    The first row of every user but the first of the file is dropped, then the users who have
+    `max_dropped_rows` rows or fewer. The item vocabulary stays whole, because the paper draws
+    negatives from all items.
+    """
+    first_row = np.unique(table.user, return_index=True)[1]
+    row_mask = np.ones(len(table), bool)
+    row_mask[first_row[first_row > 0]] = False
+    table = table.where(row_mask)
+    user_mask = table.user_counts() > max_dropped_rows
+    table = table.where(user_mask[table.user])
+    users = Vocab([table.users.ids[n] for n in np.flatnonzero(user_mask)])
+    return replace(table, users=users, user=np.cumsum(user_mask)[table.user] - 1)
 
 
-def _books(folder: Path) -> Parts:
-    train, test = align(*(formats.adjacency(folder / f"{x}.txt") for x in ("train", "test")))
-    return Parts(train.plus(test), train, test)
+def _parse_books(folder: Path) -> ParsedDataset:
+    train, test = align_vocabularies(
+        *(formats.read_adjacency(folder / f"{x}.txt") for x in ("train", "test"))
+    )
+    return ParsedDataset(train.concat(test), train, test)
 
 
-_GROUPLENS = "https://files.grouplens.org/datasets/movielens/"
-_RESEARCH = "GroupLens: research use, no redistribution"
-_RAW = "https://raw.githubusercontent.com/"
-_UNSTATED = "not stated; research use"
-_ML_100K = ("u.data", "u1.base", "u1.test", "u.item", "u.user")
-_RECBOLE = "recbole/dataset_example/ml-100k/"
-_NGCF = "xiangwang1223/neural_graph_collaborative_filtering/master/Data/amazon-book/"
+_GROUPLENS_URL = "https://files.grouplens.org/datasets/movielens/"
+_GROUPLENS_LICENSE = "GroupLens: research use, no redistribution"
+_GITHUB_RAW_URL = "https://raw.githubusercontent.com/"
+_UNSTATED_LICENSE = "not stated; research use"
+_ML_100K_FILES = ("u.data", "u1.base", "u1.test", "u.item", "u.user")
+_RECBOLE_PATH = "recbole/dataset_example/ml-100k/"
+_NGCF_PATH = "xiangwang1223/neural_graph_collaborative_filtering/master/Data/amazon-book/"
 
-SOURCES: dict[str, Source] = {
+DATASET_SOURCES: dict[str, DatasetSource] = {
     source.name: source
     for source in (
-        Source(
+        DatasetSource(
             name="ml-100k",
-            address=_GROUPLENS + "ml-100k.zip",
-            licence=_RESEARCH,
-            parser=_ml_100k,
-            counts=(Counts(943, 1_682, 100_000, 80_000, 20_000),),
+            url=_GROUPLENS_URL + "ml-100k.zip",
+            license=_GROUPLENS_LICENSE,
+            parser=_parse_ml_100k,
+            expected_counts=(DatasetCounts(943, 1_682, 100_000, 80_000, 20_000),),
             implicit=False,
-            threshold=30,
-            remote={f: f"ml-100k/{f}" for f in _ML_100K},
-            layouts=(_ML_100K[:3], ("ml-100k.inter",)),
-            sha256="50d2a982c66986937beb9ffb3aa76efe955bf3d5c6b761f4e3a7cd717c6a3229",
-            files={
+            key_threshold=30,
+            remote_names={f: f"ml-100k/{f}" for f in _ML_100K_FILES},
+            layouts=(_ML_100K_FILES[:3], ("ml-100k.inter",)),
+            archive_sha256="50d2a982c66986937beb9ffb3aa76efe955bf3d5c6b761f4e3a7cd717c6a3229",
+            file_sha256={
                 "u.data": "06416e597f82b7342361e41163890c81036900f418ad91315590814211dca490",
                 "u1.base": "ce253ec86c448b44fb3ba9a30d12dcfc2e9210cbde71efada3730c22e9ac212a",
                 "u1.test": "18c6014a4b2c7324f250a63f8904a7b16b2b19f911129e346141507b0cbac950",
                 "u.item": "553841ebc7de3a0fd0d6b62a204ea30c1e651aacfb2814c7a6584ac52f2c5701",
             },
             fallback=partial(
-                from_wheel,
+                extract_from_wheel,
                 "recbole==1.2.1",
                 "9c9948202011f37eb0a7c6768129313f00d6403ad221ec940d5e2d5d5f33a407",
-                {f"ml-100k.{x}": f"{_RECBOLE}ml-100k.{x}" for x in ("inter", "item", "user")},
+                {f"ml-100k.{x}": f"{_RECBOLE_PATH}ml-100k.{x}" for x in ("inter", "item", "user")},
             ),
         ),
-        Source(
+        DatasetSource(
             name="ml-1m",
-            address=_GROUPLENS + "ml-1m.zip",
-            licence=_RESEARCH,
-            parser=_ml_1m,
-            counts=(Counts(6_040, 3_706, 1_000_209),),
+            url=_GROUPLENS_URL + "ml-1m.zip",
+            license=_GROUPLENS_LICENSE,
+            parser=_parse_ml_1m,
+            expected_counts=(DatasetCounts(6_040, 3_706, 1_000_209),),
             implicit=False,
-            threshold=30,
-            remote={f: f"ml-1m/{f}" for f in ("ratings.dat", "movies.dat", "users.dat")},
+            key_threshold=30,
+            remote_names={f: f"ml-1m/{f}" for f in ("ratings.dat", "movies.dat", "users.dat")},
             layouts=(("ratings.dat",), ("ratings.csv.gz",)),
-            sha256="a6898adb50b9ca05aa231689da44c217cb524e7ebd39d264c56e2832f2c54e20",
+            archive_sha256="a6898adb50b9ca05aa231689da44c217cb524e7ebd39d264c56e2832f2c54e20",
         ),
-        Source(
+        DatasetSource(
             name="douban",
-            address=_RAW + "fmonti/mgcnn/master/Data/douban/",
-            licence=_UNSTATED,
-            parser=_douban,
-            counts=(Counts(3_000, 3_000, 136_891, 123_202, 13_689),),
+            url=_GITHUB_RAW_URL + "fmonti/mgcnn/master/Data/douban/",
+            license=_UNSTATED_LICENSE,
+            parser=_parse_douban,
+            expected_counts=(DatasetCounts(3_000, 3_000, 136_891, 123_202, 13_689),),
             implicit=False,
-            threshold=30,
-            remote={"training_test_dataset.mat": "training_test_dataset.mat"},
+            key_threshold=30,
+            remote_names={"training_test_dataset.mat": "training_test_dataset.mat"},
             layouts=(("training_test_dataset.mat",),),
-            files={
+            file_sha256={
                 "training_test_dataset.mat": (
                     "1f4476321cbfe0f606e7e35d0695ca15447a1b0b2c811df130109b6cb9a067ae"
                 )
             },
         ),
-        Source(
+        DatasetSource(
             name="amazon-beauty",
-            address=_RAW + "FeiSun/BERT4Rec/master/data/",
-            licence=_UNSTATED,
-            parser=_beauty,
-            counts=(Counts(2_944, 54_542, 82_904),),
+            url=_GITHUB_RAW_URL + "FeiSun/BERT4Rec/master/data/",
+            license=_UNSTATED_LICENSE,
+            parser=_parse_beauty,
+            expected_counts=(DatasetCounts(2_944, 54_542, 82_904),),
             implicit=True,
-            threshold=20,
-            remote={"Beauty.txt": "beauty.txt"},
+            key_threshold=20,
+            remote_names={"Beauty.txt": "beauty.txt"},
             layouts=(("Beauty.txt",),),
         ),
-        Source(
+        DatasetSource(
             name="amazon-books",
-            address=_RAW + _NGCF,
-            licence=_UNSTATED,
-            parser=_books,
-            counts=(  # a quarter of the users, and all of them
-                Counts(13_159, 90_239, 746_912, 595_901, 151_011),
-                Counts(52_643, 91_599, 2_984_108, 2_380_730, 603_378),
+            url=_GITHUB_RAW_URL + _NGCF_PATH,
+            license=_UNSTATED_LICENSE,
+            parser=_parse_books,
+            expected_counts=(  # a quarter of the users, and all of them
+                DatasetCounts(13_159, 90_239, 746_912, 595_901, 151_011),
+                DatasetCounts(52_643, 91_599, 2_984_108, 2_380_730, 603_378),
             ),
             implicit=True,
-            threshold=20,
-            remote={"train.txt": "train.txt", "test.txt": "test.txt"},
+            key_threshold=20,
+            remote_names={"train.txt": "train.txt", "test.txt": "test.txt"},
             layouts=(("train.txt", "test.txt"),),
         ),
     )

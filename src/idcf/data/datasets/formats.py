@@ -1,13 +1,11 @@
-"""The raw formats of the public datasets, RecBole's atomic files among them.
+"""File formats of the public datasets: MovieLens, RecBole, NGCF, Monti's HDF5 and others.
 
-Needs numpy and the standard library only (h5py for Douban, imported when one is read), so that
-the datasets load on a machine that has neither dataframes nor Arrow.
+Needs only numpy and the standard library (and h5py for Douban, imported on first use), so that the
+datasets load on a machine without pandas, Polars or Arrow. Does not know which datasets exist.
 """
 
 from __future__ import annotations
 
-import gzip
-import zlib
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -18,166 +16,213 @@ from typing import Any
 
 import numpy as np
 
-from idcf.data.columns import ROLES, Ids, Origin, assemble, find_columns, numbers, seconds, text_ids
-from idcf.data.interactions import Interactions, Ints, Vocab
-from idcf.errors import DataError, unknown
+from idcf.data.columns import (
+    COLUMN_ROLES,
+    ColumnOrigin,
+    EncodedIds,
+    build_interactions,
+    encode_text_ids,
+    find_columns,
+    parse_numbers,
+    to_whole_seconds,
+)
+from idcf.data.interactions import Doubles, Interactions, Ints, Vocab
+from idcf.errors import DataError, unknown_name_message
+from idcf.files import check_file, read_text
 
 
-def check_file(path: Path) -> None:
-    """There is such a file and something in it."""
-    if not path.exists():
-        raise DataError(f"no file at {path}; check the path")
-    if not path.is_file():
-        raise DataError(f"{path} is a folder; give the path of a file in it")
-    if not path.stat().st_size:
-        raise DataError(f"{path}: the file is empty; give one with at least one interaction")
-
-
-def read_bytes(path: Path) -> bytes:
-    """The whole file, unpacked where it is gzip. Never empty, never the first half."""
-    check_file(path)
-    data = path.read_bytes()
-    if data.startswith(b"\x1f\x8b"):
-        try:
-            data = gzip.decompress(data)
-        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-            why = str(error).lower()
-            raise DataError(f"{path}: damaged gzip ({why}); download or copy it again") from None
-    if not data or data.isspace():
-        raise DataError(f"{path}: the file is empty; give one with at least one interaction")
-    return data
-
-
-def read_text(path: Path, encoding: str = "utf-8") -> str:
-    """The whole file as text with plain line ends."""
-    data = read_bytes(path)
-    try:
-        text = data.decode(encoding).removeprefix("\ufeff")
-    except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
-        byte = f"byte 0x{data[error.start]:02x} is not {encoding}"
-        raise DataError(f"{path}, line {line}: {byte}; save the file as {encoding}") from None
-    return text.replace("\r\n", "\n")
-
-
-def delimited(
+def read_delimited(
     path: Path,
     delimiter: str | None,
     names: Sequence[str] | None = None,
     *,
-    least: int = 0,
+    min_columns: int = 0,
     encoding: str = "utf-8",
-) -> tuple[dict[str, list[str]], Origin]:
-    """Columns of text. Without `names` the first line has them; a delimiter of None is any
-    white space; with `least`, the columns after that many may be absent from the file."""
+) -> tuple[dict[str, list[str]], ColumnOrigin]:
+    """Read the columns of a delimited text file as text.
+
+    Parameters
+    ----------
+    path
+        The file, gzipped or not.
+    delimiter
+        Separator of fields; None for any white space.
+    names
+        Column names; None if they are in the first line.
+    min_columns
+        If positive, the number of columns that must be there; later ones may be absent.
+    encoding
+        Encoding of the file.
+
+    Returns
+    -------
+    Text of each column by name; and the origin, which labels rows by their line in the file.
+
+    Raises
+    ------
+    DataError
+        If the file cannot be read, has no rows, or a line has the wrong number of fields.
+    """
     text = read_text(path, encoding)
     lines = list(filter(str.strip, text.split("\n")))
-    first = lines[0].split(delimiter)
-    header = names is None
-    names = first if names is None else names
-    width = len(first) if least and least <= len(first) < len(names) else len(names)
+    first_fields = lines[0].split(delimiter)
+    has_header = names is None
+    names = first_fields if names is None else names
+    width = len(names)
+    if min_columns and min_columns <= len(first_fields) < width:
+        width = len(first_fields)
+    _check_widths(path, text, lines, delimiter, width)
+    if len(lines) == has_header:
+        raise DataError(f"{path}: a header but no rows; give at least one interaction")
+    # one flat list: a million short lists would cost seconds of garbage collection
+    fields = text.split() if delimiter is None else delimiter.join(lines).split(delimiter)
+    first = width * has_header
+    columns = {name: fields[first + k :: width] for k, name in enumerate(names[:width])}
+    return columns, ColumnOrigin(str(path), lambda row: _line_label(text, row + has_header))
+
+
+def _check_widths(
+    path: Path, text: str, lines: list[str], delimiter: str | None, width: int
+) -> None:
+    """Raise DataError for the first line that does not have `width` fields."""
     split = methodcaller("split", delimiter)
     if set(map(len, map(split, lines))) != {width}:
         row, line = next((i, x) for i, x in enumerate(lines) if len(split(x)) != width)
-        raise DataError(wrong_width(f"{path}, {_line(text, row)}", line, delimiter, width))
-    if len(lines) == header:
-        raise DataError(f"{path}: a header but no rows; give at least one interaction")
-    # one flat list: a million short ones would keep the garbage collector busy for seconds
-    flat = text.split() if delimiter is None else delimiter.join(lines).split(delimiter)
-    columns = {name: flat[width * header + k :: width] for k, name in enumerate(names[:width])}
-    return columns, Origin(str(path), lambda row: _line(text, row + header))
+        position = f"{path}, {_line_label(text, row)}"
+        raise DataError(wrong_width_message(position, line, delimiter, width))
 
 
-def _line(text: str, row: int) -> str:
-    """The slow way back from a row, counted without blank lines, to its line in the file."""
-    filled = (n for n, line in enumerate(text.split("\n"), 1) if line.strip())
-    return f"line {next(islice(filled, row, None))}"
+def _line_label(text: str, row: int) -> str:
+    """Label of the line of a row, where rows are counted without blank lines."""
+    line_numbers = (n for n, line in enumerate(text.split("\n"), 1) if line.strip())
+    return f"line {next(islice(line_numbers, row, None))}"
 
 
-def wrong_width(where: str, line: str, delimiter: str | None, width: int) -> str:
-    """The text for a line that falls into the wrong number of fields."""
-    found = len(line.split(delimiter))
-    other = [d for d in ("\t", "::", ",", ";", "|", " ") if d in line]
-    hint = f"; it looks separated by {other[0]!r}" if found == 1 and other else ""
-    by = "white space" if delimiter is None else repr(delimiter)
+def wrong_width_message(position: str, line: str, delimiter: str | None, width: int) -> str:
+    """Error text for a line with the wrong number of fields.
+
+    Parameters
+    ----------
+    position
+        File and line number.
+    line
+        The line.
+    delimiter
+        Expected separator; None for any white space.
+    width
+        Expected number of fields.
+    """
+    n_fields = len(line.split(delimiter))
+    delimiters = [d for d in ("\t", "::", ",", ";", "|", " ") if d in line]
+    hint = f"; it looks separated by {delimiters[0]!r}" if n_fields == 1 and delimiters else ""
+    delimiter_label = "white space" if delimiter is None else repr(delimiter)
     return (
-        f"{where}: expected {width} fields separated by {by}, found {found}{hint}: "
+        f"{position}: expected {width} fields separated by {delimiter_label}, "
+        f"found {n_fields}{hint}: "
         f"correct the line {line[:80]!r}, or read the file yourself and give the table"
     )
 
 
-def from_text(
+def interactions_from_text(
     table: Mapping[str, list[str]],
-    origin: Origin,
+    origin: ColumnOrigin,
     columns: Mapping[str, str] | None = None,
     implicit: bool | None = None,
     *,
-    integer: bool = False,
+    integer_ids: bool = False,
 ) -> Interactions:
-    """From columns of text, all of which came from one file."""
-    found = find_columns(columns, list(table), origin.name, implicit)
-    where = replace(origin, names=found)
+    """Build a table of interactions from the text columns of one file.
 
-    def ids(role: str) -> Ids:
-        return text_ids(table[found[role]], role, where, integer=integer)
+    Parameters
+    ----------
+    table, origin
+        Columns and their origin, as `read_delimited` returns them.
+    columns
+        Column names by role, where they differ from the role (see `find_columns`).
+    implicit
+        Whether the table is implicit feedback; by default it is if there is no rating column.
+    integer_ids
+        Whether the format requires integer ids.
+    """
+    names = find_columns(columns, list(table), origin.source_name, implicit)
+    origin = replace(origin, column_names=names)
 
-    def floats(role: str) -> Any:
-        return numbers(table[found[role]], role, where) if role in found else None
+    def encode(role: str) -> EncodedIds:
+        return encode_text_ids(table[names[role]], role, origin, integer_ids=integer_ids)
 
-    time = floats("timestamp")
-    time = None if time is None else seconds(time, where)
-    return assemble(where, ids("user_id"), ids("item_id"), floats("rating"), time, implicit)
+    def parse(role: str) -> Doubles | None:
+        return parse_numbers(table[names[role]], role, origin) if role in names else None
+
+    seconds = parse("timestamp")
+    time = None if seconds is None else to_whole_seconds(seconds, origin)
+    return build_interactions(
+        origin, encode("user_id"), encode("item_id"), parse("rating"), time, implicit
+    )
 
 
-def atomic(path: Path) -> tuple[dict[str, list[str]], Origin]:
-    """The columns of a RecBole file (.inter, .user, .item), whose header is `name:type`."""
-    table, origin = delimited(path, "\t")
+def read_recbole(path: Path) -> tuple[dict[str, list[str]], ColumnOrigin]:
+    """Read the columns of a RecBole file (.inter, .user, .item), whose header is `name:type`.
+
+    Returns
+    -------
+    Text of each column by name, without the type; and the origin of the columns.
+    """
+    table, origin = read_delimited(path, "\t")
     if len(table) == 1:
-        raise DataError(wrong_width(f"{path}, line 1", next(iter(table)), "\t", 2))
+        raise DataError(wrong_width_message(f"{path}, line 1", next(iter(table)), "\t", 2))
     kinds = ("token", "token_seq", "float", "float_seq")
     for name in table:
         kind = name.partition(":")[2]
         if kind not in kinds:
             raise DataError(
-                f"{path}, line 1: {unknown('type', kind, kinds)}, "
+                f"{path}, line 1: {unknown_name_message('type', kind, kinds)}, "
                 f"in column {name!r}; write it as in 'user_id:token'"
             )
     return {name.partition(":")[0]: values for name, values in table.items()}, origin
 
 
-def movielens(
+def read_movielens(
     path: Path, columns: Mapping[str, str] | None = None, implicit: bool | None = None
 ) -> Interactions:
-    """`user item rating [time]`: tabs in MovieLens-100K, `::` in 1M, commas under a header."""
+    """Read MovieLens ratings: lines of user, item, rating and, optionally, time.
+
+    The suffix says the delimiter: commas under a header in .csv, `::` in .dat (MovieLens-1M), tabs
+    in any other file (MovieLens-100K). `columns` and `implicit` are those of `read_interactions`.
+    """
     suffix = Path(path.name.removesuffix(".gz")).suffix
     if suffix == ".csv":
-        table = delimited(path, ",")
+        table = read_delimited(path, ",")
     else:
-        table = delimited(path, "::" if suffix == ".dat" else "\t", ROLES, least=3)
-    return from_text(*table, columns, implicit, integer=True)
+        table = read_delimited(
+            path, "::" if suffix == ".dat" else "\t", COLUMN_ROLES, min_columns=3
+        )
+    return interactions_from_text(*table, columns, implicit, integer_ids=True)
 
 
-def pairs(path: Path) -> Interactions:
-    """`user item` lines, in the order in which things happened."""
-    return from_text(*delimited(path, None, ROLES[:2]), integer=True)
+def read_user_item_pairs(path: Path) -> Interactions:
+    """Read implicit feedback from `user item` lines, which are in order of time."""
+    return interactions_from_text(*read_delimited(path, None, COLUMN_ROLES[:2]), integer_ids=True)
 
 
-def adjacency(path: Path) -> Interactions:
-    """NGCF's `user item item ...` lines."""
+def read_adjacency(path: Path) -> Interactions:
+    """Read implicit feedback from NGCF's `user item item ...` lines."""
     text = read_text(path)
     lines = [line.split() for line in text.split("\n") if line.strip()]
-    length = np.array([len(line) - 1 for line in lines])
-    ends = np.cumsum(length)
-    head = Origin(str(path), partial(_line, text))
-    body = Origin(str(path), lambda row: _line(text, int(np.searchsorted(ends, row, "right"))))
-    users, user = text_ids([line[0] for line in lines], "user_id", head, integer=True)
-    each = list(chain.from_iterable(line[1:] for line in lines))
-    items = text_ids(each, "item_id", body, integer=True)
-    return assemble(body, (users, np.repeat(user, length)), items, None, None)
+    lengths = np.array([len(line) - 1 for line in lines])
+    ends = np.cumsum(lengths)
+    user_origin = ColumnOrigin(str(path), partial(_line_label, text))
+    item_origin = ColumnOrigin(
+        str(path), lambda row: _line_label(text, int(np.searchsorted(ends, row, "right")))
+    )
+    user_ids = [line[0] for line in lines]
+    item_ids = list(chain.from_iterable(line[1:] for line in lines))
+    users, user = encode_text_ids(user_ids, "user_id", user_origin, integer_ids=True)
+    items = encode_text_ids(item_ids, "item_id", item_origin, integer_ids=True)
+    return build_interactions(item_origin, (users, np.repeat(user, lengths)), items, None, None)
 
 
-def _monti(path: Path, *names: str) -> list[Any]:
-    """Matrices of Monti's MATLAB v7.3 file, as MATLAB sees them; None for one that is absent."""
+def _read_monti_matrices(path: Path, *names: str) -> list[Any]:
+    """Matrices of Monti's MATLAB v7.3 file, transposed as in MATLAB; None for a missing one."""
     try:
         import h5py
     except ImportError:
@@ -190,53 +235,57 @@ def _monti(path: Path, *names: str) -> list[Any]:
         raise DataError(f"{path}: not Monti's HDF5 file ({error}); copy it again") from None
 
 
-def douban(path: Path) -> tuple[Interactions, Interactions]:
-    """A rating matrix and the masks of its training and test part."""
+def read_douban(path: Path) -> tuple[Interactions, Interactions]:
+    """Read Monti's Douban file: the tables of the official training and test part."""
     names = ("M", "Otraining", "Otest")
-    found = dict(zip(names, _monti(path, *names), strict=True))
-    if absent := [x for x in names if found[x] is None]:
-        what = f"it has no {', '.join(absent)}"
-        raise DataError(f"{path}: not Monti's HDF5 file ({what}); copy it again")
-    rating, train, test = found.values()
+    matrices = dict(zip(names, _read_monti_matrices(path, *names), strict=True))
+    if missing := [x for x in names if matrices[x] is None]:
+        reason = f"it has no {', '.join(missing)}"
+        raise DataError(f"{path}: not Monti's HDF5 file ({reason}); copy it again")
+    rating, train_mask, test_mask = matrices.values()
     users, items = (Vocab(range(n)) for n in rating.shape)
 
-    def table(mask: Ints) -> Interactions:
+    def masked_table(mask: Ints) -> Interactions:
         user, item = np.nonzero(mask)
-        row = Origin(str(path), lambda i: f"user {user[i]}, item {item[i]}")
-        return assemble(row, (users, user), (items, item), rating[user, item], None)
+        origin = ColumnOrigin(str(path), lambda i: f"user {user[i]}, item {item[i]}")
+        return build_interactions(origin, (users, user), (items, item), rating[user, item], None)
 
-    return table(train), table(test)
-
-
-def douban_friends(path: Path) -> Any:
-    """Who follows whom among the users, 0 or 1 [U, U]; None where the file does not say."""
-    return _monti(path, "W_users")[0]
+    return masked_table(train_mask), masked_table(test_mask)
 
 
-_GENRES = tuple(f"genre_{n}" for n in range(19))
-_SIDE = {  # what is known of users and items: delimiter and columns of MovieLens' latin-1 files
+def read_douban_friends(path: Path) -> Any:
+    """Read the friend graph of Monti's Douban file, 0 or 1 [U, U]; None if it has none."""
+    return _read_monti_matrices(path, "W_users")[0]
+
+
+_GENRE_COLUMNS = tuple(f"genre_{n}" for n in range(19))
+# delimiter and columns of MovieLens' files of users and items, which are encoded as latin-1
+_SIDE_FILE_FORMATS = {
     "u.user": ("|", ("user_id", "age", "gender", "occupation", "zip_code")),
-    "u.item": ("|", ("item_id", "title", "release", "video_release", "imdb", *_GENRES)),
+    "u.item": ("|", ("item_id", "title", "release", "video_release", "imdb", *_GENRE_COLUMNS)),
     "users.dat": ("::", ("user_id", "gender", "age", "occupation", "zip_code")),
     "movies.dat": ("::", ("item_id", "title", "genres")),
 }
 
 
-def side_table(path: Path) -> dict[str, list[str]]:
-    """The columns of u.user, u.item, users.dat, movies.dat, or of a RecBole .user or .item."""
-    if path.name in _SIDE:
-        delimiter, names = _SIDE[path.name]
-        return delimited(path, delimiter, names, encoding="latin-1")[0]
+def read_side_columns(path: Path) -> dict[str, list[str]]:
+    """Read the columns of u.user, u.item, users.dat, movies.dat, or of a RecBole .user or .item."""
+    if path.name in _SIDE_FILE_FORMATS:
+        delimiter, names = _SIDE_FILE_FORMATS[path.name]
+        return read_delimited(path, delimiter, names, encoding="latin-1")[0]
     if path.suffix in (".user", ".item"):
-        return atomic(path)[0]
-    raise DataError(f"{path}: not a side table; known: {', '.join(_SIDE)}, *.user, *.item")
+        return read_recbole(path)[0]
+    raise DataError(
+        f"{path}: not a side table; known: {', '.join(_SIDE_FILE_FORMATS)}, *.user, *.item"
+    )
 
 
-def titles(path: Path) -> dict[Hashable, str]:
-    """Item id -> title, with the year behind it as MovieLens writes it."""
-    table = side_table(path)
-    items = map(int, table["item_id"])
-    if "title" in table:
-        return dict(zip(items, table["title"], strict=True))
-    named = zip(table["movie_title"], table["release_year"], strict=True)
-    return dict(zip(items, (f"{x} ({y})" if y else x for x, y in named), strict=True))
+def read_titles(path: Path) -> dict[Hashable, str]:
+    """Read titles by item id, with the year after the title, as in "Heat (1995)"."""
+    columns = read_side_columns(path)
+    ids = map(int, columns["item_id"])
+    if "title" in columns:
+        return dict(zip(ids, columns["title"], strict=True))
+    names_and_years = zip(columns["movie_title"], columns["release_year"], strict=True)
+    titles = (f"{name} ({year})" if year else name for name, year in names_and_years)
+    return dict(zip(ids, titles, strict=True))

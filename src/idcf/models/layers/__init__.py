@@ -1,1 +1,1 @@
-"""Parts that more than one model uses. A part knows tensors and histories, no model and no data."""
+"""Layers that several models share. A layer knows tensors and histories, no model and no data."""

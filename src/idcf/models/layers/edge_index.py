@@ -1,4 +1,4 @@
-"""The training table as a graph of users and items, and how one edge of it is found again."""
+"""The training table as a bipartite graph of users and items, with lookup of single edges."""
 
 from __future__ import annotations
 
@@ -7,36 +7,51 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from idcf.models.layers.ragged import per_level
+from idcf.models.layers.ragged import split_by_level
 from idcf.types import Domain
 
 
-class Graph(NamedTuple):
-    """Every edge twice: laid out for sums over an item's raters, and sorted for looking one up."""
+class EdgeIndex(NamedTuple):
+    """The E edges in two orders: grouped for sums over an item's raters, sorted for lookup."""
 
-    raters: Tensor  # [E] users of all edges, grouped by (item, level)
-    starts: Tensor  # [I * L + 1]
-    edges: Tensor  # [E] item * U + user of every edge, ascending
-    edge_level: Tensor  # [E]
+    raters: Tensor  # int64 [E]: the users of all edges, grouped by (item, level)
+    starts: Tensor  # int64 [I * L + 1]: where each group begins
+    edges: Tensor  # int64 [E]: the key item * U + user of every edge, ascending
+    edge_level: Tensor  # int64 [E]: the rating level of `edges`
 
 
-def graph_of(domain: Domain, levels: Tensor) -> Graph:
-    split = per_level(domain.raters, levels)
-    row = split.owner()
-    edges = torch.div(row, len(levels), rounding_mode="floor") * domain.n_users + split.items
+def build_edge_index(domain: Domain, levels: Tensor) -> EdgeIndex:
+    """Return the edges of `domain.raters`, with ratings rounded to the nearest of `levels` [L]."""
+    raters = split_by_level(domain.raters, levels)
+    row = raters.owner()
+    edges = torch.div(row, len(levels), rounding_mode="floor") * domain.n_users + raters.indices
     order = torch.argsort(edges)
-    return Graph(split.items, split.offsets, edges[order], (row % len(levels))[order])
+    return EdgeIndex(raters.indices, raters.offsets, edges[order], (row % len(levels))[order])
 
 
-class Found(NamedTuple):
-    there: Tensor  # bool: is it among the edges?
-    at: Tensor  # where, if it is
-    user: Tensor  # [M, 1], or [M]; 0 for somebody never seen
+class EdgeLookup(NamedTuple):
+    """The result of `find_edges`; shapes are those of its `items`, except `user`."""
+
+    exists: Tensor  # bool: the pair is an edge
+    position: Tensor  # int64: its position in `EdgeIndex.edges`; arbitrary if there is no edge
+    user: Tensor  # int64 [M, 1] or [M]; 0 for a new user
 
 
-def find(edges: Tensor, n_users: int, user: Tensor, items: Tensor) -> Found:
-    """Look up (user[m], items[m, k]), or (user[m], items[m]), among `edges`: item * U + user."""
-    own = user if items.ndim == 1 else user[:, None]
-    wanted = items * n_users + own
-    at = torch.searchsorted(edges, wanted).clamp(max=len(edges) - 1)
-    return Found((edges[at] == wanted) & (own >= 0), at, own.clamp(min=0))
+def find_edges(edges: Tensor, n_users: int, user: Tensor, items: Tensor) -> EdgeLookup:
+    """Look up the pairs (user[m], items[m, k]) or (user[m], items[m]) in `EdgeIndex.edges`.
+
+    Parameters
+    ----------
+    edges
+        int64 [E]: `EdgeIndex.edges`.
+    n_users
+        Number of users U of the table.
+    user
+        int64 [M]; -1 is a new user, who has no edge.
+    items
+        int64 [M, K] or [M].
+    """
+    user = user if items.ndim == 1 else user[:, None]
+    key = items * n_users + user
+    position = torch.searchsorted(edges, key).clamp(max=len(edges) - 1)
+    return EdgeLookup((edges[position] == key) & (user >= 0), position, user.clamp(min=0))

@@ -1,31 +1,44 @@
-"""A vector and a bias for every known row."""
+"""Embedding tables: a vector and a bias for every user or item of the training data."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
 
-from idcf.types import Embedded, History
+from idcf.types import Embeddings, RaggedRows
 
 
-class Table(nn.Module):
-    """Rows are looked up by number. -1, the row never seen, must not come this far."""
+class EmbeddingTable(nn.Module):
+    """Trainable vectors [n_rows, D] and biases [n_rows].
 
-    def __init__(self, rows: int, size: int, scale: float = 0.1) -> None:
+    Parameters
+    ----------
+    n_rows
+        Number of users or items.
+    size
+        Embedding size D.
+    init_std
+        Standard deviation of the initial vectors; biases start at 0.
+    """
+
+    def __init__(self, n_rows: int, size: int, init_std: float = 0.1) -> None:
         super().__init__()
-        self.vector = nn.Parameter(torch.randn(rows, size) * scale)
-        self.bias = nn.Parameter(torch.zeros(rows))
+        self.vector = nn.Parameter(torch.randn(n_rows, size) * init_std)
+        self.bias = nn.Parameter(torch.zeros(n_rows))
 
-    def forward(self, rows: Tensor) -> Embedded:
+    def forward(self, rows: Tensor) -> Embeddings:
+        """Return the embeddings of `rows`, an int64 tensor of any shape without -1."""
         if rows.ndim > 1:
-            found: Embedded = self(rows.flatten())
-            return found.view(rows.shape)
-        # of all ways to look up, this one has by far the quickest gradient
-        return Embedded(self.vector.index_select(0, rows), self.bias.index_select(0, rows))
+            flat: Embeddings = self(rows.flatten())
+            return flat.view(rows.shape)
+        # index_select has the fastest backward pass of all lookups
+        return Embeddings(self.vector.index_select(0, rows), self.bias.index_select(0, rows))
 
 
-def popularity(raters: History) -> Tensor:
-    """log((n + 1) / mean): without taste, what separates an item's positives from random items
-    best. Where an item bias begins there is a model no worse than a list of what is popular."""
+def log_relative_popularity(raters: RaggedRows) -> Tensor:
+    """Return log((n + 1) / (mean n + 1)) of each item's number of raters n: [I].
+
+    As initial item biases they make an untrained model rank by popularity.
+    """
     n = raters.lengths().to(torch.float32)
     return ((n + 1) / (n.mean() + 1)).log()

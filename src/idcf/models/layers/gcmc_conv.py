@@ -1,47 +1,40 @@
-"""Graph convolutions: messages per rating level (GC-MC, as IDCF-GC uses it), and weighted by
-importance (PinSAGE)."""
+"""The graph convolution of GC-MC: one message per rating level."""
 
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 
 class LevelConv(nn.Module):
-    """FC({ReLU(W_m · mean of the neighbours at level m)}): [..., L, D] sums -> [..., D].
+    """FC({ReLU(W_m · mean of the neighbors at level m)}) over the L rating levels m.
 
-    `shared` uses one W for all levels; `mean=False` keeps the sum.
+    Parameters
+    ----------
+    n_levels
+        Number of rating levels L.
+    size
+        Embedding size D.
+    shared
+        Use one W for all levels.
+    average
+        Divide the sums by the number of neighbors; otherwise keep the sums.
     """
 
-    def __init__(self, levels: int, size: int, *, shared: bool = False, mean: bool = True) -> None:
+    def __init__(
+        self, n_levels: int, size: int, *, shared: bool = False, average: bool = True
+    ) -> None:
         super().__init__()
-        self.mean = mean
+        self.average = average
         bound = (6 / (2 * size)) ** 0.5
-        weight = (torch.rand(1 if shared else levels, size, size) * 2 - 1) * bound
+        weight = (torch.rand(1 if shared else n_levels, size, size) * 2 - 1) * bound
         self.weight = nn.Parameter(weight)
-        self.combine = nn.Linear(levels * size, size)
+        self.combine = nn.Linear(n_levels * size, size)
 
     def forward(self, sums: Tensor, counts: Tensor) -> Tensor:
-        read = sums / counts.clamp(min=1)[..., None] if self.mean else sums
-        said = torch.einsum("...ld,lde->...le", read, self.weight.expand(sums.shape[-2], -1, -1))
-        out: Tensor = self.combine(said.relu().flatten(-2))
+        """Return messages [..., D] from neighbor sums [..., L, D] and neighbor counts [..., L]."""
+        inputs = sums / counts.clamp(min=1)[..., None] if self.average else sums
+        weight = self.weight.expand(sums.shape[-2], -1, -1)
+        messages = torch.einsum("...ld,lde->...le", inputs, weight)
+        out: Tensor = self.combine(messages.relu().flatten(-2))
         return out
-
-
-class ImportanceConv(nn.Module):
-    """ẑ = z / ‖z‖, z = ReLU(W[h ‖ n] + w), n = Σ_v α_v ReLU(Q h_v + q) (PinSAGE)."""
-
-    def __init__(self, size: int) -> None:
-        super().__init__()
-        self.message = nn.Linear(size, size)
-        self.combine = nn.Linear(2 * size, size)
-
-    def say(self, vectors: Tensor) -> Tensor:
-        """What each node tells whoever listens."""
-        out: Tensor = self.message(vectors).relu()
-        return out
-
-    def forward(self, own: Tensor, heard: Tensor) -> Tensor:
-        """`heard` is the weighted mean of what the neighbours say."""
-        return F.normalize(self.combine(torch.cat([own, heard], -1)).relu(), dim=-1)

@@ -1,4 +1,4 @@
-"""A matrix between items of which each row keeps what matters."""
+"""A sparse matrix of item-item weights, and the selection of its entries while it is built."""
 
 from __future__ import annotations
 
@@ -11,99 +11,132 @@ import torch
 from scipy.sparse import csr_array
 from torch import Tensor, nn
 
-from idcf.models.layers.ragged import pool
-from idcf.types import History, pick
+from idcf.models.layers.ragged import sum_pool
+from idcf.types import Ragged, RaggedRows, select_rows
 
-_PAIRS = 1 << 23  # of a block of co-occurrences, about
-_BITS = 0xFFFFFFFF
+_MAX_BLOCK_ENTRIES = 1 << 23  # approximate number of co-occurrences in a block
+_UINT32_MAX = 0xFFFFFFFF
 
 
-class Sparse(nn.Module):
-    """Rows of [I, I], end to end: row j says what having item j says of the others."""
+class ItemMatrix(nn.Module):
+    """A sparse matrix [I, I] in CSR form; row j holds the weights of item j for all items.
+
+    Parameters
+    ----------
+    n_items
+        Number of items I. The matrix is empty until `set_entries`.
+    """
 
     offsets: Tensor  # int64 [I + 1]
     columns: Tensor  # int32 [E], ascending in each row
     values: Tensor  # float32 [E]
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, n_items: int) -> None:
         super().__init__()
-        self.size = size
-        self.register_buffer("offsets", torch.zeros(size + 1, dtype=torch.int64))
+        self.n_items = n_items
+        self.register_buffer("offsets", torch.zeros(n_items + 1, dtype=torch.int64))
         self.register_buffer("columns", torch.zeros(0, dtype=torch.int32))
         self.register_buffer("values", torch.zeros(0))
-        self.register_load_state_dict_pre_hook(_make_room)  # type: ignore[no-untyped-call]
+        self.register_load_state_dict_pre_hook(_resize_buffers)  # type: ignore[no-untyped-call]
 
-    def fill(self, matrix: csr_array) -> None:
-        """Take these entries; zeros that are stored stay stored."""
+    def set_entries(self, matrix: csr_array) -> None:
+        """Replace all entries by those of `matrix`; stored zeros stay stored."""
         matrix = csr_array(matrix)
         matrix.sort_indices()
         self.offsets = torch.from_numpy(matrix.indptr.astype("int64"))
         self.columns = torch.from_numpy(matrix.indices.astype("int32"))
         self.values = torch.from_numpy(matrix.data.astype("float32"))
 
-    def rows(self) -> History:
-        return History(self.columns, self.values, self.offsets)
+    def rows(self) -> Ragged[Tensor]:
+        """Return the I rows, which point at columns (int32) and hold their values."""
+        return Ragged(self.columns, self.values, self.offsets)
 
-    def row(self, item: int) -> Tensor:
-        """One row with its zeros: [I]."""
-        own = slice(int(self.offsets[item]), int(self.offsets[item + 1]))
-        out = self.values.new_zeros(self.size)
-        return out.index_add_(0, self.columns[own], self.values[own])
+    def dense_row(self, item: int) -> Tensor:
+        """Return one row with its zeros: [I]."""
+        entries = slice(int(self.offsets[item]), int(self.offsets[item + 1]))
+        out = self.values.new_zeros(self.n_items)
+        return out.index_add_(0, self.columns[entries], self.values[entries])
 
-    def dense(self) -> Tensor:
-        """All of it: [I, I]."""
-        every = torch.arange(self.size + 1, device=self.values.device)
-        return self.pool(History(every[:-1], self.values.new_ones(self.size), every))
+    def to_dense(self) -> Tensor:
+        """Return the matrix with its zeros: [I, I]."""
+        rows = torch.arange(self.n_items + 1, device=self.values.device)
+        return self.sum_pool(Ragged(rows[:-1], None, rows))
 
-    def pool(self, history: History, weights: Tensor | None = None) -> Tensor:
-        """Σ over each history of weight · row: [B, I]."""
-        if len(self.values) == self.size**2:  # nothing is left out: it lies there as a matrix
-            return pool(self.values.view(self.size, self.size), history, weights)
-        said = pick(self.rows(), history.items)
-        each, users = said.lengths(), len(history.offsets) - 1
-        place = (history.owner() * self.size).repeat_interleave(each, output_size=len(said.items))
-        value = said.values
+    def sum_pool(self, ragged: RaggedRows, weights: Tensor | None = None) -> Tensor:
+        """Return Σ over the entries of each ragged row of weight · row of the matrix: [R, I].
+
+        Parameters
+        ----------
+        ragged
+            R ragged rows that point at rows of the matrix, such as histories.
+        weights
+            [N]: one weight per entry; 1 if not given.
+        """
+        if len(self.values) == self.n_items**2:  # no zeros: the values are a dense matrix
+            return sum_pool(self.values.view(self.n_items, self.n_items), ragged, weights)
+        rows = select_rows(self.rows(), ragged.indices)
+        lengths, n_sums = rows.lengths(), len(ragged.offsets) - 1
+        start = (ragged.owner() * self.n_items).repeat_interleave(
+            lengths, output_size=len(rows.indices)
+        )
+        values = rows.values
         if weights is not None:
-            value = value * weights.repeat_interleave(each, output_size=len(value))
-        total = value.new_zeros(users * self.size)
-        return total.index_add_(0, place + said.items, value).view(users, self.size)
+            values = values * weights.repeat_interleave(lengths, output_size=len(values))
+        total = values.new_zeros(n_sums * self.n_items)
+        return total.index_add_(0, start + rows.indices, values).view(n_sums, self.n_items)
 
-    def magnitude(self) -> Sparse:
-        """The same with absolute values."""
-        out = Sparse(self.size)
+    def absolute(self) -> ItemMatrix:
+        """Return the matrix of absolute values."""
+        out = ItemMatrix(self.n_items)
         out.offsets, out.columns, out.values = self.offsets, self.columns, self.values.abs()
         return out
 
 
-def _make_room(
+def _resize_buffers(
     module: nn.Module, state: Mapping[str, Any], prefix: str, *args: Any, **kwargs: Any
 ) -> None:
-    """How many entries there are is known only when they come."""
+    """Give the buffers the number of entries of the state that is about to be loaded."""
     for name in ("columns", "values"):
-        if (found := state.get(prefix + name)) is not None:
-            old = getattr(module, name)
-            setattr(module, name, old.new_zeros(found.shape))
+        if (loaded := state.get(prefix + name)) is not None:
+            buffer = getattr(module, name)
+            setattr(module, name, buffer.new_zeros(loaded.shape))
 
 
-def co_occurring(x: csr_array) -> list[tuple[int, int]]:
-    """Blocks of items whose rows of XᵀX have no more than so many entries."""
+def cooccurrence_blocks(x: csr_array) -> list[tuple[int, int]]:
+    """Divide the items of an interaction matrix into ranges whose co-occurrences fit in memory.
+
+    Parameters
+    ----------
+    x
+        Interactions [U, I].
+
+    Returns
+    -------
+    list of tuple of int
+        Ranges (low, high) of items. The rows low to high of XᵀX have at most about
+        `_MAX_BLOCK_ENTRIES` entries, unless the range is a single item.
+    """
     pairs = np.asarray(x.T @ np.diff(x.indptr)).ravel()
-    ends = np.flatnonzero(np.diff(np.cumsum(pairs) // _PAIRS)) + 1
-    cuts = [0, *ends.tolist(), x.shape[1]]
-    return list(pairwise(cuts))
+    ends = np.flatnonzero(np.diff(np.cumsum(pairs) // _MAX_BLOCK_ENTRIES)) + 1
+    return list(pairwise([0, *ends.tolist(), x.shape[1]]))
 
 
-def nearest(block: csr_array, k: int) -> csr_array:
-    """Of each row the k largest in size, and whatever equals the last of them."""
+def largest_per_row(block: csr_array, k: int) -> csr_array:
+    """Keep the k entries of largest absolute value in each row, and those tied with the last.
+
+    All rows are selected by one sort of integers, without a loop over rows: the bits of
+    non-negative floats are ordered as the floats are.
+    """
     size, length = np.abs(block.data).astype(np.float32), np.diff(block.indptr)
     row = np.repeat(np.arange(block.shape[0]), length)
-    # bits of floats that are not negative are in the order of the floats: one sort of integers
-    order = np.sort((row << 32) | (_BITS - size.view(np.uint32)))
+    order = np.sort((row << 32) | (_UINT32_MAX - size.view(np.uint32)))
     last = np.minimum(block.indptr[:-1] + k, block.indptr[1:]) - 1
-    least = _BITS - (order[last.clip(0)] & _BITS) if len(order) else np.zeros(len(last), np.int64)
-    floor = np.where(length > 0, least, 0).astype(np.uint32).view(np.float32)
-    stays = size >= np.maximum(floor, np.float32(1e-9))[row]
-    data = np.where(stays, block.data, 0)
+    threshold = np.zeros(len(last), np.int64)
+    if len(order):
+        threshold = _UINT32_MAX - (order[last.clip(0)] & _UINT32_MAX)
+    min_size = np.where(length > 0, threshold, 0).astype(np.uint32).view(np.float32)
+    is_large = size >= np.maximum(min_size, np.float32(1e-9))[row]
+    data = np.where(is_large, block.data, 0)
     out = csr_array((data, block.indices.copy(), block.indptr.copy()), shape=block.shape)
     out.eliminate_zeros()
     return out

@@ -1,146 +1,206 @@
-"""Sums over ragged histories: one fused gather-and-add, nothing padded, nothing materialised."""
+"""Sums over ragged rows, without padding: pooling, segment sums and normal equations.
+
+Rows are histories of users (`History`) or lists of anything else (`Ragged`): shapes below are for
+R rows with N entries, which point at the I rows of a table.
+"""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from idcf.types import History
+from idcf.types import Ragged, RaggedRows, Values
 
-_ENTRIES = 1 << 18  # gathered at a time, so that memory stays bounded
-_PIECE = 256
+_MAX_GATHERED_ENTRIES = 1 << 18  # vectors gathered at a time, which bounds memory
+MAX_CHUNK_LENGTH = 256
 
 
-def pool(table: Tensor, history: History, weights: Tensor | None = None) -> Tensor:
-    """Σ over each history of weight · table[item]: [I, D] -> [B, D]; zero for an empty one."""
+def sum_pool(table: Tensor, rows: RaggedRows, weights: Tensor | None = None) -> Tensor:
+    """Return Σ over the entries of each row of weight · table[index]: [R, D].
+
+    Parameters
+    ----------
+    table
+        [I, D].
+    rows
+        R rows that point at rows of the table; the sum over an empty row is zero.
+    weights
+        [N]: one weight per entry; 1 if not given.
+    """
     return F.embedding_bag(
-        history.items,
+        rows.indices,
         table,
-        history.offsets,
+        rows.offsets,
         mode="sum",
         per_sample_weights=weights,
         include_last_offset=True,
     )
 
 
-class Turned(NamedTuple):
-    """The same entries, by item."""
+class Transposed(NamedTuple, Generic[Values]):
+    """The entries of R rows, grouped by the index that they point at."""
 
-    history: History  # whose each of an item's entries is
-    order: Tensor  # where it stood
-
-
-def turn(history: History, n_items: int) -> Turned:
-    order = torch.argsort(history.items, stable=True)
-    offsets = torch.zeros(n_items + 1, dtype=torch.int64, device=order.device)
-    torch.cumsum(torch.bincount(history.items, minlength=n_items), 0, out=offsets[1:])
-    return Turned(History(history.owner()[order], history.values[order], offsets), order)
+    rows: Ragged[Values]  # I rows, which point at the rows 0..R-1 that the entries come from
+    order: Tensor  # int64 [N]: position of each entry in the original rows
 
 
-def spread(
+def transpose(ragged: Ragged[Values], n_columns: int) -> Transposed[Values]:
+    """Group the entries by their index, which is below `n_columns`."""
+    order = torch.argsort(ragged.indices, stable=True)
+    offsets = torch.zeros(n_columns + 1, dtype=torch.int64, device=order.device)
+    torch.cumsum(torch.bincount(ragged.indices, minlength=n_columns), 0, out=offsets[1:])
+    values = None if ragged.values is None else ragged.values[order]
+    return Transposed(Ragged(ragged.owner()[order], values, offsets), order)
+
+
+def sum_neighbors(
     table: Tensor,
-    graph: History,
-    back: History,
+    graph: RaggedRows,
+    transposed: RaggedRows,
     weights: Tensor | None = None,
-    weights_back: Tensor | None = None,
+    transposed_weights: Tensor | None = None,
 ) -> Tensor:
-    """`pool` over a graph that stays as it is, of which `back` is the other side."""
-    found: Tensor = _Spread.apply(table, graph, back, weights, weights_back)  # type: ignore[no-untyped-call]
-    return found
+    """Return `sum_pool(table, graph, weights)` with a faster backward pass.
+
+    The gradient of a sum over neighbors is a sum over the neighbors in the transposed graph:
+    nothing is sorted or scattered, and the result is deterministic. The weights get no gradient.
+
+    Parameters
+    ----------
+    table
+        [I, D].
+    graph
+        A graph that stays fixed in training: the neighbors of R nodes among the I of the table.
+    transposed
+        `transpose(graph, I).rows`.
+    weights, transposed_weights
+        [N]: weights of the entries in the order of `graph` and of `transposed`.
+    """
+    sums: Tensor = _SumNeighbors.apply(table, graph, transposed, weights, transposed_weights)  # type: ignore[no-untyped-call]
+    return sums
 
 
-class _Spread(torch.autograd.Function):
-    """The gradient of a sum over neighbours is a sum over theirs: no sorting, no scattering, and
-    the same bits every time."""
+class _SumNeighbors(torch.autograd.Function):
+    """`sum_pool` whose backward pass is `sum_pool` over the transposed graph."""
 
     @staticmethod
     def forward(
-        ctx: Any, table: Tensor, graph: History, back: History, weights: Any, weights_back: Any
+        ctx: Any,
+        table: Tensor,
+        graph: RaggedRows,
+        transposed: RaggedRows,
+        weights: Any,
+        transposed_weights: Any,
     ) -> Tensor:
-        ctx.back, ctx.weights = back, weights_back
-        return pool(table, graph, weights)
+        """Return the sums; see `sum_neighbors` for the parameters."""
+        ctx.transposed, ctx.weights = transposed, transposed_weights
+        return sum_pool(table, graph, weights)
 
     @staticmethod
-    def backward(ctx: Any, *on: Tensor) -> tuple[Tensor | None, ...]:
-        return pool(on[0].contiguous(), ctx.back, ctx.weights), None, None, None, None
+    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, ...]:
+        """Return the gradient of the table, and None for the other arguments."""
+        grad = sum_pool(grad_outputs[0].contiguous(), ctx.transposed, ctx.weights)
+        return grad, None, None, None, None
 
 
-def segment_sum(values: Tensor, owner: Tensor, users: int) -> Tensor:
-    """Σ over each history of one number per entry: [N] -> [B], where `owner` is the history's."""
-    return values.new_zeros(users).index_add(0, owner, values)
+def segment_sum(values: Tensor, owner: Tensor, n_rows: int) -> Tensor:
+    """Return Σ over each row of `values` [N], where `owner` [N] is the row of each value: [R]."""
+    return values.new_zeros(n_rows).index_add(0, owner, values)
 
 
-def shrunk_mean(values: Tensor, history: History, strength: Tensor | float) -> Tensor:
-    """Σ values / (n + strength): the ridge estimate of a user's bias from residuals."""
-    n = history.lengths()
-    return segment_sum(values, history.owner(), len(n)) / (n + strength).clamp(min=1e-9)
+def shrunk_mean(values: Tensor, rows: RaggedRows, shrinkage: Tensor | float) -> Tensor:
+    """Return Σ values / (n + shrinkage) over the n entries of each row: [R].
+
+    This is the ridge estimate of a bias.
+    """
+    n = rows.lengths()
+    return segment_sum(values, rows.owner(), len(n)) / (n + shrinkage).clamp(min=1e-9)
 
 
-def nearest(values: Tensor, levels: Tensor) -> Tensor:
-    """Which level each value is, or is next to."""
+def nearest_level(values: Tensor, levels: Tensor) -> Tensor:
+    """Return the index of the level [L] nearest to each value; a midpoint goes to the lower."""
     return torch.bucketize(values, (levels[1:] + levels[:-1]) / 2)
 
 
-def per_level(history: History, levels: Tensor) -> History:
-    """The same entries with one row per (user, rating level): B·L rows, levels ascending.
+def split_by_level(ragged: Ragged[Tensor], levels: Tensor) -> Ragged[None]:
+    """Split each row by the rating levels [L] of its values: R · L rows, levels ascending.
 
     A value between two levels counts as the nearest one.
     """
-    key = history.owner() * len(levels) + nearest(history.values, levels)
+    key = ragged.owner() * len(levels) + nearest_level(ragged.values, levels)
     order = torch.argsort(key, stable=True)
-    rows = (len(history.offsets) - 1) * len(levels)
-    offsets = key.new_zeros(rows + 1)
+    n_rows = (len(ragged.offsets) - 1) * len(levels)
+    offsets = key.new_zeros(n_rows + 1)
     offsets[1:].index_add_(0, key, torch.ones_like(key))
     offsets.cumsum_(0)
-    return History(history.items[order], history.values[order], offsets)
+    return Ragged(ragged.indices[order], None, offsets)
 
 
-class Pieces(NamedTuple):
-    """Histories in pieces of at most _PIECE entries, those of equal length together."""
+class RowChunks(NamedTuple):
+    """Rows cut into chunks of at most `MAX_CHUNK_LENGTH` entries, grouped by length.
 
-    groups: list[Tensor]  # where the entries of each piece stand: [G, n]
-    of_rows: History  # which of the pieces, laid end to end, each history is made of
+    Chunks of one length are multiplied in one batched product, without padding.
+    """
+
+    entry_groups: list[Tensor]  # each int64 [G, n]: entries of G chunks of length n
+    chunks_of_rows: Ragged[None]  # R rows, which point at chunks, counted over all groups
 
 
-def pieces(history: History) -> Pieces:
-    """Few batched products instead of one for each length that occurs, and still no padding."""
-    lengths, device = history.lengths(), history.offsets.device
-    count = (lengths + _PIECE - 1) // _PIECE
-    offsets = torch.zeros(len(count) + 1, dtype=torch.int64, device=device)
-    torch.cumsum(count, 0, out=offsets[1:])
+def split_into_chunks(ragged: RaggedRows) -> RowChunks:
+    """Cut rows into chunks for `normal_equations`."""
+    lengths, device = ragged.lengths(), ragged.offsets.device
+    n_chunks = (lengths + MAX_CHUNK_LENGTH - 1) // MAX_CHUNK_LENGTH
+    offsets = torch.zeros(len(n_chunks) + 1, dtype=torch.int64, device=device)
+    torch.cumsum(n_chunks, 0, out=offsets[1:])
     total = int(offsets[-1])
-    owner = torch.arange(len(count), device=device).repeat_interleave(count, output_size=total)
-    skipped = (torch.arange(total, device=device) - offsets[owner]) * _PIECE
-    start, size = history.offsets[owner] + skipped, (lengths[owner] - skipped).clamp(max=_PIECE)
+    rows = torch.arange(len(n_chunks), device=device)
+    owner = rows.repeat_interleave(n_chunks, output_size=total)
+    skipped = (torch.arange(total, device=device) - offsets[owner]) * MAX_CHUNK_LENGTH
+    start = ragged.offsets[owner] + skipped
+    size = (lengths[owner] - skipped).clamp(max=MAX_CHUNK_LENGTH)
     order = torch.argsort(size, stable=True)
     sizes, counts = torch.unique_consecutive(size[order], return_counts=True)
     groups, begin = [], 0
-    for n, some in zip(sizes.tolist(), counts.tolist(), strict=True):
-        step = max(1, _ENTRIES // n)
-        for at in range(begin, begin + some, step):
-            part = order[at : min(at + step, begin + some)]
-            groups.append(start[part, None] + torch.arange(n, device=device))
-        begin += some
-    place = torch.empty_like(order)
-    place[order] = torch.arange(total, device=device)
-    return Pieces(groups, History(place, start.new_empty(0), offsets))
+    for n, count in zip(sizes.tolist(), counts.tolist(), strict=True):
+        end, step = begin + count, max(1, _MAX_GATHERED_ENTRIES // n)
+        for low in range(begin, end, step):
+            chunks = order[low : min(low + step, end)]
+            groups.append(start[chunks, None] + torch.arange(n, device=device))
+        begin = end
+    position = torch.empty_like(order)
+    position[order] = torch.arange(total, device=device)
+    return RowChunks(groups, Ragged(position, None, offsets))
 
 
 def normal_equations(
-    table: Tensor, history: History, target: Tensor, cut: Pieces | None = None
+    table: Tensor, rows: RaggedRows, target: Tensor, chunks: RowChunks | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Σ q qᵀ [B, D, D] and Σ target · q [B, D] over each history.
+    """Return the normal equations of a least squares problem per row.
 
-    Who asks again and again for the same histories keeps their `pieces`.
+    Parameters
+    ----------
+    table
+        [I, D]: the vectors q.
+    rows
+        R rows that point at rows of the table.
+    target
+        [N]: the target of each entry.
+    chunks
+        `split_into_chunks(rows)`, to be reused when the rows stay and the table changes.
+
+    Returns
+    -------
+    tuple of Tensor
+        Σ q qᵀ [R, D, D] and Σ target · q [R, D].
     """
-    size, cut = table.shape[1], pieces(history) if cut is None else cut
+    size, chunks = table.shape[1], split_into_chunks(rows) if chunks is None else chunks
     parts = []
-    for entries in cut.groups:
-        vectors = table[history.items[entries]]
+    for entries in chunks.entry_groups:
+        vectors = table[rows.indices[entries]]
         parts.append((vectors.mT @ vectors).flatten(1))
     products = torch.cat(parts) if parts else table.new_zeros(0, size * size)
-    outer = pool(products, cut.of_rows).view(-1, size, size)
-    return outer, pool(table, history, target)
+    outer = sum_pool(products, chunks.chunks_of_rows).view(-1, size, size)
+    return outer, sum_pool(table, rows, target)

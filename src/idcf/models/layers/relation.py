@@ -8,36 +8,54 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-Attention = Literal["dot", "additive", "literal"]
+AttentionKind = Literal["dot", "additive", "literal"]
 
 
-class Folded(NamedTuple):
-    """Dot attention with W_k and W_v moved to the asking side: key users are heard as they are.
+class FoldedAttention(NamedTuple):
+    """Products of the weights of dot attention, so that key latents are used untransformed.
 
     ⟨W_q d, W_k p⟩ = ⟨W_kᵀ W_q d, p⟩ and Σ_h (Σ c p) W_v W_o = (Σ c p) (W_v W_o).
     """
 
-    ask: Tensor  # [H, Q, D]
-    give: Tensor  # [H, D, D]
+    query_key: Tensor  # [H, Q, D]
+    value_out: Tensor  # [H, D, D]
 
 
 class Relation(nn.Module):
-    """`dot`: softmax of ⟨W_q d, W_k p⟩, over √D where `scaled`.
-    `additive`: softmax of eᵀ LeakyReLU(W_q d + W_k p), as in GATv2.
-    `literal`: the paper's Eq. 4, eᵀ[W_q d ⊕ W_k p] normalised without an exponential: for study,
-    its denominator can vanish and the query enters through one number only.
+    """Attention of B query users to S key users with H heads.
+
+    Parameters
+    ----------
+    query_size
+        Size Q of the queries d.
+    size
+        Size D of the key latents p and of the output.
+    heads
+        Number of heads H.
+    attention
+        "dot": softmax of ⟨W_q d, W_k p⟩.
+        "additive": softmax of eᵀ LeakyReLU(W_q d + W_k p), as in GATv2.
+        "literal": the paper's Eq. 4, eᵀ[W_q d ⊕ W_k p], normalized without an exponential. It is
+        for study: its denominator can vanish, and the query adds one constant to all scores.
+    scaled
+        Divide the scores of "dot" by √D.
     """
 
     def __init__(
-        self, query: int, size: int, heads: int, attention: Attention = "dot", scaled: bool = True
+        self,
+        query_size: int,
+        size: int,
+        heads: int,
+        attention: AttentionKind = "dot",
+        scaled: bool = True,
     ) -> None:
         super().__init__()
         self.attention = attention
         self.scale = size**-0.5 if scaled else 1.0
-        # small: everybody starts near the plain mean of the key users, not at a random mixture
-        self.query = nn.Parameter(_glorot(heads, query, size) * 0.05)
+        # small queries: training starts near the plain mean of the key users
+        self.query = nn.Parameter(_glorot(heads, query_size, size) * 0.05)
         self.key = nn.Parameter(_glorot(heads, size, size))
-        # at the start a user is the weighted mean of the key users: p̃ = Σ c p
+        # identities: training starts from a weighted mean of the key users, p̃ = Σ c p
         self.value = nn.Parameter(torch.eye(size).repeat(heads, 1, 1))
         self.out = nn.Parameter(torch.eye(size).repeat(heads, 1) / heads)
         if attention == "literal":
@@ -45,68 +63,85 @@ class Relation(nn.Module):
         if attention != "dot":
             self.e_key = nn.Parameter(_glorot(heads, size, 1))
 
-    def fold(self) -> Folded:
-        """A product of weights alone: it costs the same however many ask, or are asked."""
-        ask = torch.bmm(self.query, self.key.mT)
-        return Folded(ask, torch.bmm(self.value, self.out.view_as(self.value)))
+    def fold(self) -> FoldedAttention:
+        """Return the products of the weights; the cost does not depend on the number of users."""
+        query_key = torch.bmm(self.query, self.key.mT)
+        return FoldedAttention(query_key, torch.bmm(self.value, self.out.view_as(self.value)))
 
-    def weights(
+    def attention_weights(
         self,
         query: Tensor,
         keys: Tensor,
-        scale: Tensor | float = 1.0,
-        near: Tensor | None = None,
+        key_scale: Tensor | float = 1.0,
+        mask: Tensor | None = None,
     ) -> Tensor:
-        """How much each query user listens to each key user: [H, B, S]. Keys are [S, D], the same
-        for every head, or [H, S, D]; `scale` is theirs, for the scores alone. `near` [B, S]: only
-        to these, of whom there must be one."""
+        """Return the weight c of each key user for each query user.
+
+        Parameters
+        ----------
+        query
+            [B, Q].
+        keys
+            [S, D], shared by all heads, or [H, S, D].
+        key_scale
+            Factor of the keys in the scores; the values are not scaled.
+        mask
+            bool [B, S]: the key users that a query user may attend to, at least one.
+
+        Returns
+        -------
+        Tensor
+            [H, B, S]; each row sums to 1.
+        """
         if self.attention == "dot":
-            return self._dot(query, keys, scale, self.fold().ask, near)
-        asked, key = query @ self.query, (keys * scale) @ self.key
+            return self._dot_weights(query, keys, key_scale, self.fold().query_key, mask)
+        projected_query, projected_key = query @ self.query, (keys * key_scale) @ self.key
         if self.attention == "additive":
-            both = F.leaky_relu(asked[:, :, None] + key[:, None], 0.2)
+            sums = F.leaky_relu(projected_query[:, :, None] + projected_key[:, None], 0.2)
             e: Tensor = self.e_key[:, None]
-            return _softmax((both @ e).squeeze(-1), near)
-        score = asked @ self.e_query + (key @ self.e_key).mT
-        score = score if near is None else score * near
-        out: Tensor = score / score.sum(-1, keepdim=True)
-        return out
+            return _masked_softmax((sums @ e).squeeze(-1), mask)
+        score = projected_query @ self.e_query + (projected_key @ self.e_key).mT
+        score = score if mask is None else score * mask
+        weights: Tensor = score / score.sum(-1, keepdim=True)
+        return weights
 
     def forward(
         self,
         query: Tensor,
         keys: Tensor,
-        scale: Tensor | float = 1.0,
-        near: Tensor | None = None,
+        key_scale: Tensor | float = 1.0,
+        mask: Tensor | None = None,
     ) -> Tensor:
-        """Σ_h Σ_s c p_s W_v W_o: [B, D]."""
-        ask, give = self.fold()
+        """Return Σ_h Σ_s c p_s W_v W_o: [B, D]. See `attention_weights` for the parameters."""
+        query_key, value_out = self.fold()
         if self.attention == "dot":
-            weights = self._dot(query, keys, scale, ask, near)
+            weights = self._dot_weights(query, keys, key_scale, query_key, mask)
         else:
-            weights = self.weights(query, keys, scale, near)
-        mixed = torch.bmm(weights, keys.expand(give.shape[0], -1, -1))
-        return torch.bmm(mixed, give).sum(0)
+            weights = self.attention_weights(query, keys, key_scale, mask)
+        mixed = torch.bmm(weights, keys.expand(value_out.shape[0], -1, -1))
+        return torch.bmm(mixed, value_out).sum(0)
 
-    def _dot(
+    def _dot_weights(
         self,
         query: Tensor,
         keys: Tensor,
-        scale: Tensor | float,
-        ask: Tensor,
-        near: Tensor | None,
+        key_scale: Tensor | float,
+        query_key: Tensor,
+        mask: Tensor | None,
     ) -> Tensor:
-        # bmm and not @, which wraps it in views that are recorded and replayed
-        heads = ask.shape[0]
-        asked = torch.bmm((query * (self.scale * scale)).expand(heads, -1, -1), ask)
-        return _softmax(torch.bmm(asked, keys.expand(heads, -1, -1).mT), near)
+        # bmm instead of @, which adds views to the autograd graph
+        heads = query_key.shape[0]
+        scaled = (query * (self.scale * key_scale)).expand(heads, -1, -1)
+        score = torch.bmm(torch.bmm(scaled, query_key), keys.expand(heads, -1, -1).mT)
+        return _masked_softmax(score, mask)
 
 
-def _softmax(score: Tensor, near: Tensor | None) -> Tensor:
-    # added, not filled in: then the way back has nothing to do
-    return torch.softmax(score if near is None else score + near.to(score.dtype).log(), -1)
+def _masked_softmax(score: Tensor, mask: Tensor | None) -> Tensor:
+    # adding log(mask) has a cheaper backward pass than filling with -inf
+    return torch.softmax(score if mask is None else score + mask.to(score.dtype).log(), -1)
 
 
-def _glorot(heads: int, a: int, b: int) -> Tensor:
-    drawn: Tensor = torch.randn(heads, a, b) * (2 / (a + b)) ** 0.5
-    return drawn
+def _glorot(heads: int, fan_in: int, fan_out: int) -> Tensor:
+    """Draw weights [heads, fan_in, fan_out] with the standard deviation of Glorot & Bengio 2010."""
+    weights: Tensor = torch.randn(heads, fan_in, fan_out) * (2 / (fan_in + fan_out)) ** 0.5
+    return weights

@@ -1,1 +1,1 @@
-"""Layers that only the rival systems use."""
+"""Layers that only the rival systems of the paper use."""

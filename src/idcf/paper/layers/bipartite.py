@@ -1,4 +1,4 @@
-"""Who had what, as one undirected graph of users and items."""
+"""The training interactions as one undirected graph whose nodes are users and items."""
 
 from __future__ import annotations
 
@@ -6,49 +6,68 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from idcf.models.layers.ragged import spread
-from idcf.types import History
+from idcf.models.layers.ragged import sum_neighbors
+from idcf.types import Ragged, RaggedRows
 
 
-class Bipartite(nn.Module):
-    """U + I nodes, users first. An edge stands in the row of its user and in that of its item."""
+class BipartiteGraph(nn.Module):
+    """Adjacency lists of U + I nodes, users first; every edge has an entry on each of its sides.
 
-    neighbours: Tensor  # int64 [2E]
-    offsets: Tensor  # int64 [U + I + 1]
-    edges: Tensor  # int64 [E] user * I + item, ascending: where an edge stands on the user's side
-    mirror: Tensor  # int64 [E] where it stands on the item's
+    Parameters
+    ----------
+    raters : RaggedRows
+        For each item, the users who interacted with it: I rows.
+    n_users : int
+        Number of users U.
+    """
 
-    def __init__(self, raters: History, n_users: int) -> None:
+    neighbors: Tensor  # int64 [2E]: the adjacency lists of all nodes, one after the other
+    offsets: Tensor  # int64 [U + I + 1]: where the list of each node begins
+    edges: Tensor  # int64 [E]: user * I + item, ascending; its index is the user-side entry
+    item_side_positions: Tensor  # int64 [E]: the item-side entry of each of `edges`
+
+    def __init__(self, raters: RaggedRows, n_users: int) -> None:
         super().__init__()
         item, n_items = raters.owner(), len(raters.offsets) - 1
-        edges, order = torch.sort(raters.items * n_items + item)
-        counts = torch.bincount(raters.items, minlength=n_users)
-        lengths = torch.cat([counts, raters.lengths()])
+        edges, order = torch.sort(raters.indices * n_items + item)
+        user_degrees = torch.bincount(raters.indices, minlength=n_users)
+        degrees = torch.cat([user_degrees, raters.lengths()])
         self.n_users, self.n_items = n_users, n_items
-        self.register_buffer("neighbours", torch.cat([item[order] + n_users, raters.items]))
-        self.register_buffer("offsets", F.pad(lengths.cumsum(0), (1, 0)))
+        self.register_buffer("neighbors", torch.cat([item[order] + n_users, raters.indices]))
+        self.register_buffer("offsets", F.pad(degrees.cumsum(0), (1, 0)))
         self.register_buffer("edges", edges)
-        self.register_buffer("mirror", order + len(order))
+        self.register_buffer("item_side_positions", order + len(order))
 
-    def without(self, users: Tensor, items: Tensor) -> Tensor:
-        """Weights of all entries: 0 for the edges among the pairs [M] and [M, K], 1 for others."""
-        keep = torch.ones_like(self.neighbours, dtype=torch.float32)
+    def edge_weights_without(self, users: Tensor, items: Tensor) -> Tensor:
+        """Return the weights of all entries [2E]: 0 for the edges of the given pairs, else 1.
+
+        Parameters
+        ----------
+        users : Tensor
+            int64 [M].
+        items : Tensor
+            int64 [M, K]; pairs that are no edge, or occur twice, are allowed.
+        """
+        weights = torch.ones_like(self.neighbors, dtype=torch.float32)
         if not len(self.edges):
-            return keep
-        wanted = (users[:, None] * self.n_items + items).flatten()
-        at = torch.searchsorted(self.edges, wanted).clamp(max=len(self.edges) - 1)
-        stays = (self.edges[at] != wanted).float()
-        for place in (at, self.mirror[at]):  # several pairs may look at one place: the least wins
-            keep = keep.scatter_reduce(0, place, stays, "amin")
-        return keep
+            return weights
+        pairs = (users[:, None] * self.n_items + items).flatten()
+        user_side = torch.searchsorted(self.edges, pairs).clamp(max=len(self.edges) - 1)
+        is_other_edge = (self.edges[user_side] != pairs).float()
+        # a pair that is no edge points at some other edge, so the minimum over pairs decides
+        for positions in (user_side, self.item_side_positions[user_side]):
+            weights = weights.scatter_reduce(0, positions, is_other_edge, "amin")
+        return weights
 
-    def spread(self, values: Tensor, keep: Tensor | None = None) -> Tensor:
-        """Σ over the neighbours of each node: [U + I, D] -> [U + I, D]."""
-        graph = History(self.neighbours, values, self.offsets)  # undirected: its own other side
-        return spread(values, graph, graph, keep, keep)
+    def sum_neighbors(self, values: Tensor, edge_weights: Tensor | None = None) -> Tensor:
+        """Return Σ over the neighbours of each node, weighted: [U + I, D] -> [U + I, D]."""
+        graph = Ragged(self.neighbors, None, self.offsets)  # undirected: its own transpose
+        return sum_neighbors(values, graph, graph, edge_weights, edge_weights)
 
-    def degree(self, keep: Tensor | None = None) -> Tensor:
-        """[U + I, 1]."""
-        if keep is None:
+    def degrees(self, edge_weights: Tensor | None = None) -> Tensor:
+        """Return the (weighted) number of neighbours of each node: [U + I, 1]."""
+        if edge_weights is None:
             return self.offsets.diff()[:, None].to(torch.float32)
-        return self.spread(keep.new_ones(self.n_users + self.n_items, 1), keep)
+        return self.sum_neighbors(
+            edge_weights.new_ones(self.n_users + self.n_items, 1), edge_weights
+        )

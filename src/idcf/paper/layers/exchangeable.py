@@ -1,5 +1,8 @@
-"""Layers that do not care how rows and columns are numbered (Hartford et al. 2018), for a matrix
-of which few entries are there. Entries lie end to end; nothing is padded, nothing is dense."""
+"""Exchangeable matrix layers (Hartford et al. 2018) over the observed entries of a matrix.
+
+The layers are equivariant to any renumbering of rows and columns. Entries are stored end to end;
+nothing is padded and no dense matrix is built.
+"""
 
 from __future__ import annotations
 
@@ -8,123 +11,175 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from idcf.models.layers.ragged import pool
-from idcf.types import History
+from idcf.models.layers.ragged import sum_pool
+from idcf.types import Ragged
 
 
-class Axis(NamedTuple):
-    """The rows, or the columns: which one each entry lies in, and where the entries of each lie."""
+class MatrixAxis(NamedTuple):
+    """One axis of a sparse matrix (its R rows or its R columns) and the entries of each group."""
 
-    of: Tensor  # int64 [N]
-    places: Tensor  # int64 [N]
-    offsets: Tensor  # int64 [R + 1]
-    keep: Tensor  # float [N]: 0 for an entry that must not be read
-    read: Tensor  # float [R]: how many are
-    strength: float  # entries of average kind that every row is thought to have besides
+    group: Tensor  # int64 [N]: the row, or the column, of each entry
+    entry_order: Tensor  # int64 [N]: the entries, group by group
+    offsets: Tensor  # int64 [R + 1]: where each group begins in `entry_order`
+    visible: Tensor  # float [N]: 0 for a hidden entry, else 1
+    n_visible: Tensor  # float [R]: number of visible entries of each group
+    shrinkage: float  # pseudo-count of average entries that is added to every group
 
     @classmethod
     def build(
-        cls, of: Tensor, places: Tensor, offsets: Tensor, keep: Tensor, strength: float = 0.0
-    ) -> Axis:
-        read = pool(keep[:, None], History(places, keep, offsets))[:, 0]
-        return cls(of, places, offsets, keep, read, strength)
+        cls,
+        group: Tensor,
+        entry_order: Tensor,
+        offsets: Tensor,
+        visible: Tensor,
+        shrinkage: float = 0.0,
+    ) -> MatrixAxis:
+        """Build an axis and count the visible entries of each group."""
+        n_visible = sum_pool(visible[:, None], Ragged(entry_order, None, offsets))[:, 0]
+        return cls(group, entry_order, offsets, visible, n_visible, shrinkage)
 
-    def mean(self, x: Tensor, every: Tensor) -> Tensor:
-        """Of the entries [N, C] that are read: [R, C]. Where there are few, or none, `every`."""
-        total: Tensor = _Sum.apply(x, self)  # type: ignore[no-untyped-call]
-        return self._shrunk(total, every)
+    def mean(self, x: Tensor, overall_mean: Tensor) -> Tensor:
+        """Return the mean of the visible entries x [N, C] of each group, shrunk: [R, C].
 
-    def mean_of(self, table: Tensor, index: Tensor, every: Tensor) -> Tensor:
-        """The same of table[index], which is never made."""
-        bags = History(index[self.places], self.keep, self.offsets)
-        return self._shrunk(pool(table, bags, self.keep[self.places]), every)
+        A group without visible entries has `overall_mean` [C].
+        """
+        total: Tensor = _SegmentSum.apply(x, self)  # type: ignore[no-untyped-call]
+        return self._shrunken_mean(total, overall_mean)
 
-    def every(self, x: Tensor) -> Tensor:
-        """The mean of all that is read: [C]."""
-        return self.keep @ x / self.keep.sum().clamp(min=1)
+    def mean_gathered(self, table: Tensor, index: Tensor, overall_mean: Tensor) -> Tensor:
+        """Return `mean(table[index], overall_mean)` without materializing table[index] [N, C]."""
+        bags = Ragged(index[self.entry_order], None, self.offsets)
+        return self._shrunken_mean(
+            sum_pool(table, bags, self.visible[self.entry_order]), overall_mean
+        )
 
-    def spread(self, means: Tensor, every: Tensor) -> Tensor:
-        """How far the means of rows lie from that of everything: [C]."""
-        share = self.read / self.read.sum().clamp(min=1)
-        return (share @ (means - every).square() + 1e-6).sqrt()
+    def overall_mean(self, x: Tensor) -> Tensor:
+        """Return the mean of all visible entries of x [N, C]: [C]."""
+        return self.visible @ x / self.visible.sum().clamp(min=1)
 
-    def _shrunk(self, total: Tensor, every: Tensor) -> Tensor:
-        some = max(self.strength, 1e-6)
-        return (total + some * every) / (self.read + some)[:, None]
+    def std_of_means(self, means: Tensor, overall_mean: Tensor) -> Tensor:
+        """Return the standard deviation of group means [R, C], weighted by group size: [C]."""
+        share = self.n_visible / self.n_visible.sum().clamp(min=1)
+        return (share @ (means - overall_mean).square() + 1e-6).sqrt()
+
+    def _shrunken_mean(self, total: Tensor, overall_mean: Tensor) -> Tensor:
+        pseudo_count = max(self.shrinkage, 1e-6)
+        return (total + pseudo_count * overall_mean) / (self.n_visible + pseudo_count)[:, None]
 
 
-class _Sum(torch.autograd.Function):
-    """`pool` of entries of which each lies in one row only: so its gradient is a gather, where
-    that of `pool` has to sort."""
+class _SegmentSum(torch.autograd.Function):
+    """`sum_pool` for entries that each lie in one group, so that the gradient is a gather; the
+    gradient of `sum_pool` has to sort."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, axis: Axis) -> Tensor:
+    def forward(ctx: Any, x: Tensor, axis: MatrixAxis) -> Tensor:
         ctx.axis = axis
-        return pool(x, History(axis.places, axis.keep, axis.offsets), axis.keep[axis.places])
+        groups = Ragged(axis.entry_order, None, axis.offsets)
+        return sum_pool(x, groups, axis.visible[axis.entry_order])
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        return grad.index_select(0, ctx.axis.of) * ctx.axis.keep[:, None], None
+        return grad.index_select(0, ctx.axis.group) * ctx.axis.visible[:, None], None
 
 
-class Heard(NamedTuple):
-    """All that a row needs to know of the other rows."""
+class ColumnStatistics(NamedTuple):
+    """The statistics of a whole matrix that one layer needs to encode further rows."""
 
-    columns: Tensor  # [I, C']: what each column says
-    every: Tensor  # [C]: the mean of all entries
-    spread: Tensor  # [C]: of the means of rows
-    mean: Tensor  # [C']: of what columns say, over all entries
+    column_terms: Tensor  # [I, C']: mean_i' X_i'j θ₁ + mean X θ₃ + b of each column j
+    overall_mean: Tensor  # [C]: mean of all entries
+    row_mean_std: Tensor  # [C]: standard deviation of the row means; 1 without standardization
+    mean_column_term: Tensor  # [C']: mean of `column_terms` over all entries
 
 
-class Exchangeable(nn.Module):
+class ExchangeableLayer(nn.Module):
     """Y_ij = X_ij θ₀ + mean_i' X_i'j θ₁ + mean_j' X_ij' θ₂ + mean X θ₃ + b.
 
-    With `standard`, means of columns and rows are first standardised: they differ by little, and
-    by less in every further layer.
+    Parameters
+    ----------
+    size : int
+        Input channels C.
+    out : int
+        Output channels C'.
+    standardize : bool
+        Standardize the means of rows and columns before the linear maps. They differ by little,
+        and by less in every further layer.
     """
 
-    def __init__(self, size: int, out: int, *, standard: bool = False) -> None:
+    def __init__(self, size: int, out: int, *, standardize: bool = False) -> None:
         super().__init__()
-        self.standard = standard
-        self.own = nn.Linear(size, out, bias=False)
-        self.column = nn.Linear(size, out, bias=False)
-        self.row = nn.Linear(size, out, bias=False)
-        self.every = nn.Linear(size, out)
+        self.standardize = standardize
+        self.entry_linear = nn.Linear(size, out, bias=False)
+        self.column_linear = nn.Linear(size, out, bias=False)
+        self.row_linear = nn.Linear(size, out, bias=False)
+        self.overall_linear = nn.Linear(size, out)
 
-    def hear(self, x: Tensor, rows: Axis, columns: Axis) -> Heard:
-        """Entries [N, C] of a whole matrix."""
-        every = rows.every(x)
-        means = columns.mean(x, every)
-        spread = torch.ones_like(every)
-        if self.standard:
-            spread = rows.spread(rows.mean(x, every), every)
-            means = (means - every) / columns.spread(means, every)
-        said = self.column(means) + self.every(every)
-        share = columns.read / columns.read.sum().clamp(min=1)
-        return Heard(said, every, spread, share @ said)
+    def column_statistics(
+        self, x: Tensor, rows: MatrixAxis, columns: MatrixAxis
+    ) -> ColumnStatistics:
+        """Compute the statistics of a whole matrix from its entries x [N, C]."""
+        overall_mean = rows.overall_mean(x)
+        column_means = columns.mean(x, overall_mean)
+        row_mean_std = torch.ones_like(overall_mean)
+        if self.standardize:
+            row_mean_std = rows.std_of_means(rows.mean(x, overall_mean), overall_mean)
+            column_mean_std = columns.std_of_means(column_means, overall_mean)
+            column_means = (column_means - overall_mean) / column_mean_std
+        terms = self.column_linear(column_means) + self.overall_linear(overall_mean)
+        share = columns.n_visible / columns.n_visible.sum().clamp(min=1)
+        return ColumnStatistics(terms, overall_mean, row_mean_std, share @ terms)
 
-    def say(self, means: Tensor, heard: Heard) -> Tensor:
-        """What rows with these means say to their entries: [B, C']."""
-        out: Tensor = self.row((means - heard.every) / heard.spread if self.standard else means)
+    def row_terms(self, means: Tensor, statistics: ColumnStatistics) -> Tensor:
+        """Return mean_j' X_ij' θ₂ for rows with these means [B, C]: [B, C']."""
+        if self.standardize:
+            means = (means - statistics.overall_mean) / statistics.row_mean_std
+        out: Tensor = self.row_linear(means)
         return out
 
-    def forward(self, x: Tensor, rows: Axis, column: Tensor, heard: Heard) -> Tensor:
-        """Entries [N, C] -> [N, C']."""
-        said = self.say(rows.mean(x, heard.every), heard).index_select(0, rows.of)
-        out: Tensor = self.own(x) + said + heard.columns.index_select(0, column)
+    def forward(
+        self, x: Tensor, rows: MatrixAxis, column_index: Tensor, statistics: ColumnStatistics
+    ) -> Tensor:
+        """Transform the entries of some rows.
+
+        Parameters
+        ----------
+        x : Tensor
+            Entries [N, C].
+        rows : MatrixAxis
+            The rows that the entries lie in.
+        column_index : Tensor
+            int64 [N]: the column of each entry.
+        statistics : ColumnStatistics
+            Statistics of the whole matrix.
+
+        Returns
+        -------
+        Tensor
+            Entries Y [N, C'].
+        """
+        row_means = rows.mean(x, statistics.overall_mean)
+        row_terms = self.row_terms(row_means, statistics).index_select(0, rows.group)
+        column_terms = statistics.column_terms.index_select(0, column_index)
+        out: Tensor = self.entry_linear(x) + row_terms + column_terms
         return out
 
-    def of_rows(self, x: Tensor, rows: Axis, column: Tensor, heard: Heard) -> Tensor:
-        """The mean of `forward` over each row, which needs no entry: a mean of linear things."""
-        mean = rows.mean(x, heard.every)
-        near = rows.mean_of(heard.columns, column, heard.mean)
-        out: Tensor = self.own(mean) + self.say(mean, heard) + near
+    def row_means(
+        self, x: Tensor, rows: MatrixAxis, column_index: Tensor, statistics: ColumnStatistics
+    ) -> Tensor:
+        """Return the mean of `forward` over each row [B, C'] without computing single entries."""
+        mean = rows.mean(x, statistics.overall_mean)
+        mean_column_terms = rows.mean_gathered(
+            statistics.column_terms, column_index, statistics.mean_column_term
+        )
+        out: Tensor = self.entry_linear(mean) + self.row_terms(mean, statistics) + mean_column_terms
         return out
 
-    def of_columns(self, x: Tensor, rows: Axis, columns: Axis, heard: Heard) -> Tensor:
-        """The mean of `forward` over each column."""
-        said = self.say(rows.mean(x, heard.every), heard)
-        share = rows.read / rows.read.sum().clamp(min=1)
-        near = columns.mean_of(said, rows.of, share @ said)
-        out: Tensor = self.own(columns.mean(x, heard.every)) + heard.columns + near
+    def column_means(
+        self, x: Tensor, rows: MatrixAxis, columns: MatrixAxis, statistics: ColumnStatistics
+    ) -> Tensor:
+        """Return the mean of `forward` over each column [I, C'] without computing entries."""
+        row_terms = self.row_terms(rows.mean(x, statistics.overall_mean), statistics)
+        share = rows.n_visible / rows.n_visible.sum().clamp(min=1)
+        mean_row_terms = columns.mean_gathered(row_terms, rows.group, share @ row_terms)
+        mean = columns.mean(x, statistics.overall_mean)
+        out: Tensor = self.entry_linear(mean) + statistics.column_terms + mean_row_terms
         return out

@@ -1,4 +1,5 @@
-"""Parts of the original GC-MC: a message per node and rating level, and logits of the levels."""
+"""Layers of the original GC-MC (van den Berg et al. 2017): one message per node and rating level,
+and a bilinear decoder that gives logits of the levels."""
 
 from __future__ import annotations
 
@@ -6,66 +7,102 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from idcf.models.layers.ragged import pool, spread
-from idcf.types import History
+from idcf.models.layers.ragged import sum_neighbors, sum_pool
+from idcf.types import Ragged
 
 
-class Messages(nn.Module):
-    """W_r x_j for one-hot x_j: a row for every node and level, and their sums over neighbours.
+class LevelMessages(nn.Module):
+    """W_r x_j for one-hot x_j: a message for every node and level, summed over neighbours.
 
-    `stack` puts the levels side by side, each with its share of `size`. Otherwise they are added,
-    and the weights are ordinal: W_r = T_1 + ... + T_r, so that near levels say near things.
+    Parameters
+    ----------
+    n_levels : int
+        Number of rating levels L.
+    n_nodes : int
+        Number of nodes that send messages.
+    size : int
+        Length of a sum of messages.
+    stack : bool
+        True: levels are concatenated, each with its part of `size`. False: levels are added and
+        the weights are ordinal, W_r = T_1 + ... + T_r, so that adjacent levels share weights.
     """
 
-    def __init__(self, levels: int, nodes: int, size: int, *, stack: bool) -> None:
+    def __init__(self, n_levels: int, n_nodes: int, size: int, *, stack: bool) -> None:
         super().__init__()
-        width = max(size // levels, 1) if stack else size
-        self.stack, self.size = stack, width * levels if stack else width
-        bound = (6 / (nodes + width)) ** 0.5
-        self.weight = nn.Parameter((torch.rand(levels, nodes, width) * 2 - 1) * bound)
+        width = max(size // n_levels, 1) if stack else size
+        self.stack, self.size = stack, width * n_levels if stack else width
+        bound = (6 / (n_nodes + width)) ** 0.5
+        self.weight = nn.Parameter((torch.rand(n_levels, n_nodes, width) * 2 - 1) * bound)
 
-    def table(self, scale: Tensor | None = None) -> Tensor:
-        """W [L, n, ·], each node times its `scale` [n]."""
+    def message_table(self, scale: Tensor | None = None) -> Tensor:
+        """Return W [L, n_nodes, ·], each node multiplied by its `scale` [n_nodes]."""
         weight = self.weight if self.stack else self.weight.cumsum(0)
         return weight if scale is None else weight * scale[:, None]
 
-    def rows(self, split: History) -> History:
-        """What is added up, as rows of the flat table. `split`: one row per (receiver, level)."""
-        levels, nodes = self.weight.shape[:2]
-        level = split.owner() % levels
-        bags = split.offsets if self.stack else split.offsets[::levels]
-        return History(level * nodes + split.items, split.values, bags)
+    def message_rows(self, by_level: Ragged[None]) -> Ragged[None]:
+        """Return the rows of the flattened message table that each sum adds up.
 
-    def gather(self, table: Tensor, rows: History, back: History | None = None) -> Tensor:
-        """Σ over the neighbours: [R, size]. `back`: the other side, of a graph that stays."""
+        `by_level` has one row per (receiver, level), as `split_by_level` makes it.
+        """
+        n_levels, n_nodes = self.weight.shape[:2]
+        level = by_level.owner() % n_levels
+        offsets = by_level.offsets if self.stack else by_level.offsets[::n_levels]
+        return Ragged(level * n_nodes + by_level.indices, None, offsets)
+
+    def gather(
+        self, table: Tensor, rows: Ragged[None], reverse: Ragged[None] | None = None
+    ) -> Tensor:
+        """Return Σ over the neighbours of each of R receivers: [R, size].
+
+        Parameters
+        ----------
+        table : Tensor
+            `message_table()`.
+        rows : Ragged
+            `message_rows(...)` of the receivers.
+        reverse : Ragged, optional
+            The transpose of `rows`, for a graph that does not change: its gradient is faster.
+        """
         flat = table.flatten(0, 1)
-        found = pool(flat, rows) if back is None else spread(flat, rows, back)
-        return found.view(-1, self.size)
+        sums = sum_pool(flat, rows) if reverse is None else sum_neighbors(flat, rows, reverse)
+        return sums.view(-1, self.size)
 
-    def of_edge(self, table: Tensor, level: Tensor, node: Tensor) -> Tensor:
-        """What one neighbour adds to such a sum: [..., size]."""
-        own = table[level, node]
+    def edge_message(self, table: Tensor, level: Tensor, node: Tensor) -> Tensor:
+        """Return the term that an edge from `node` at `level` adds to a sum: [..., size]."""
+        message = table[level, node]
         if not self.stack:
-            return own
-        place = F.one_hot(level, len(table)).to(own.dtype)
-        return (place[..., None] * own[..., None, :]).flatten(-2)
+            return message
+        level_mask = F.one_hot(level, len(table)).to(message.dtype)
+        return (level_mask[..., None] * message[..., None, :]).flatten(-2)
 
 
-class Bilinear(nn.Module):
-    """z_uᵀ Q_r z_i for each level r, with few bases for all of them: Q_r = Σ_b a_rb P_b."""
+class BilinearDecoder(nn.Module):
+    """Logits z_uᵀ Q_r z_i of the levels r, with bases shared by all levels: Q_r = Σ_b a_rb P_b.
 
-    def __init__(self, levels: int, size: int, bases: int) -> None:
+    Parameters
+    ----------
+    n_levels : int
+        Number of rating levels L.
+    size : int
+        Embedding size D.
+    n_bases : int
+        Number of bases P_b.
+    """
+
+    def __init__(self, n_levels: int, size: int, n_bases: int) -> None:
         super().__init__()
-        start = torch.stack([nn.init.orthogonal_(torch.empty(size, size)) for _ in range(bases)])
-        self.bases = nn.Parameter(start)
-        self.mix = nn.Parameter((torch.rand(levels, bases) * 2 - 1) * (6 / (levels + bases)) ** 0.5)
+        bases = torch.stack([nn.init.orthogonal_(torch.empty(size, size)) for _ in range(n_bases)])
+        self.bases = nn.Parameter(bases)
+        self.mix = nn.Parameter(
+            (torch.rand(n_levels, n_bases) * 2 - 1) * (6 / (n_levels + n_bases)) ** 0.5
+        )
 
     def forward(self, user: Tensor, item: Tensor) -> Tensor:
-        """user [M, D], item [M, K, D] -> [M, K, L]."""
-        turned = torch.einsum("md,bde->mbe", user, self.bases)
-        return torch.einsum("mbe,mke->mkb", turned, item) @ self.mix.T
+        """Score K items per row: user [M, D], item [M, K, D] -> logits [M, K, L]."""
+        projected = torch.einsum("md,bde->mbe", user, self.bases)
+        return torch.einsum("mbe,mke->mkb", projected, item) @ self.mix.T
 
-    def all(self, user: Tensor, item: Tensor) -> Tensor:
-        """user [B, D], item [I, D] -> [B, I, L]."""
-        turned = torch.einsum("md,bde->mbe", user, self.bases)
-        return torch.einsum("mbe,ie->mib", turned, item) @ self.mix.T
+    def score_all_pairs(self, user: Tensor, item: Tensor) -> Tensor:
+        """Score every item for every user: user [B, D], item [I, D] -> logits [B, I, L]."""
+        projected = torch.einsum("md,bde->mbe", user, self.bases)
+        return torch.einsum("mbe,ie->mib", projected, item) @ self.mix.T

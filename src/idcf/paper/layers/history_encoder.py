@@ -1,4 +1,7 @@
-"""Parts of models that know people by what they had, and items by how often they were had."""
+"""Layers of models that embed a user from the history alone, and item biases from counts.
+
+They know nothing of user ids.
+"""
 
 from __future__ import annotations
 
@@ -6,19 +9,41 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from idcf.models.layers.embedding import Table
-from idcf.models.layers.ragged import pool, segment_sum, shrunk_mean
-from idcf.types import Domain, Embedded, History
+from idcf.models.layers.embedding import EmbeddingTable
+from idcf.models.layers.ragged import segment_sum, shrunk_mean, sum_pool
+from idcf.types import Domain, Embeddings, History
 
-_ITEM_STRENGTH = 3.0  # ratings of "nothing unusual" that an item's own must outweigh
+_ITEM_SHRINKAGE = 3.0  # pseudo-count of zero residuals of an item
 
 
-class Reader(nn.Module):
-    """A history as a vector and a bias.
+class HistoryEncoder(nn.Module):
+    """Embed a history as a vector and a bias.
 
-    With ratings e_j = r_j - μ - b_j - b_u is what is unusual about a rating, the vector is
-    n^-α Σ (e_j x_j + y_j), and b_u = Σ (r_j - μ - b_j) / (n + strength). Without, it is
-    n^-α Σ y_j and 0. With α = ½ a binary history is read at unit length.
+    With ratings, the residuals are e_j = r_j - μ - b_j - b_u, the vector is n^-α Σ (e_j x_j + y_j)
+    and the bias is b_u = Σ (r_j - μ - b_j) / (n + shrinkage). Without ratings they are n^-α Σ y_j
+    and 0. With α = ½ and y_j of unit length the vector of a binary history has unit length.
+
+    Parameters
+    ----------
+    n_items : int
+        Number of items I.
+    size : int
+        Length of the vector.
+    mean : float
+        Mean rating μ.
+    has_ratings : bool
+        Whether the values of a history are ratings.
+    alpha : float
+        α.
+    shrinkage : float
+        Pseudo-count of zero residuals in b_u.
+    dropout : float
+        Share of a history that a training step does not see.
+    use_item_identity : bool
+        Add y_j. If False, the vector depends on how items were rated, but not on which. Ignored
+        without ratings.
+    init_std : float
+        Standard deviation of the initial x_j and y_j.
     """
 
     def __init__(
@@ -27,74 +52,107 @@ class Reader(nn.Module):
         size: int,
         *,
         mean: float,
-        rated: bool,
+        has_ratings: bool,
         alpha: float = 0.5,
-        strength: float = 5.0,
-        dropout: float = 0.0,  # share of a history that a training step does not see
-        had: bool = True,  # False: only how items were rated counts, not which
-        scale: float = 0.1,
+        shrinkage: float = 5.0,
+        dropout: float = 0.0,
+        use_item_identity: bool = True,
+        init_std: float = 0.1,
     ) -> None:
         super().__init__()
-        self.mean, self.alpha, self.strength, self.dropout = mean, alpha, strength, dropout
-        self.rated = nn.Parameter(torch.randn(n_items, size) * scale) if rated else None
-        reads_had = had or not rated
-        self.had = nn.Parameter(torch.randn(n_items, size) * scale) if reads_had else None
+        self.mean, self.alpha, self.shrinkage, self.dropout = mean, alpha, shrinkage, dropout
+        self.rating_vectors: nn.Parameter | None = None  # x [I, D]
+        self.identity_vectors: nn.Parameter | None = None  # y [I, D]
+        if has_ratings:
+            self.rating_vectors = nn.Parameter(torch.randn(n_items, size) * init_std)
+        if use_item_identity or not has_ratings:
+            self.identity_vectors = nn.Parameter(torch.randn(n_items, size) * init_std)
 
-    def forward(self, history: History, item_bias: Tensor) -> Embedded:
+    def forward(self, history: History, item_bias: Tensor) -> Embeddings:
+        """Embed B histories, given the biases b_j [I] of all items."""
         n, owner = history.lengths(), history.owner()
         bias = torch.zeros(len(n), device=n.device)
         vector = torch.zeros((), device=n.device)
-        kept = torch.ones_like(history.values)
+        entry_weights = torch.ones_like(history.values)
         if self.training and self.dropout:
-            kept = F.dropout(kept, self.dropout)
-        if self.rated is not None:
-            own = history.values - self.mean - item_bias[history.items]
-            bias = shrunk_mean(own, history, self.strength)
-            vector = vector + pool(self.rated, history, (own - bias[owner]) * kept)
-        if self.had is not None:
-            vector = vector + pool(self.had, history, kept)
-        return Embedded(vector * n.clamp(min=1)[:, None] ** -self.alpha, bias)
+            entry_weights = F.dropout(entry_weights, self.dropout)
+        if self.rating_vectors is not None:
+            residuals = history.values - self.mean - item_bias[history.items]
+            bias = shrunk_mean(residuals, history, self.shrinkage)
+            weights = (residuals - bias[owner]) * entry_weights
+            vector = vector + sum_pool(self.rating_vectors, history, weights)
+        if self.identity_vectors is not None:
+            vector = vector + sum_pool(self.identity_vectors, history, entry_weights)
+        return Embeddings(vector * n.clamp(min=1)[:, None] ** -self.alpha, bias)
 
 
-class Offered(nn.Module):
-    """A table of items whose biases are learnt round what counting says of them."""
+class OffsetEmbedding(nn.Module):
+    """An embedding table of items whose learned biases are added to fixed ones.
 
-    start: Tensor  # [I]
+    Parameters
+    ----------
+    bias_offset : Tensor
+        The fixed biases [I], for example `item_ridge_biases(domain, …)`.
+    size : int
+        Embedding size D.
+    init_std : float
+        Standard deviation of the initial vectors.
+    """
 
-    def __init__(self, start: Tensor, size: int, scale: float = 0.1) -> None:
+    bias_offset: Tensor  # [I]
+
+    def __init__(self, bias_offset: Tensor, size: int, init_std: float = 0.1) -> None:
         super().__init__()
-        self.table = Table(len(start), size, scale)
-        self.register_buffer("start", start)
+        self.embedding = EmbeddingTable(len(bias_offset), size, init_std)
+        self.register_buffer("bias_offset", bias_offset)
 
     @property
     def bias(self) -> Tensor:
-        """Of every item: [I]."""
-        return self.start + self.table.bias
+        """Fixed plus learned bias of every item: [I]."""
+        return self.bias_offset + self.embedding.bias
 
     @property
     def vector(self) -> Tensor:
-        return self.table.vector
+        """Vector of every item: [I, D]."""
+        return self.embedding.vector
 
-    def forward(self, items: Tensor) -> Embedded:
-        own: Embedded = self.table(items)
-        return Embedded(own.vector, own.bias + self.start[items])
-
-
-def ridge_biases(domain: Domain, strength: float, rounds: int = 5) -> Tensor:
-    """b_i [I] by ridge on both sides in turn, from the ratings alone."""
-    raters, n = domain.raters, domain.raters.lengths()
-    item, user, own = raters.owner(), raters.items, raters.values - domain.mean
-    rated = segment_sum(torch.ones_like(own), user, domain.n_users)
-    left, bias = own, own.new_zeros(domain.n_items)
-    for _ in range(rounds):
-        bias = segment_sum(left, item, domain.n_items) / (n + _ITEM_STRENGTH)
-        of_user = segment_sum(own - bias[item], user, domain.n_users) / (rated + strength)
-        left = own - of_user[user]
-    return bias
+    def forward(self, items: Tensor) -> Embeddings:
+        """Look up items of any shape [...]: vectors [..., D] and biases [...]."""
+        learned: Embeddings = self.embedding(items)
+        return Embeddings(learned.vector, learned.bias + self.bias_offset[items])
 
 
-def log_odds(domain: Domain, more: float = 0.5) -> Tensor:
-    """How often an item is had, against one drawn evenly: [I]. `more` stands for what was not
-    seen, so that nothing is impossible."""
-    counts = domain.raters.lengths() + more
+def item_ridge_biases(domain: Domain, user_shrinkage: float, n_rounds: int = 5) -> Tensor:
+    """Compute item biases b_i [I] by alternating ridge estimates of b_i and b_u.
+
+    Parameters
+    ----------
+    domain : Domain
+        The training ratings.
+    user_shrinkage : float
+        Pseudo-count of zero residuals in b_u; that of b_i is 3.
+    n_rounds : int
+        How often both sides are updated.
+    """
+    raters, n_item_ratings = domain.raters, domain.raters.lengths()
+    item, user = raters.owner(), raters.indices
+    centered = raters.values - domain.mean
+    n_user_ratings = segment_sum(torch.ones_like(centered), user, domain.n_users)
+    residuals, item_bias = centered, centered.new_zeros(domain.n_items)
+    for _ in range(n_rounds):
+        item_sums = segment_sum(residuals, item, domain.n_items)
+        item_bias = item_sums / (n_item_ratings + _ITEM_SHRINKAGE)
+        user_sums = segment_sum(centered - item_bias[item], user, domain.n_users)
+        user_bias = user_sums / (n_user_ratings + user_shrinkage)
+        residuals = centered - user_bias[user]
+    return item_bias
+
+
+def item_log_popularity(domain: Domain, pseudo_count: float = 0.5) -> Tensor:
+    """Return log((n_i + pseudo_count) / mean of these) of every item: [I].
+
+    This is the log odds of an interaction against an item drawn uniformly; `pseudo_count` keeps
+    it finite for items without interactions.
+    """
+    counts = domain.raters.lengths() + pseudo_count
     return (counts / counts.mean()).log()

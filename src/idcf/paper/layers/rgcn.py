@@ -8,71 +8,113 @@ import torch
 from torch import Tensor, nn
 
 
-class Edges(NamedTuple):
-    """P bipartite graphs of R users and H items, with or without an edge between any two."""
+class SubgraphEdges(NamedTuple):
+    """The edges of P bipartite graphs of R users and H items, in F kinds (relations)."""
 
-    kinds: tuple[Tensor, ...]  # F times [P, R, H]: how much an edge is of this kind
-    users: Tensor  # [P, R, 1]: how many edges each has
-    items: Tensor  # [P, H, 1]
+    kind_weights: tuple[Tensor, ...]  # F times [P, R, H]: weight of an edge in each kind
+    user_degrees: Tensor  # [P, R, 1]: number of edges of each user
+    item_degrees: Tensor  # [P, H, 1]: number of edges of each item
 
     @classmethod
-    def of(cls, level: Tensor, *kinds: Tensor) -> Edges:
-        """From level [P, R, H], where 0 is no edge."""
-        some, dtype = level > 0, kinds[0].dtype
-        n = (some.sum(side).to(dtype)[..., None] for side in (2, 1))
-        return cls(kinds, *n)
+    def from_levels(cls, level: Tensor, *kind_weights: Tensor) -> SubgraphEdges:
+        """Build from the rating levels [P, R, H], where 0 is no edge, and the F weights."""
+        is_edge, dtype = level > 0, kind_weights[0].dtype
+        user_degrees, item_degrees = (is_edge.sum(dim).to(dtype)[..., None] for dim in (2, 1))
+        return cls(kind_weights, user_degrees, item_degrees)
 
-    def to_users(self, items: Tensor, first: bool = False) -> Tensor:
-        """The mean over each user's edges of the items [P, H, D], by kind: [P, R, F * D]."""
-        n, kinds = self.users, self.kinds
-        if first:
-            n, kinds = n[:, :1], tuple(x[:, :1] for x in kinds)
-        return torch.cat([torch.bmm(x, items) for x in kinds], -1) / n.clamp(min=1)
+    def to_users(self, item_vectors: Tensor, target_only: bool = False) -> Tensor:
+        """Return Σ over each user's edges of weight times item vector [P, H, D], divided by the
+        user's degree, one kind after the other: [P, R, F * D].
 
-    def to_items(self, users: Tensor, first: bool = False) -> Tensor:
-        n, kinds = self.items, self.kinds
-        if first:
-            n, kinds = n[:, :1], tuple(x[:, :, :1] for x in kinds)
-        return torch.cat([torch.bmm(x.mT, users) for x in kinds], -1) / n.clamp(min=1)
+        With `target_only`, for the first user of each graph alone: [P, 1, F * D].
+        """
+        degrees, kinds = self.user_degrees, self.kind_weights
+        if target_only:
+            degrees, kinds = degrees[:, :1], tuple(x[:, :1] for x in kinds)
+        sums = torch.cat([torch.bmm(x, item_vectors) for x in kinds], -1)
+        return sums / degrees.clamp(min=1)
+
+    def to_items(self, user_vectors: Tensor, target_only: bool = False) -> Tensor:
+        """Return Σ over each item's edges of weight times user vector [P, R, D], divided by the
+        item's degree, one kind after the other: [P, H, F * D].
+
+        With `target_only`, for the first item of each graph alone: [P, 1, F * D].
+        """
+        degrees, kinds = self.item_degrees, self.kind_weights
+        if target_only:
+            degrees, kinds = degrees[:, :1], tuple(x[:, :, :1] for x in kinds)
+        sums = torch.cat([torch.bmm(x.mT, user_vectors) for x in kinds], -1)
+        return sums / degrees.clamp(min=1)
 
 
 class RGCN(nn.Module):
-    """W_0 x + b + the mean over *all* neighbours of Σ_kind W_kind x_neighbour.
+    """W_0 x + b + mean over *all* neighbours of Σ_kind W_kind x_neighbour.
 
-    Over all, not over those of each kind: then, where kinds are rating levels, the first layer says
-    how often each of them occurs, which is most of what there is to know. (Dividing by those of
-    each level keeps only whether it occurs.) With `bases`, W_kind = Σ_b a_kind,b V_b.
+    The mean is over all neighbours, not over those of each kind. Where kinds are rating levels,
+    the first layer then sees how often each level occurs; dividing by the neighbours of each
+    level would only show whether it occurs.
+
+    Parameters
+    ----------
+    n_kinds : int
+        Number of kinds of edges F.
+    size : int
+        Input size D.
+    out : int
+        Output size D'.
+    n_bases : int
+        If not 0, W_kind = Σ_b a_kind,b V_b with this many bases.
     """
 
-    def __init__(self, kinds: int, size: int, out: int, bases: int = 0) -> None:
+    def __init__(self, n_kinds: int, size: int, out: int, n_bases: int = 0) -> None:
         super().__init__()
         bound = (3 / size) ** 0.5
-        self.basis = nn.Parameter(_uniform(bases or kinds, size, out, bound=bound))
-        share = _uniform(kinds, bases, bound=(3 / bases) ** 0.5) if bases else None
+        self.basis = nn.Parameter(_uniform(n_bases or n_kinds, size, out, bound=bound))
+        share = _uniform(n_kinds, n_bases, bound=(3 / n_bases) ** 0.5) if n_bases else None
         self.register_parameter("share", None if share is None else nn.Parameter(share))
         self.root = nn.Linear(size, out)
 
     def weight(self) -> Tensor:
-        """Of each kind: [F, D, D']."""
+        """Return the weights W_kind of all kinds: [F, D, D']."""
         if self.share is None:
             return self.basis
         return torch.einsum("kb,bio->kio", self.share, self.basis)
 
     def forward(
-        self, edges: Edges, users: Tensor, items: Tensor, first: bool = False
+        self, edges: SubgraphEdges, users: Tensor, items: Tensor, target_only: bool = False
     ) -> tuple[Tensor, Tensor]:
-        """users [P, R, D] and items [P, H, D] once they have heard each other. With `first`, the
-        first of both alone listen: [P, 1, D']."""
-        weight = self.weight().flatten(0, 1)
-        own = (users[:, :1], items[:, :1]) if first else (users, items)
-        heard = edges.to_users(items, first), edges.to_items(users, first)
-        one, two = (self.root(x) + y @ weight for x, y in zip(own, heard, strict=True))
-        return one, two
+        """Convolve both sides of P graphs once.
 
-    def roughness(self) -> Tensor:
-        """Σ ‖W_l+1 - W_l‖²: neighbouring levels should speak alike (IGMC's ARR)."""
+        Parameters
+        ----------
+        edges : SubgraphEdges
+            The edges of the graphs.
+        users : Tensor
+            User vectors [P, R, D].
+        items : Tensor
+            Item vectors [P, H, D].
+        target_only : bool
+            Compute only the first user and the first item of each graph.
+
+        Returns
+        -------
+        tuple of Tensor
+            New vectors [P, R, D'] and [P, H, D'], or [P, 1, D'] twice with `target_only`.
+        """
+        weight = self.weight().flatten(0, 1)
+        user_inputs = users[:, :1] if target_only else users
+        item_inputs = items[:, :1] if target_only else items
+        user_means = edges.to_users(items, target_only)
+        item_means = edges.to_items(users, target_only)
+        new_users = self.root(user_inputs) + user_means @ weight
+        new_items = self.root(item_inputs) + item_means @ weight
+        return new_users, new_items
+
+    def adjacent_rating_penalty(self) -> Tensor:
+        """Return Σ_l ‖W_l+1 - W_l‖², IGMC's adjacent rating regularization (ARR)."""
         return self.weight().diff(dim=0).square().sum()
 
 
 def _uniform(*shape: int, bound: float) -> Tensor:
+    """Draw from the uniform distribution on [-bound, bound]."""
     return (torch.rand(shape) * 2 - 1) * bound

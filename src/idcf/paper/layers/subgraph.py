@@ -1,8 +1,9 @@
 """Enclosing subgraphs of many (user, item) pairs at once (Zhang & Chen 2020).
 
-The subgraph of (u, i) is u, i, the items u had, the raters of i, and the ratings among them. It is
-bipartite, so it is a small matrix of rating levels: row 0 is u, column 0 is i, and 0 is "no edge".
-A node that is not there is a row or column without edges: it reaches nobody, so it needs no mask.
+The subgraph of (u, i) consists of u, i, the items of u's history, the raters of i, and the ratings
+among them. It is bipartite, so it is stored as a small matrix of rating levels: row 0 is u, column
+0 is i, and 0 is "no edge". A missing node is a row or column without edges. No message reaches or
+leaves it, so no mask is needed; its user id is U and its item id is I.
 """
 
 from __future__ import annotations
@@ -13,185 +14,226 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from idcf.types import History
+from idcf.models.layers.cache import TensorCache
+from idcf.models.layers.ragged import nearest_level
+from idcf.types import History, Ragged
 
-_USER, _ITEM = (
-    5.0,
-    3.0,
-)  # ratings of "nothing unusual" that a node's own must outweigh, as in `bias`
-_DENSE = 1 << 28  # cells up to which the whole table is laid out as a matrix of bytes
-
-
-class Near(NamedTuple):
-    """What B users had: [B, H], `nothing` where they had less."""
-
-    items: Tensor
-    level: Tensor  # uint8
+_USER_SHRINKAGE = 5.0  # pseudo-count of zero residuals of a user, as in `bias`
+_ITEM_SHRINKAGE = 3.0  # and of an item
+_MAX_DENSE_CELLS = 1 << 28  # largest training table that is stored as a dense matrix of bytes
 
 
-class Offsets(NamedTuple):
-    """How much nodes deviate from the mean, shrunk, and from how many ratings that is known."""
+class CappedHistories(NamedTuple):
+    """At most H items of each of B histories, padded with item I and level 0."""
 
-    value: Tensor
-    n: Tensor
+    items: Tensor  # int64 [B, H]
+    level: Tensor  # uint8 [B, H], from 1
 
 
-class Laid(NamedTuple):
-    """The table, laid out for asking."""
+class NodeOffsets(NamedTuple):
+    """Shrunken mean residual of each node, and the number of ratings it is computed from."""
 
-    level: Tensor  # uint8: a matrix [(U + 1) * (I + 1)], or, where it would be large, of `keys`
-    keys: Tensor | None  # ascending
-    users: Offsets  # of U + 1
-    items: Offsets  # of I + 1
+    value: Tensor  # in units of the standard deviation of the ratings
+    n_ratings: Tensor
+
+
+class RatingLookup(NamedTuple):
+    """Quantities derived from the training table: levels by (user, item), offsets of all nodes."""
+
+    level: Tensor  # uint8: a dense matrix [(U + 1) * (I + 1)], or the level of each of `keys`
+    keys: Tensor | None  # int64, ascending: user * (I + 1) + item; None if `level` is dense
+    user_offsets: NodeOffsets  # [U + 1]
+    item_offsets: NodeOffsets  # [I + 1]
 
 
 class Subgraphs(NamedTuple):
-    """Of P pairs; user U and item I are nobody and nothing."""
+    """The enclosing subgraphs of P pairs, with up to R raters and H items beside the targets."""
 
     level: Tensor  # uint8 [P, 1 + R, 1 + H]
-    raters: Tensor  # [P, R]
-    items: Tensor  # [P, H]
+    raters: Tensor  # int64 [P, R], U where a rater is missing
+    items: Tensor  # int64 [P, H], I where an item is missing
 
 
-class Graph(nn.Module):
-    """The training table: who rated an item, and how anybody rated anything.
+class RatingGraph(nn.Module):
+    """The training ratings: the raters of each item, and the rating of any user for any item.
 
-    Neighbours beyond `cap` are left out: by a hash, so that nothing depends on the batch, on the
-    order of a history or on chance; in training by chance, so that all of them are met.
+    Where a node has more than `cap` neighbours, a subset is used. In evaluation a hash selects it,
+    so that a score depends neither on the batch nor on the order of the history nor on chance. In
+    training it is drawn, so that every neighbour is seen at some time.
+
+    Parameters
+    ----------
+    raters : Ragged
+        For each item, the users who rated it: I rows.
+    n_users : int
+        Number of users U.
+    levels : tuple of float
+        The rating values that occur.
+    mean : float
+        Mean rating.
     """
 
-    raters: Tensor  # int32 [E]: of each item, in the order of a hash
-    level: Tensor  # uint8 [E], from 1
-    starts: Tensor  # int64 [I + 1]
+    raters: Tensor  # int32 [E]: the raters of each item, ordered by a hash
+    edge_level: Tensor  # uint8 [E], from 1
+    starts: Tensor  # int64 [I + 1]: where the raters of each item begin
     levels: Tensor  # [L]
-    scaled: Tensor  # [L + 1]: the levels, standardised; 0 for no edge
-    spread: Tensor  # []: what they were divided by
+    scaled_levels: Tensor  # [L + 1]: 0 for no edge, then the standardized levels
+    rating_std: Tensor  # []: standard deviation of the ratings
 
-    def __init__(self, raters: History, users: int, levels: tuple[float, ...], mean: float) -> None:
+    def __init__(
+        self, raters: Ragged[Tensor], n_users: int, levels: tuple[float, ...], mean: float
+    ) -> None:
         super().__init__()
-        self.n_users, self.n_items = users, len(raters.offsets) - 1
+        self.n_users, self.n_items = n_users, len(raters.offsets) - 1
         self.register_buffer("levels", torch.tensor(levels))
-        spread = raters.values.std(correction=0) if len(raters.items) else torch.tensor(1.0)
-        self.register_buffer("spread", spread.clamp(min=1e-6))
-        self.register_buffer("scaled", F.pad((self.levels - mean) / self.spread, (1, 0)))
+        std = raters.values.std(correction=0) if len(raters.indices) else torch.tensor(1.0)
+        self.register_buffer("rating_std", std.clamp(min=1e-6))
+        self.register_buffer("scaled_levels", F.pad((self.levels - mean) / self.rating_std, (1, 0)))
         item = raters.owner()
-        order = torch.argsort(item << 31 | _hash(raters.items * self.n_items + item))
-        self.register_buffer("raters", raters.items[order].to(torch.int32))
-        self.register_buffer("level", self._level(raters.values)[order])
+        order = torch.argsort(item << 31 | _hash(raters.indices * self.n_items + item))
+        self.register_buffer("raters", raters.indices[order].to(torch.int32))
+        self.register_buffer("edge_level", self._level_number(raters.values)[order])
         self.register_buffer("starts", raters.offsets.clone())
-        self._kept: tuple[tuple[int, int], Laid] | None = None
+        self._lookup_cache: TensorCache[RatingLookup] = TensorCache()
 
-    def near(self, history: History, cap: int) -> Near:
-        """The items of each history, at most `cap`."""
+    def cap_histories(self, history: History, cap: int) -> CappedHistories:
+        """Select at most `cap` entries of each history."""
         n, owner = history.lengths(), history.owner()
         width = min(cap, int(n.max())) if len(history.items) else 0
         key = _hash(history.items)
         if self.training:
             key = torch.randint_like(key, 1 << 31)
         order = torch.argsort(owner << 31 | key)
-        place = torch.arange(len(order), device=n.device) - history.offsets[owner]
-        order, row = order[place < width], owner[place < width]
-        at = row, place[place < width]
+        column = torch.arange(len(order), device=n.device) - history.offsets[owner]
+        selected = column < width
+        order, cells = order[selected], (owner[selected], column[selected])
         items = n.new_full((len(n), width), self.n_items)
         level = torch.zeros_like(items, dtype=torch.uint8)
-        level[at] = self._level(history.values[order])
-        items[at] = history.items[order]
-        return Near(items, level)
+        level[cells] = self._level_number(history.values[order])
+        items[cells] = history.items[order]
+        return CappedHistories(items, level)
 
-    def around(
-        self, near: Near, owner: Tensor, items: Tensor, cap: int, without: Tensor
+    def extract_subgraphs(
+        self,
+        histories: CappedHistories,
+        owner: Tensor,
+        items: Tensor,
+        cap: int,
+        exclude_users: Tensor,
     ) -> Subgraphs:
-        """The subgraphs of (owner[p], items[p]).
+        """Extract the subgraphs of P pairs; none contains the edge between its two targets.
 
-        The user's own rating of the item is never in them, if the history has it; `without` [P]
-        is the user whose row of the table must not be seen either, or -1.
+        Parameters
+        ----------
+        histories : CappedHistories
+            Histories of B users.
+        owner : Tensor
+            int64 [P]: the target user of each pair, as a row of `histories`.
+        items : Tensor
+            int64 [P]: the target item of each pair.
+        cap : int
+            Largest number of raters of a target item.
+        exclude_users : Tensor
+            int64 [P]: the training user whose ratings are hidden from the pair, or -1.
         """
+        positions, is_rater = self._rater_positions(items, cap)
+        raters = self.raters[positions].long()
+        is_rater = is_rater & (raters != exclude_users[:, None])
+        raters = raters.masked_fill(~is_rater, self.n_users)
+        level = histories.level[owner]
+        level = level[:, : int((level > 0).sum(1).max())] if len(level) else level
+        history_items = histories.items[owner, : level.shape[1]]
+        is_other_item = history_items != items[:, None]
+        history_items = history_items.masked_fill(~is_other_item, self.n_items)
+        shape = len(items), raters.shape[1] + 1, history_items.shape[1] + 1
+        block = raters.new_zeros(shape, dtype=torch.uint8)
+        block[:, 0, 1:] = level * is_other_item
+        block[:, 1:, 0] = self.edge_level[positions] * is_rater
+        block[:, 1:, 1:] = self.lookup_levels(raters[:, :, None], history_items[:, None, :])
+        return Subgraphs(block, raters, history_items)
+
+    def _rater_positions(self, items: Tensor, cap: int) -> tuple[Tensor, Tensor]:
+        """Return positions in `raters` of up to `cap` raters of each item, and which are valid:
+        [P, R] each. In training the raters are a window that begins at a random one."""
         start, n = self.starts[items], self.starts.diff()[items]
         step = torch.arange(min(cap, int(n.max())) if len(n) else 0, device=n.device)
         first = torch.rand(len(n), 1, device=n.device) if self.training else n.new_zeros(1, 1)
-        place = start[:, None] + ((first * n[:, None]).long() + step) % n.clamp(min=1)[:, None]
-        place = place.clamp(max=max(len(self.raters) - 1, 0))
-        who = self.raters[place].long()
-        there = (step < n[:, None]) & (who != without[:, None])
-        who = who.masked_fill(~there, self.n_users)
-        level = near.level[owner]
-        level = level[:, : int((level > 0).sum(1).max())] if len(level) else level
-        had = near.items[owner, : level.shape[1]]
-        mine = had != items[:, None]
-        had = had.masked_fill(~mine, self.n_items)
-        block = who.new_zeros(len(items), who.shape[1] + 1, had.shape[1] + 1, dtype=torch.uint8)
-        block[:, 0, 1:] = level * mine
-        block[:, 1:, 0] = self.level[place] * there
-        block[:, 1:, 1:] = self.lookup(who[:, :, None], had[:, None, :])
-        return Subgraphs(block, who, had)
+        shift = ((first * n[:, None]).long() + step) % n.clamp(min=1)[:, None]
+        positions = (start[:, None] + shift).clamp(max=max(len(self.raters) - 1, 0))
+        return positions, step < n[:, None]
 
-    def lookup(self, users: Tensor, items: Tensor) -> Tensor:
-        """How users rated items, 0 where they did not; user U and item I are nobody and nothing."""
-        laid = self.laid()
-        wanted = users * (self.n_items + 1) + items
-        if laid.keys is None:
-            return laid.level[wanted]
-        at = torch.searchsorted(laid.keys, wanted).clamp(max=len(laid.keys) - 1)
-        return laid.level[at] * (laid.keys[at] == wanted)
+    def lookup_levels(self, users: Tensor, items: Tensor) -> Tensor:
+        """Return the level of the rating of each (user, item), 0 where there is none.
 
-    def offsets(self, history: History) -> Offsets:
-        """Of people with these histories."""
-        left = (
-            self.scaled[self._level(history.values).int()] - self.laid().items.value[history.items]
-        )
-        return _shrunk(left, history.owner(), len(history.offsets) - 1)
+        `users` and `items` are broadcast against each other; user U and item I have no ratings.
+        """
+        lookup = self.rating_lookup()
+        pairs = users * (self.n_items + 1) + items
+        if lookup.keys is None:
+            return lookup.level[pairs]
+        at = torch.searchsorted(lookup.keys, pairs).clamp(max=len(lookup.keys) - 1)
+        return lookup.level[at] * (lookup.keys[at] == pairs)
 
-    def without(self, items: Tensor, users: Tensor) -> Offsets:
-        """Of the items, without what one user each, or nobody (-1), said of them."""
-        nobody = torch.full_like(users, self.n_users)
-        level = self.lookup(torch.where(users < 0, nobody, users), items).int()
-        value, n = (x[items] for x in self.laid().items)
-        rest = n - (level > 0).to(n.dtype)
-        return Offsets((value * (n + _ITEM) - self.scaled[level]) / (rest + _ITEM), rest)
+    def user_offsets(self, history: History) -> NodeOffsets:
+        """Return the offsets of B users from their histories: [B]."""
+        scaled_ratings = self.scaled_levels[self._level_number(history.values).int()]
+        residuals = scaled_ratings - self.rating_lookup().item_offsets.value[history.items]
+        return _shrunken_offsets(residuals, history.owner(), len(history.offsets) - 1)
 
-    def without_too(self, raters: Tensor, change: Tensor) -> Offsets:
-        """Of raters [P, R] of an item each, whose own offset has changed [P]."""
-        value, n = (x[raters] for x in self.laid().users)
-        return Offsets(value - change[:, None] / (n + _USER), n)
+    def item_offsets_without(self, items: Tensor, exclude_users: Tensor) -> NodeOffsets:
+        """Return the offsets of items [P] without the rating of one user each, or -1 for none."""
+        no_user = torch.full_like(exclude_users, self.n_users)
+        users = torch.where(exclude_users < 0, no_user, exclude_users)
+        level = self.lookup_levels(users, items).int()
+        value, n = (x[items] for x in self.rating_lookup().item_offsets)
+        total = value * (n + _ITEM_SHRINKAGE) - self.scaled_levels[level]
+        n_other = n - (level > 0).to(n.dtype)
+        return NodeOffsets(total / (n_other + _ITEM_SHRINKAGE), n_other)
 
-    def laid(self) -> Laid:
-        """What is derived from the table, once."""
-        state = self.level.data_ptr(), self.level._version
-        if self._kept is None or self._kept[0] != state:
-            self._kept = state, self._lay()
-        return self._kept[1]
+    def adjusted_rater_offsets(self, raters: Tensor, item_change: Tensor) -> NodeOffsets:
+        """Return the offsets of raters [P, R] of one item each, whose offset changed by [P]."""
+        value, n = (x[raters] for x in self.rating_lookup().user_offsets)
+        return NodeOffsets(value - item_change[:, None] / (n + _USER_SHRINKAGE), n)
 
-    def _lay(self) -> Laid:
+    def rating_lookup(self) -> RatingLookup:
+        """Return levels and offsets of the training table, computed once."""
+        return self._lookup_cache.get(self.edge_level, self._build_lookup)
+
+    def _build_lookup(self) -> RatingLookup:
         width = self.n_items + 1
-        every = torch.arange(self.n_items, device=self.level.device)
-        item = every.repeat_interleave(self.starts.diff())
-        key, level = self.raters * width + item, self.level
-        if (self.n_users + 1) * width <= _DENSE:
+        every_item = torch.arange(self.n_items, device=self.edge_level.device)
+        item = every_item.repeat_interleave(self.starts.diff())
+        key, level = self.raters.long() * width + item, self.edge_level
+        if (self.n_users + 1) * width <= _MAX_DENSE_CELLS:
             keys, cells = None, level.new_zeros((self.n_users + 1) * width)
             cells.index_copy_(0, key, level)
         else:
             keys, order = torch.sort(key)
             cells = level[order]
-        sums = self.scaled.new_zeros(width).index_add_(0, item, self.scaled[level.int()])
+        scaled_ratings = self.scaled_levels[level.int()]
+        sums = self.scaled_levels.new_zeros(width).index_add_(0, item, scaled_ratings)
         n = F.pad(self.starts.diff(), (0, 1)).to(sums.dtype)
-        items = Offsets(sums / (n + _ITEM), n)
-        left = self.scaled[level.int()] - items.value[item]
-        return Laid(cells, keys, _shrunk(left, self.raters, self.n_users + 1), items)
+        items = NodeOffsets(sums / (n + _ITEM_SHRINKAGE), n)
+        residuals = scaled_ratings - items.value[item]
+        users = _shrunken_offsets(residuals, self.raters, self.n_users + 1)
+        return RatingLookup(cells, keys, users, items)
 
-    def _level(self, values: Tensor) -> Tensor:
-        """From 1; a value between two levels counts as the nearest one."""
-        middle = (self.levels[1:] + self.levels[:-1]) / 2
-        return (torch.bucketize(values, middle) + 1).to(torch.uint8)
+    def _level_number(self, values: Tensor) -> Tensor:
+        """Return the number, from 1, of the level nearest to each value."""
+        return (nearest_level(values, self.levels) + 1).to(torch.uint8)
 
 
 def _hash(x: Tensor) -> Tensor:
-    """31 bits that look drawn, from whole numbers."""
+    """Return 31 pseudo-random bits for each integer."""
     for factor in (0x45D9F3B, 0x119DE1F3):
         x = ((x ^ x >> 16) * factor) & 0x7FFFFFFF
     return x ^ x >> 15
 
 
-def _shrunk(left: Tensor, owner: Tensor, users: int) -> Offsets:
-    """Of users, from what their items' offsets leave of their ratings."""
-    sums, n = (left.new_zeros(users).index_add_(0, owner, x) for x in (left, torch.ones_like(left)))
-    return Offsets(sums / (n + _USER), n)
+def _shrunken_offsets(residuals: Tensor, owner: Tensor, n_users: int) -> NodeOffsets:
+    """Return Σ residuals / (n + shrinkage) of each user."""
+    sums, n = (
+        residuals.new_zeros(n_users).index_add_(0, owner, x)
+        for x in (residuals, torch.ones_like(residuals))
+    )
+    return NodeOffsets(sums / (n + _USER_SHRINKAGE), n)

@@ -1,1 +1,1 @@
-"""The systems that the paper compares IDCF with; `idcf.paper.systems` names them."""
+"""The rival systems of the paper, one model a file; `idcf.paper.systems` registers them."""

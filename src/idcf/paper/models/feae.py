@@ -1,10 +1,10 @@
-"""F-EAE: a factorised exchangeable autoencoder of the matrix of ratings (Hartford et al. 2018).
+"""F-EAE: a factorized exchangeable autoencoder of the rating matrix (Hartford et al. 2018).
 
-No row and no column has a number here, so a newcomer is one more row. Three things differ from the
-paper, all so that an answer depends on nothing but the history: a newcomer hears what the columns
-of the training matrix say and does not change it; the decoder's means are taken over ratings that
-are there, never over what happens to be asked; and the ratings asked for in a training step are
-hidden from everything that is read in it.
+Rows and columns have no identity, so a new user is one more row. It differs from the paper in three
+points, so that a score depends on nothing but the history: a new user's row is encoded with the
+column statistics of the training matrix and does not change them; means of the decoder are taken
+over observed ratings, never over the pairs that happen to be scored; and the targets of a training
+step are hidden from every mean of that step.
 """
 
 from __future__ import annotations
@@ -13,223 +13,290 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from idcf.models.base import Graded
-from idcf.models.layers.edge_index import find
-from idcf.models.layers.ragged import nearest
-from idcf.paper.layers.exchangeable import Axis, Exchangeable, Heard
-from idcf.types import Domain, History, Users
+from idcf.models.base import Model
+from idcf.models.layers.cache import TensorCache
+from idcf.models.layers.edge_index import find_edges
+from idcf.models.layers.ragged import nearest_level
+from idcf.paper.layers.exchangeable import ColumnStatistics, ExchangeableLayer, MatrixAxis
+from idcf.paper.layers.rating_levels import expected_rating, level_cross_entropy
+from idcf.types import Batch, Domain, History, LossTerms, Users
 
-_SLOPE = 0.01
-_COUNT = 0.2  # what the logarithm of a count is multiplied by, to be of the size of a code
-_ASKED = 1 << 26  # numbers of a hidden layer at a time, where the whole catalogue is asked for
+_SLOPE = 0.01  # of the leaky ReLU
+_COUNT_SCALE = 0.2  # brings the logarithm of a count to the size of a code
+_MAX_HIDDEN_CELLS = 1 << 26  # numbers in a hidden layer at a time when a catalogue is scored
 
 
 @dataclass(frozen=True, kw_only=True)
 class FEAEConfig:
-    channels: int = 64  # the paper: 220
-    code: int = 32  # of a row and of a column; the paper: 100
+    """Options of F-EAE."""
+
+    channels: int = 64  # of hidden layers; the paper: 220
+    code: int = 32  # size of a row code and of a column code; the paper: 100
     encoder: int = 2  # layers before the one that is averaged into codes
     decoder: int = 2  # hidden layers; the paper: 4
-    exchangeable_decoder: bool = False  # the paper: its layers hear rows and columns too
-    counts: bool = True  # codes also say of how many ratings they are the mean; not in the paper
-    standard: bool = True  # means are standardised before they are heard; not in the paper
-    strength: float = 3.0  # means of few entries are drawn to the mean of all; the paper: 0
+    exchangeable_decoder: bool = False  # decoder layers see row and column means; the paper: True
+    counts: bool = True  # append the log number of ratings to a code; not in the paper
+    standardize: bool = True  # standardize row and column means; not in the paper
+    shrinkage: float = 3.0  # pseudo-count of average entries in every mean; the paper: 0
     dropout: float = 0.5  # of the decoder's channels
-    episodic: bool = False  # in training, read the histories that are shown, not the matrix's rows
+    episodic: bool = False  # encode the given histories in training, not the rows of the matrix
 
 
-class Columns(NamedTuple):
-    """What the training matrix says to a row."""
+class ColumnCodes(NamedTuple):
+    """The training matrix, encoded: all that is needed to encode and decode a row."""
 
-    heard: list[Heard]  # for each layer that hears columns
+    statistics: list[ColumnStatistics]  # for each exchangeable layer, the encoder's first
     code: Tensor  # [I, D]
 
 
-class Rows(NamedTuple):
-    """What was read of B rows."""
+class RowCodes(NamedTuple):
+    """B encoded rows."""
 
     code: Tensor  # [B, D]
-    said: list[Tensor]  # for each layer of an exchangeable decoder: [B, C]
+    decoder_terms: list[Tensor]  # for each layer of an exchangeable decoder: [B, C]
 
-    def take(self, rows: Tensor) -> Rows:
-        return Rows(self.code[rows], [x[rows] for x in self.said])
+    def take(self, rows: Tensor) -> RowCodes:
+        """Select some of the rows."""
+        return RowCodes(self.code[rows], [x[rows] for x in self.decoder_terms])
 
 
-class Asked(NamedTuple):
-    """Pairs of a row and a column: row owner[m] with items[m], or every row with every column."""
+class MatrixCells(NamedTuple):
+    """The cells to decode: row owner[m] with items[m], or every row with every column."""
 
     owner: Tensor | None = None  # [M]
     items: Tensor | None = None  # [M, K]
 
-    def rows(self, table: Tensor) -> Tensor:
+    def gather_rows(self, table: Tensor) -> Tensor:
+        """Return the row values [B, C] of the cells, to be broadcast over items: [M, 1, C]."""
         return (table if self.owner is None else table.index_select(0, self.owner))[:, None]
 
-    def columns(self, table: Tensor) -> Tensor:
+    def gather_columns(self, table: Tensor) -> Tensor:
+        """Return the column values [I, C] of the cells: [M, K, C], or [1, I, C]."""
         return table[None] if self.items is None else F.embedding(self.items, table)
 
 
-class FEAE(Graded):
-    """Entries -> exchangeable layers -> a code per row and column -> logits of the levels."""
+class FEAE(Model):
+    """Entries → exchangeable layers → a code per row and per column → logits of the levels.
+
+    Parameters
+    ----------
+    config : FEAEConfig
+        Options.
+    domain : Domain
+        The training matrix.
+    """
 
     inductive: ClassVar[bool] = True
     levels: Tensor  # [L]
     edges: Tensor  # int64 [E]: item * U + user of every entry of the training matrix, ascending
     starts: Tensor  # int64 [I + 1]: where the entries of each item begin
     edge_level: Tensor  # int64 [E]
-    by_user: Tensor  # int64 [E]: the entries, user by user
-    user_starts: Tensor  # int64 [U + 1]
+    user_entry_order: Tensor  # int64 [E]: the entries, user by user
+    user_starts: Tensor  # int64 [U + 1]: where the entries of each user begin
 
     def __init__(self, config: FEAEConfig, domain: Domain) -> None:
         super().__init__()
         self.config, self.n_items, self.n_users = config, domain.n_items, domain.n_users
-        n, hidden = len(domain.levels), config.channels
-        layer = partial(Exchangeable, standard=config.standard)
-        self.encoder = _layers(layer, n, *[hidden] * config.encoder, config.code)
-        kind = layer if config.exchangeable_decoder else nn.Linear
-        wide = config.code + config.counts
-        self.decoder = _layers(kind, 2 * wide, *[hidden] * config.decoder, n)
+        n_levels, hidden = len(domain.levels), config.channels
+        layer = partial(ExchangeableLayer, standardize=config.standardize)
+        self.encoder = _make_layers(layer, n_levels, *[hidden] * config.encoder, config.code)
+        decoder_layer = layer if config.exchangeable_decoder else nn.Linear
+        code_size = config.code + config.counts
+        self.decoder = _make_layers(
+            decoder_layer, 2 * code_size, *[hidden] * config.decoder, n_levels
+        )
         self.register_buffer("levels", torch.tensor(domain.levels))
         raters = domain.raters
-        edges, order = torch.sort(raters.owner() * domain.n_users + raters.items)
+        edges, order = torch.sort(raters.owner() * domain.n_users + raters.indices)
         user = edges % domain.n_users
         counts = torch.bincount(user, minlength=domain.n_users)
         self.register_buffer("edges", edges)
         self.register_buffer("starts", raters.offsets)
-        self.register_buffer("edge_level", nearest(raters.values[order], self.levels))
-        self.register_buffer("by_user", torch.argsort(user, stable=True))
+        self.register_buffer("edge_level", nearest_level(raters.values[order], self.levels))
+        self.register_buffer("user_entry_order", torch.argsort(user, stable=True))
         self.register_buffer("user_starts", F.pad(counts.cumsum(0), (1, 0)))
-        self._kept: Columns | None = None
+        self._column_cache: TensorCache[ColumnCodes] = TensorCache()
 
-    def logits(self, users: Users, items: Tensor, owner: Tensor) -> Tensor:
-        if self.training:  # everybody is somebody in the matrix
-            rows, columns = self._matrix(users.ids.index_select(0, owner), items)
+    def forward(self, users: Users, items: Tensor, owner: Tensor) -> Tensor:
+        """Return the expected rating of items [M, K] for users owner [M]: [M, K]."""
+        return expected_rating(self.level_logits(users, items, owner), self.levels)
+
+    def loss_terms(self, batch: Batch) -> LossTerms:
+        """Return the cross-entropy of the rating levels."""
+        logits = self.level_logits(batch.users, batch.items, batch.owner)
+        return level_cross_entropy(logits, self.levels, batch)
+
+    def level_logits(self, users: Users, items: Tensor, owner: Tensor) -> Tensor:
+        """Return the logits of the levels for items [M, K] of users owner [M]: [M, K, L].
+
+        In training every user must be a row of the training matrix.
+        """
+        if self.training:
+            rows, columns = self._training_codes(users.ids.index_select(0, owner), items)
             if self.config.episodic:
-                rows = self._rows(users.history, columns, owner, items)
+                rows = self._row_codes(users.history, columns, owner, items)
             else:
                 rows = rows.take(users.ids)
         else:
-            columns = self._columns()
-            rows = self._rows(users.history, columns)
-        return _decode(self, rows, columns, Asked(owner, items))
+            columns = self._column_codes()
+            rows = self._row_codes(users.history, columns)
+        return self._decode(rows, columns, MatrixCells(owner, items))
 
-    def rank(self, users: Users) -> Tensor:
-        columns = self._columns()
-        rows = self._rows(users.history, columns)
-        step = max(1, _ASKED // (self.n_items * self.config.channels))
-        parts = [
-            _decode(self, rows.take(some), columns, Asked()).softmax(-1) @ self.levels
-            for some in torch.split(torch.arange(len(users), device=self.device), step)
+    def score_catalog(self, users: Users) -> Tensor:
+        """Score the whole catalogue, a few users at a time: [B, I]."""
+        columns = self._column_codes()
+        rows = self._row_codes(users.history, columns)
+        step = max(1, _MAX_HIDDEN_CELLS // (self.n_items * self.config.channels))
+        scores = [
+            expected_rating(self._decode(rows.take(chunk), columns, MatrixCells()), self.levels)
+            for chunk in torch.split(torch.arange(len(users), device=self.device), step)
         ]
-        return torch.cat(parts)
+        return torch.cat(scores)
 
-    def _columns(self) -> Columns:
-        """The training matrix, read; once it is frozen, this is done once."""
-        if self.frozen and self._kept is not None and self._kept.code.device == self.device:
-            return self._kept
-        columns = self._matrix()[1]
-        if self.frozen:
-            self._kept = columns
-        return columns
+    def _column_codes(self) -> ColumnCodes:
+        """Return the encoded training matrix; a model without gradients computes it once."""
+        if any(x.requires_grad for x in self.parameters()):
+            return self._training_codes()[1]
+        return self._column_cache.get(self.levels, lambda: self._training_codes()[1])
 
-    def _matrix(
-        self, user: Tensor | None = None, items: Tensor | None = None
-    ) -> tuple[Rows, Columns]:
-        """The training matrix, as if these pairs were not in it."""
-        keep = self.levels.new_ones(len(self.edges))
-        if user is not None and items is not None:
-            there, at, _ = find(self.edges, self.n_users, user, items)
-            times = torch.zeros_like(keep).index_add(0, at.flatten(), there.flatten().to(keep))
-            keep = (times == 0).to(keep)
-        item, own = self.edges // self.n_users, self.edges % self.n_users
-        order = torch.arange(len(keep), device=keep.device)
-        strength = self.config.strength
-        columns = Axis.build(item, order, self.starts, keep, strength)
-        rows = Axis.build(own, self.by_user, self.user_starts, keep, strength)
-        return self._read(rows, item, self.edge_level, columns)
+    def _training_codes(
+        self, hidden_users: Tensor | None = None, hidden_items: Tensor | None = None
+    ) -> tuple[RowCodes, ColumnCodes]:
+        """Encode the training matrix without the cells of users [M] and items [M, K]."""
+        visible = self.levels.new_ones(len(self.edges))
+        if hidden_users is not None and hidden_items is not None:
+            edge = find_edges(self.edges, self.n_users, hidden_users, hidden_items)
+            n_hidden = torch.zeros_like(visible).index_add(
+                0, edge.position.flatten(), edge.exists.flatten().to(visible)
+            )
+            visible = (n_hidden == 0).to(visible)
+        item, user = self.edges // self.n_users, self.edges % self.n_users
+        order = torch.arange(len(visible), device=visible.device)
+        shrinkage = self.config.shrinkage
+        columns = MatrixAxis.build(item, order, self.starts, visible, shrinkage)
+        rows = MatrixAxis.build(user, self.user_entry_order, self.user_starts, visible, shrinkage)
+        return self._encode_matrix(rows, columns, self.edge_level)
 
-    def _rows(
+    def _row_codes(
         self,
         history: History,
-        columns: Columns,
-        owner: Tensor | None = None,
-        items: Tensor | None = None,
-    ) -> Rows:
-        """Histories, read; as if what is asked of their owner were not in them."""
-        of, keep = history.owner(), torch.ones_like(history.values)
-        if owner is not None and items is not None:
-            asked = torch.sort((owner[:, None] * self.n_items + items).flatten()).values
-            mine = of * self.n_items + history.items
-            at = torch.searchsorted(asked, mine).clamp(max=len(asked) - 1)
-            keep = (asked[at] != mine).to(keep)
-        order = torch.arange(len(keep), device=keep.device)
-        axis = Axis.build(of, order, history.offsets, keep, self.config.strength)
-        return self._read(axis, history.items, nearest(history.values, self.levels), columns)[0]
+        columns: ColumnCodes,
+        hidden_owner: Tensor | None = None,
+        hidden_items: Tensor | None = None,
+    ) -> RowCodes:
+        """Encode histories as rows, without the cells of owners [M] and items [M, K]."""
+        owner, visible = history.owner(), torch.ones_like(history.values)
+        if hidden_owner is not None and hidden_items is not None:
+            hidden_cells = (hidden_owner[:, None] * self.n_items + hidden_items).flatten()
+            hidden_cells = torch.sort(hidden_cells).values
+            cells = owner * self.n_items + history.items
+            at = torch.searchsorted(hidden_cells, cells).clamp(max=len(hidden_cells) - 1)
+            visible = (hidden_cells[at] != cells).to(visible)
+        order = torch.arange(len(visible), device=visible.device)
+        rows = MatrixAxis.build(owner, order, history.offsets, visible, self.config.shrinkage)
+        level = nearest_level(history.values, self.levels)
+        return self._encode_rows(rows, history.items, level, columns)
 
-    def _read(
-        self, rows: Axis, column: Tensor, level: Tensor, columns: Axis | Columns
-    ) -> tuple[Rows, Columns]:
-        """Entries of some rows, which hear columns that were read before; or those of a whole
-        matrix, whose columns are read as well."""
-        heard: list[Heard] = []
+    def _encode_matrix(
+        self, rows: MatrixAxis, columns: MatrixAxis, level: Tensor
+    ) -> tuple[RowCodes, ColumnCodes]:
+        """Encode a whole matrix with entries at `level` [N], computing its statistics."""
+        statistics: list[ColumnStatistics] = []
+        column_index = columns.group
+        x = F.one_hot(level, len(self.levels)).to(rows.visible.dtype)
+        *hidden_layers, code_layer = _exchangeable_layers(self.encoder)
+        for layer in hidden_layers:
+            statistics.append(layer.column_statistics(x, rows, columns))
+            x = F.leaky_relu(layer(x, rows, column_index, statistics[-1]), _SLOPE)
+        statistics.append(code_layer.column_statistics(x, rows, columns))
+        row_code = code_layer.row_means(x, rows, column_index, statistics[-1])
+        row_code = self._append_log_counts(row_code, rows)
+        column_code = code_layer.column_means(x, rows, columns, statistics[-1])
+        column_code = self._append_log_counts(column_code, columns)
+        decoder_terms: list[Tensor] = []
+        decoder_layers = _exchangeable_layers(self.decoder)
+        if decoder_layers:
+            x = _concat_codes(row_code, column_code, rows, column_index)
+        for layer in decoder_layers:
+            statistics.append(layer.column_statistics(x, rows, columns))
+            row_means = rows.mean(x, statistics[-1].overall_mean)
+            decoder_terms.append(layer.row_terms(row_means, statistics[-1]))
+            x = F.leaky_relu(layer(x, rows, column_index, statistics[-1]), _SLOPE)
+        return RowCodes(row_code, decoder_terms), ColumnCodes(statistics, column_code)
 
-        def hear(layer: Exchangeable, x: Tensor) -> Heard:
-            if isinstance(columns, Columns):
-                heard.append(columns.heard[len(heard)])
+    def _encode_rows(
+        self, rows: MatrixAxis, column_index: Tensor, level: Tensor, columns: ColumnCodes
+    ) -> RowCodes:
+        """Encode rows with entries at `level` [N], with the statistics of an encoded matrix."""
+        x = F.one_hot(level, len(self.levels)).to(rows.visible.dtype)
+        *hidden_layers, code_layer = _exchangeable_layers(self.encoder)
+        n_hidden = len(hidden_layers)
+        for layer, statistics in zip(hidden_layers, columns.statistics[:n_hidden], strict=True):
+            x = F.leaky_relu(layer(x, rows, column_index, statistics), _SLOPE)
+        code = code_layer.row_means(x, rows, column_index, columns.statistics[n_hidden])
+        code = self._append_log_counts(code, rows)
+        decoder_terms: list[Tensor] = []
+        decoder_layers = _exchangeable_layers(self.decoder)
+        if decoder_layers:
+            x = _concat_codes(code, columns.code, rows, column_index)
+        decoder_statistics = columns.statistics[n_hidden + 1 :]
+        for layer, statistics in zip(decoder_layers, decoder_statistics, strict=True):
+            row_means = rows.mean(x, statistics.overall_mean)
+            decoder_terms.append(layer.row_terms(row_means, statistics))
+            x = F.leaky_relu(layer(x, rows, column_index, statistics), _SLOPE)
+        return RowCodes(code, decoder_terms)
+
+    def _append_log_counts(self, code: Tensor, axis: MatrixAxis) -> Tensor:
+        """Append the log number of ratings to each code, with the option `counts`."""
+        if not self.config.counts:
+            return code
+        return torch.cat([code, axis.n_visible.log1p()[:, None] * _COUNT_SCALE], -1)
+
+    def _decode(self, rows: RowCodes, columns: ColumnCodes, cells: MatrixCells) -> Tensor:
+        """Return the logits of the cells. The first layer is split into a row and a column part,
+        so that the codes of a pair are never concatenated."""
+        decoder_statistics = columns.statistics[len(self.encoder) :]
+        x = torch.empty(0)
+        for number, layer in enumerate(self.decoder):
+            linear = _entry_linear(layer)
+            if number:
+                x = F.dropout(F.leaky_relu(x, _SLOPE), self.config.dropout, self.training)
+                x = linear(x)
             else:
-                heard.append(layer.hear(x, rows, columns))
-            return heard[-1]
-
-        x = F.one_hot(level, len(self.levels)).to(rows.keep.dtype)
-        *first, last = _hearing(self.encoder)
-        for layer in first:
-            x = F.leaky_relu(layer(x, rows, column, hear(layer, x)), _SLOPE)
-        code = last.of_rows(x, rows, column, hear(last, x))
-        code = _counted(code, rows) if self.config.counts else code
-        if isinstance(columns, Columns):
-            known = columns.code
-        else:
-            known = last.of_columns(x, rows, columns, heard[-1])
-            known = _counted(known, columns) if self.config.counts else known
-        said, later = [], _hearing(self.decoder)
-        if later:
-            x = torch.cat([code.index_select(0, rows.of), known.index_select(0, column)], -1)
-        for layer in later:
-            now = hear(layer, x)
-            said.append(layer.say(rows.mean(x, now.every), now))
-            x = F.leaky_relu(layer(x, rows, column, now), _SLOPE)
-        return Rows(code, said), Columns(heard, known)
+                row_weight, column_weight = linear.weight.chunk(2, 1)
+                row_part = cells.gather_rows(rows.code @ row_weight.T)
+                x = row_part + cells.gather_columns(columns.code @ column_weight.T)
+                x = x if linear.bias is None else x + linear.bias
+            if decoder_statistics:
+                row_terms = cells.gather_rows(rows.decoder_terms[number])
+                column_terms = cells.gather_columns(decoder_statistics[number].column_terms)
+                x = x + row_terms + column_terms
+        return x
 
 
-def _decode(net: FEAE, rows: Rows, columns: Columns, asked: Asked) -> Tensor:
-    """Logits of what is asked. The first layer is a sum of what the two codes say."""
-    heard, x = columns.heard[len(net.encoder) :], torch.empty(0)
-    for number, layer in enumerate(net.decoder):
-        own = layer.own if isinstance(layer, Exchangeable) else layer
-        assert isinstance(own, nn.Linear)
-        if number:
-            x = own(F.dropout(F.leaky_relu(x, _SLOPE), net.config.dropout, net.training))
-        else:
-            by_row, by_column = own.weight.chunk(2, 1)
-            x = asked.rows(rows.code @ by_row.T) + asked.columns(columns.code @ by_column.T)
-            x = x if own.bias is None else x + own.bias
-        if heard:
-            x = x + asked.rows(rows.said[number]) + asked.columns(heard[number].columns)
-    return x
+def _concat_codes(
+    row_code: Tensor, column_code: Tensor, rows: MatrixAxis, column_index: Tensor
+) -> Tensor:
+    """Return the decoder's input for each entry: its row code and its column code."""
+    return torch.cat(
+        [row_code.index_select(0, rows.group), column_code.index_select(0, column_index)], -1
+    )
 
 
-def _counted(code: Tensor, axis: Axis) -> Tensor:
-    return torch.cat([code, axis.read.log1p()[:, None] * _COUNT], -1)
+def _entry_linear(layer: nn.Module) -> nn.Linear:
+    """Return the linear map that a decoder layer applies to single entries."""
+    return layer.entry_linear if isinstance(layer, ExchangeableLayer) else cast(nn.Linear, layer)
 
 
-def _layers(kind: Callable[[int, int], nn.Module], *sizes: int) -> nn.ModuleList:
-    return nn.ModuleList(kind(a, b) for a, b in pairwise(sizes))
+def _make_layers(layer_class: Callable[[int, int], nn.Module], *sizes: int) -> nn.ModuleList:
+    return nn.ModuleList(layer_class(a, b) for a, b in pairwise(sizes))
 
 
-def _hearing(layers: nn.ModuleList) -> list[Exchangeable]:
-    return [x for x in layers if isinstance(x, Exchangeable)]
+def _exchangeable_layers(layers: nn.ModuleList) -> list[ExchangeableLayer]:
+    return [x for x in layers if isinstance(x, ExchangeableLayer)]

@@ -1,5 +1,5 @@
 """GC-MC as first published (van den Berg et al. 2017): messages per rating level, a bilinear
-decoder, a softmax over the levels. The IDCF paper's GCMC is another model: row `gcmc`."""
+decoder and a softmax over the levels. The GCMC of the IDCF paper is the model `gcmc`."""
 
 from __future__ import annotations
 
@@ -10,110 +10,135 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from idcf.models.base import Graded
-from idcf.models.layers.cache import Kept
-from idcf.models.layers.edge_index import find, graph_of
-from idcf.models.layers.ragged import per_level, turn
-from idcf.paper.layers.gcmc_original import Bilinear, Messages
-from idcf.types import Domain, History, Users
+from idcf.models.base import Model
+from idcf.models.layers.cache import TensorCache
+from idcf.models.layers.edge_index import build_edge_index, find_edges
+from idcf.models.layers.ragged import split_by_level, transpose
+from idcf.paper.layers.gcmc_original import BilinearDecoder, LevelMessages
+from idcf.paper.layers.rating_levels import expected_rating, level_cross_entropy
+from idcf.types import Batch, Domain, LossTerms, Ragged, Users
 
 
 @dataclass(frozen=True, kw_only=True)
 class GCMCSoftmaxConfig:
-    hidden: int = 500  # of the convolution, all levels together where they are stacked
+    """Options of the original GC-MC."""
+
+    hidden: int = 500  # units of the convolution, all levels together where they are stacked
     embedding_size: int = 75
-    bases: int = 2
+    bases: int = 2  # of the bilinear decoder
     accumulate: Literal["stack", "sum"] = "stack"  # the levels' messages; sums are ordinal
-    symmetric: bool = False  # divide by sqrt(|N_i| |N_j|) and not by |N_i|
-    node_dropout: float = 0.7  # share of the nodes that say nothing in a training step
+    symmetric: bool = False  # divide by sqrt(|N_i| |N_j|) instead of |N_i|
+    node_dropout: float = 0.7  # share of the nodes whose messages a training step drops
     dropout: float = 0.7  # of the hidden units
-    hide_target: bool = True  # a pair's own rating never reaches its own prediction in training
+    hide_target: bool = True  # in training, score a pair on the graph without its edge
 
 
-class GCMCSoftmax(Graded):
+class GCMCSoftmax(Model):
     """z = W ReLU(Σ_r Σ_j W_r x_j / c_ij) on both sides, W shared; logits z_uᵀ Q_r z_i.
 
-    A node is known by what its neighbours say and has no row of its own, yet items are heard from
-    the users of the training graph alone, so nobody new is let in.
+    A node is embedded from the messages of its neighbours alone. Items receive messages from the
+    users of the training graph only, so the model does not score new users.
+
+    Parameters
+    ----------
+    config : GCMCSoftmaxConfig
+        Options.
+    domain : Domain
+        The training graph.
     """
 
     inductive: ClassVar[bool] = False
     levels: Tensor  # [L]
-    raters: Tensor  # these four: nn.graph.Graph
+    raters: Tensor  # this and the next three are the fields of `EdgeIndex`
     starts: Tensor
     edges: Tensor
     edge_level: Tensor
-    user_count: Tensor  # [U] edges of each node
-    item_count: Tensor  # [I]
+    user_count: Tensor  # [U]: number of ratings of each user
+    item_count: Tensor  # [I]: number of ratings of each item
 
     def __init__(self, config: GCMCSoftmaxConfig, domain: Domain) -> None:
         super().__init__()
         self.config = config
         self.n_items, self.n_users = domain.n_items, domain.n_users
         n_levels, stack = len(domain.levels), config.accumulate == "stack"
-        self.from_items = Messages(n_levels, domain.n_items, config.hidden, stack=stack)
-        self.from_users = Messages(n_levels, domain.n_users, config.hidden, stack=stack)
+        self.from_items = LevelMessages(n_levels, domain.n_items, config.hidden, stack=stack)
+        self.from_users = LevelMessages(n_levels, domain.n_users, config.hidden, stack=stack)
         self.dense = nn.Linear(self.from_items.size, config.embedding_size, bias=False)
         nn.init.xavier_uniform_(self.dense.weight)
-        self.head = Bilinear(n_levels, config.embedding_size, config.bases)
+        self.head = BilinearDecoder(n_levels, config.embedding_size, config.bases)
         levels = torch.tensor(domain.levels)
         self.register_buffer("levels", levels)
-        for name, value in graph_of(domain, levels)._asdict().items():
+        for name, value in build_edge_index(domain, levels)._asdict().items():
             self.register_buffer(name, value)
-        count = torch.bincount(domain.raters.items, minlength=domain.n_users)
-        self.register_buffer("user_count", count.float())
+        user_count = torch.bincount(domain.raters.indices, minlength=domain.n_users)
+        self.register_buffer("user_count", user_count.float())
         self.register_buffer("item_count", domain.raters.lengths().float())
-        self._graph: Kept[tuple[History, History]] = Kept()
+        self._graph_cache: TensorCache[tuple[Ragged[None], Ragged[None]]] = TensorCache()
 
-    def logits(self, users: Users, items: Tensor, owner: Tensor) -> Tensor:
+    def forward(self, users: Users, items: Tensor, owner: Tensor) -> Tensor:
+        """Return the expected rating of items [M, K] for users owner [M]: [M, K]."""
+        return expected_rating(self.level_logits(users, items, owner), self.levels)
+
+    def loss_terms(self, batch: Batch) -> LossTerms:
+        """Return the cross-entropy of the rating levels."""
+        logits = self.level_logits(batch.users, batch.items, batch.owner)
+        return level_cross_entropy(logits, self.levels, batch)
+
+    def level_logits(self, users: Users, items: Tensor, owner: Tensor) -> Tensor:
+        """Return the logits of the levels for items [M, K] of users owner [M]: [M, K, L]."""
         user = self._embed_users(users).index_select(0, owner)
-        if not (self.training and self.config.hide_target):
-            item = self._embed_items()[items]
-        else:
+        if self.training and self.config.hide_target:
             item = self._embed_items(items, users.ids.index_select(0, owner))
+        else:
+            item = self._embed_items()[items]
         out: Tensor = self.head(user, item)
         return out
 
-    def rank(self, users: Users) -> Tensor:
-        logits = self.head.all(self._embed_users(users), self._embed_items())
-        return logits.softmax(-1) @ self.levels
+    def score_catalog(self, users: Users) -> Tensor:
+        """Score the whole catalogue: [B, I]."""
+        logits = self.head.score_all_pairs(self._embed_users(users), self._embed_items())
+        return expected_rating(logits, self.levels)
 
     def _embed_users(self, users: Users) -> Tensor:
-        """z of B users, heard from the items of their histories: [B, D]."""
-        self.require_known(users)
-        table = self.from_items.table(self._voice(self.item_count))
-        rows = self.from_items.rows(per_level(users.history, self.levels))
-        heard = self.from_items.gather(table, rows)
-        return self._embed(heard, users.history.lengths())
+        """Return z of B users from the items of their histories: [B, D]."""
+        self.require_known_users(users)
+        table = self.from_items.message_table(self._message_scale(self.item_count))
+        rows = self.from_items.message_rows(split_by_level(users.history.as_ragged(), self.levels))
+        messages = self.from_items.gather(table, rows)
+        return self._embed_messages(messages, users.history.lengths())
 
-    def _embed_items(self, items: Tensor | None = None, without: Tensor | None = None) -> Tensor:
-        """z of every item [I, D]; or of items [M, K] as if user without[m] had not rated them,
-        which is exact: their messages are taken out of the sums."""
-        table = self.from_users.table(self._voice(self.user_count))
-        rows, back = self._graph.get(self.raters, self._sides)
-        heard, counts = self.from_users.gather(table, rows, back), self.item_count
-        if items is not None and without is not None:
-            edge = find(self.edges, self.n_users, without, items)
-            said = self.from_users.of_edge(table, self.edge_level[edge.at], edge.user)
-            heard = heard[items] - said * edge.there[..., None]
-            counts = counts[items] - edge.there.float()
-        return self._embed(heard, counts)
+    def _embed_items(
+        self, items: Tensor | None = None, exclude_users: Tensor | None = None
+    ) -> Tensor:
+        """Return z of every item [I, D]; or of items [M, K] as if user exclude_users[m] had not
+        rated them [M, K, D], which is exact: the user's message is subtracted from the sum."""
+        table = self.from_users.message_table(self._message_scale(self.user_count))
+        rows, reverse = self._graph_cache.get(self.raters, self._both_directions)
+        messages, counts = self.from_users.gather(table, rows, reverse), self.item_count
+        if items is not None and exclude_users is not None:
+            edge = find_edges(self.edges, self.n_users, exclude_users, items)
+            level = self.edge_level[edge.position]
+            target_message = self.from_users.edge_message(table, level, edge.user)
+            messages = messages[items] - target_message * edge.exists[..., None]
+            counts = counts[items] - edge.exists.float()
+        return self._embed_messages(messages, counts)
 
-    def _sides(self) -> tuple[History, History]:
-        """The training graph, seen from the items and from the users' messages."""
-        rows = self.from_users.rows(History(self.raters, self.raters, self.starts))
-        return rows, turn(rows, self.n_users * len(self.levels)).history
+    def _both_directions(self) -> tuple[Ragged[None], Ragged[None]]:
+        """Return the training graph as rows of each item, and its transpose."""
+        rows = self.from_users.message_rows(Ragged(self.raters, None, self.starts))
+        return rows, transpose(rows, self.n_users * len(self.levels)).rows
 
-    def _embed(self, heard: Tensor, counts: Tensor) -> Tensor:
+    def _embed_messages(self, messages: Tensor, counts: Tensor) -> Tensor:
+        """Return z of nodes with these sums of messages and numbers of neighbours."""
         counts = counts.clamp(min=1)[..., None]
-        hidden = (heard / (counts.sqrt() if self.config.symmetric else counts)).relu()
+        hidden = (messages / (counts.sqrt() if self.config.symmetric else counts)).relu()
         out: Tensor = self.dense(F.dropout(hidden, self.config.dropout, self.training))
         return out
 
-    def _voice(self, counts: Tensor) -> Tensor | None:
-        """How loud each node is in this step: all its messages are dropped, or none."""
-        loud = counts.clamp(min=1).rsqrt() if self.config.symmetric else None
+    def _message_scale(self, counts: Tensor) -> Tensor | None:
+        """Return the factor of each node's messages; node dropout drops all of them or none."""
+        scale = counts.clamp(min=1).rsqrt() if self.config.symmetric else None
         if not (self.training and self.config.node_dropout):
-            return loud
-        ones = torch.ones_like(counts) if loud is None else loud
+            return scale
+        ones = torch.ones_like(counts) if scale is None else scale
         return F.dropout(ones, self.config.node_dropout)

@@ -1,4 +1,5 @@
-"""IGMC: a rating is read off the graph round it, and nobody has a latent (Zhang & Chen 2020)."""
+"""IGMC: predict a rating from its enclosing subgraph, without user or item embeddings
+(Zhang & Chen 2020)."""
 
 from __future__ import annotations
 
@@ -10,171 +11,221 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from idcf.models.base import Penalised
-from idcf.paper.layers.rgcn import RGCN, Edges
-from idcf.paper.layers.subgraph import Graph, Near, Offsets, Subgraphs
-from idcf.types import Domain, Users
+from idcf.models.base import Model
+from idcf.paper.layers.rgcn import RGCN, SubgraphEdges
+from idcf.paper.layers.subgraph import CappedHistories, NodeOffsets, RatingGraph, Subgraphs
+from idcf.types import Batch, Domain, LossTerms, Users
 
-_ROOM = 1 << 25  # cells of subgraphs laid out at a time; fewer where they should stay in the cache
-_LABELS = 4  # target user, target item, other user, other item
+_MAX_CELLS = 1 << 25  # cells of subgraphs in memory at a time on a GPU
+_MAX_CPU_CELLS = _MAX_CELLS >> 6  # on a CPU, where they should stay in the cache
+_N_LABELS = 4  # target user, target item, other user, other item
+_N_NODE_FEATURES = 5  # beside the label, with `residual`; see `_node_features`
+_LOG_COUNT_SCALE = 5  # divides log counts, to bring them to the size of the other features
 
 
 @dataclass(frozen=True, kw_only=True)
 class IGMCConfig:
-    residual: bool = True  # edges say what offsets leave unexplained; False: levels, as published
+    """Options of IGMC."""
+
+    residual: bool = (
+        True  # edges carry residuals of the nodes' offsets; False: levels, as published
+    )
     layers: int = 2
-    size: int = 32
+    size: int = 32  # of a node's state
     bases: int = 4  # of the weights of levels
-    hidden: int = 128
-    cap: int = 255  # neighbours on each side of a subgraph
-    train_cap: int = 63  # the same in training, drawn anew each time: quicker, and as good
+    hidden: int = 128  # units of the readout
+    cap: int = 255  # largest number of neighbours on each side of a subgraph
+    train_cap: int = 63  # `cap` in training, drawn anew in each step: faster, and as accurate
     dropout: float = 0.1  # of the hidden layer
     edge_dropout: float = 0.0
-    smoothness: float = 0.001  # ARR: how alike neighbouring levels speak
-    center: bool = True  # add the mean rating; where edges are residuals it always is
+    smoothness: float = 0.001  # weight of the adjacent rating penalty (ARR)
+    center: bool = True  # add the mean rating; always so with `residual`
 
 
-class IGMC(Penalised):
-    """Labelled nodes, R-GCN layers, and a perceptron on what the two targets heard.
+class IGMC(Model):
+    """Labelled nodes, R-GCN layers, and a perceptron on the states of the two target nodes.
 
-    A user is what they rated, never a number: the subgraph is made of the history that is given
-    and of the item's raters in training. In training a user's own row of the table is hidden from
-    their pairs, for it holds the target. When somebody known is asked about an item of their
-    history, the edge between the two is left out as for anybody, but their row still stands among
-    the item's raters: nobody can tell whose it is.
+    A user is represented by the history alone: the subgraph consists of the given history and of
+    the item's raters in training. In training the user's row of the table is hidden from the
+    user's own pairs, because it contains the target. If a known user is scored on an item of the
+    history, the edge between the two is left out as for a new user, but the user's row is still
+    among the item's raters, because the model does not see user ids.
 
-    The published form knows nodes by their label and edges by their level. With `residual`, nodes
-    come with their offset from the mean, how many ratings it stands on, and their edge to the
-    target of the other side (which a mean over neighbours would dilute); edges say by how much a
-    rating exceeds both offsets, and the answer begins at the targets' offsets. Two layers are then
-    enough to weigh those who rated the item by how they agree with the user, and the items the
-    user had by how they go with the item.
+    The published form knows nodes by their label and edges by their level. With `residual`, the
+    features of a node are its offset from the mean, the number of ratings behind it, and its edge
+    to the target of the other side (which a mean over neighbours would dilute); an edge carries
+    the rating minus both offsets, and the score starts at the sum of the targets' offsets. Two
+    layers then suffice to weight raters by their agreement with the user, and the items of the
+    history by their similarity to the item.
+
+    Parameters
+    ----------
+    config : IGMCConfig
+        Options.
+    domain : Domain
+        The training ratings.
     """
 
     inductive: ClassVar[bool] = True
-    lists: ClassVar[bool] = False  # a subgraph for every user and item
+    can_rank_catalog: ClassVar[bool] = False  # one subgraph for every user and item
 
     def __init__(self, config: IGMCConfig, domain: Domain) -> None:
         super().__init__()
         self.config, self.n_items = config, domain.n_items
-        self.rates = not domain.implicit
+        self.predicts_ratings = not domain.implicit
         self.mean = domain.mean if config.center or config.residual else 0.0
-        self.graph = Graph(domain.raters, domain.n_users, domain.levels, domain.mean)
-        kinds, bases, more = len(domain.levels), config.bases, 0
+        self.graph = RatingGraph(domain.raters, domain.n_users, domain.levels, domain.mean)
+        n_kinds, n_bases, n_features = len(domain.levels), config.bases, _N_LABELS
         if config.residual:
-            kinds, bases, more = 2, 0, 5
-        sizes = [_LABELS + more] + [config.size] * config.layers
-        self.layers = nn.ModuleList(RGCN(kinds, a, b, bases) for a, b in pairwise(sizes))
+            n_kinds, n_bases, n_features = 2, 0, _N_LABELS + _N_NODE_FEATURES
+        sizes = [n_features] + [config.size] * config.layers
+        self.layers = nn.ModuleList(RGCN(n_kinds, a, b, n_bases) for a, b in pairwise(sizes))
         self.hidden = nn.Linear(2 * config.size * config.layers, config.hidden)
         self.out = nn.Linear(config.hidden, 1)
 
     @property
     def cap(self) -> int:
+        """Largest number of neighbours on each side of a subgraph, in the present mode."""
         return min(self.config.cap, self.config.train_cap) if self.training else self.config.cap
 
     def forward(self, users: Users, items: Tensor, owner: Tensor) -> Tensor:
-        who = owner.repeat_interleave(items.shape[1])
-        return self._pairs(users, items.flatten(), who).view(items.shape)
+        """Score items [M, K] for users owner [M] of B: [M, K]."""
+        pair_owner = owner.repeat_interleave(items.shape[1])
+        return self._score_pairs(users, items.flatten(), pair_owner).view(items.shape)
 
-    def rank(self, users: Users) -> Tensor:
-        every = torch.arange(self.n_items, device=self.device)
-        who = torch.arange(len(users), device=self.device)
-        return self.forward(users, every.expand(len(users), -1), who)
+    def score_catalog(self, users: Users) -> Tensor:
+        """Score the whole catalogue: [B, I]."""
+        every_item = torch.arange(self.n_items, device=self.device)
+        every_user = torch.arange(len(users), device=self.device)
+        return self.forward(users, every_item.expand(len(users), -1), every_user)
+
+    def extra_loss_terms(self, batch: Batch) -> LossTerms:
+        """Return the penalty, of which each process adds the share of its rows."""
+        return {"reg": self.penalty() * (len(batch.items) / batch.n_rows)}
 
     def penalty(self) -> Tensor:
-        if self.config.residual:  # there are no levels then
+        """Return the weighted adjacent rating penalty; 0 with `residual`, which has no levels."""
+        if self.config.residual:
             return torch.zeros((), device=self.device)
-        parts = [x.roughness() for x in self.layers if isinstance(x, RGCN)]
+        parts = [x.adjacent_rating_penalty() for x in self.layers if isinstance(x, RGCN)]
         return self.config.smoothness * torch.stack(parts).sum()
 
-    def _pairs(self, users: Users, items: Tensor, owner: Tensor) -> Tensor:
-        """[P], a few at a time."""
-        near = self.graph.near(users.history, self.cap)
-        own = self.graph.offsets(users.history)
-        hidden = users.ids if self.training else torch.full_like(users.ids, -1)
-        raters = self.graph.starts.diff()[items].clamp(max=self.cap)
-        order = self._order(near, raters, owner)
-        room = _ROOM if items.is_cuda else _ROOM >> 6
-        widest = int(raters.max()) if len(raters) else 0
-        step = max(1, room // ((widest + 1) * (near.items.shape[1] + 1)))
-        parts = [
-            self._score(near, own, hidden, items[some], owner[some])
-            for some in (order[at : at + step] for at in range(0, len(order), step))
+    def _score_pairs(self, users: Users, items: Tensor, owner: Tensor) -> Tensor:
+        """Score items [P] for users owner [P], a chunk of similar sizes at a time: [P]."""
+        histories = self.graph.cap_histories(users.history, self.cap)
+        user_offsets = self.graph.user_offsets(users.history)
+        exclude_users = users.ids if self.training else torch.full_like(users.ids, -1)
+        n_raters = self.graph.starts.diff()[items].clamp(max=self.cap)
+        order = self._order_by_size(histories, n_raters, owner)
+        max_cells = _MAX_CELLS if items.is_cuda else _MAX_CPU_CELLS
+        max_raters = int(n_raters.max()) if len(n_raters) else 0
+        step = max(1, max_cells // ((max_raters + 1) * (histories.items.shape[1] + 1)))
+        scores = [
+            self._score_chunk(histories, user_offsets, exclude_users, items[chunk], owner[chunk])
+            for chunk in (order[at : at + step] for at in range(0, len(order), step))
         ]
-        back = torch.empty_like(order)
-        back[order] = torch.arange(len(order), device=order.device)
-        return torch.cat(parts)[back] if parts else self.out.bias[:0]
+        position = torch.empty_like(order)
+        position[order] = torch.arange(len(order), device=order.device)
+        return torch.cat(scores)[position] if scores else self.out.bias[:0]
 
-    def _order(self, near: Near, raters: Tensor, owner: Tensor) -> Tensor:
-        """Subgraphs of like size together, so that those at hand at a time are no larger than
-        they need to be."""
-        had = (near.level > 0).sum(1)[owner]
-        return torch.argsort(raters // 16 * (self.cap + 1) + had, stable=True)
+    def _order_by_size(self, histories: CappedHistories, n_raters: Tensor, owner: Tensor) -> Tensor:
+        """Return an order of the pairs in which subgraphs of similar size are adjacent, so that
+        little of a chunk is empty."""
+        n_items = (histories.level > 0).sum(1)[owner]
+        return torch.argsort(n_raters // 16 * (self.cap + 1) + n_items, stable=True)
 
-    def _score(
-        self, near: Near, own: Offsets, hidden: Tensor, items: Tensor, owner: Tensor
+    def _score_chunk(
+        self,
+        histories: CappedHistories,
+        user_offsets: NodeOffsets,
+        exclude_users: Tensor,
+        items: Tensor,
+        owner: Tensor,
     ) -> Tensor:
-        config, without = self.config, hidden[owner]
-        found = self.graph.around(near, owner, items, self.cap, without)
-        level = found.level
+        """Score P pairs whose subgraphs fit into memory together: [P]."""
+        config, excluded = self.config, exclude_users[owner]
+        subgraphs = self.graph.extract_subgraphs(histories, owner, items, self.cap, excluded)
+        level = subgraphs.level
         if self.training and config.edge_dropout:
             level = level * (torch.rand(level.shape, device=level.device) >= config.edge_dropout)
-        users, things = (_labels(side, level, self.out.weight.dtype) for side in (0, 1))
-        if not config.residual:
-            each = ((level == x + 1).to(users.dtype) for x in range(len(self.graph.levels)))
-            return self.mean + self._read(Edges.of(level, *each), users, things)
-        mine, theirs = self._offsets(found, own, items, owner, without)
-        edges = self._residuals(level, mine.value, theirs.value)
-        users = _known(users, mine, edges.users, [x[:, :, 0] for x in edges.kinds])
-        things = _known(things, theirs, edges.items, [x[:, 0] for x in edges.kinds])
-        start = mine.value[:, 0] + theirs.value[:, 0]
-        return self.mean + self.graph.spread * (start + self._read(edges, users, things))
-
-    def _offsets(
-        self, found: Subgraphs, own: Offsets, items: Tensor, owner: Tensor, without: Tensor
-    ) -> tuple[Offsets, Offsets]:
-        """Of all users and all items of each subgraph."""
-        graph, known = self.graph, self.graph.laid().items
-        item = graph.without(items, without)
-        raters = graph.without_too(found.raters, item.value - known.value[items])
-        return (
-            _join(Offsets(own.value[owner], own.n[owner]), raters),
-            _join(item, Offsets(known.value[found.items], known.n[found.items])),
+        user_nodes, item_nodes = (
+            _node_labels(side, level, self.out.weight.dtype) for side in (0, 1)
         )
+        if not config.residual:
+            n_levels, dtype = len(self.graph.levels), user_nodes.dtype
+            kinds = ((level == number).to(dtype) for number in range(1, n_levels + 1))
+            edges = SubgraphEdges.from_levels(level, *kinds)
+            return self.mean + self._readout(edges, user_nodes, item_nodes)
+        of_users, of_items = self._node_offsets(subgraphs, user_offsets, items, owner, excluded)
+        edges = self._residual_edges(level, of_users.value, of_items.value)
+        to_target_item = [x[:, :, 0] for x in edges.kind_weights]
+        to_target_user = [x[:, 0] for x in edges.kind_weights]
+        user_nodes = _node_features(user_nodes, of_users, edges.user_degrees, to_target_item)
+        item_nodes = _node_features(item_nodes, of_items, edges.item_degrees, to_target_user)
+        offset = of_users.value[:, 0] + of_items.value[:, 0]
+        correction = self._readout(edges, user_nodes, item_nodes)
+        return self.mean + self.graph.rating_std * (offset + correction)
 
-    def _residuals(self, level: Tensor, mine: Tensor, theirs: Tensor) -> Edges:
-        """Edges of two kinds: that there is one, and how far it is above what both are used to."""
-        there = (level > 0).to(mine.dtype)
-        value = self.graph.scaled.index_select(0, level.flatten().int()).view(level.shape)
-        return Edges.of(level, there, (value - mine[:, :, None] - theirs[:, None]) * there)
+    def _node_offsets(
+        self,
+        subgraphs: Subgraphs,
+        user_offsets: NodeOffsets,
+        items: Tensor,
+        owner: Tensor,
+        exclude_users: Tensor,
+    ) -> tuple[NodeOffsets, NodeOffsets]:
+        """Return the offsets of all users [P, 1 + R] and all items [P, 1 + H] of each subgraph."""
+        graph, all_items = self.graph, self.graph.rating_lookup().item_offsets
+        target_item = graph.item_offsets_without(items, exclude_users)
+        item_change = target_item.value - all_items.value[items]
+        raters = graph.adjusted_rater_offsets(subgraphs.raters, item_change)
+        target_user = NodeOffsets(user_offsets.value[owner], user_offsets.n_ratings[owner])
+        other_items = NodeOffsets(
+            all_items.value[subgraphs.items], all_items.n_ratings[subgraphs.items]
+        )
+        return _prepend_target(target_user, raters), _prepend_target(target_item, other_items)
 
-    def _read(self, edges: Edges, users: Tensor, items: Tensor) -> Tensor:
-        """[P] from what the targets heard in every layer; in the last nobody else listens."""
-        heard = []
+    def _residual_edges(
+        self, level: Tensor, user_offsets: Tensor, item_offsets: Tensor
+    ) -> SubgraphEdges:
+        """Return edges of two kinds: 1 for every edge, and the rating minus both offsets."""
+        is_edge = (level > 0).to(user_offsets.dtype)
+        value = self.graph.scaled_levels.index_select(0, level.flatten().int()).view(level.shape)
+        residual = value - user_offsets[:, :, None] - item_offsets[:, None]
+        return SubgraphEdges.from_levels(level, is_edge, residual * is_edge)
+
+    def _readout(self, edges: SubgraphEdges, users: Tensor, items: Tensor) -> Tensor:
+        """Return one number per subgraph [P] from the targets' states after every layer; the last
+        layer computes no other states."""
+        target_states: list[Tensor] = []
         for number, layer in enumerate(self.layers, 1):
-            pair = layer(edges, users, items, first=number == len(self.layers))
-            users, items = (x.tanh() for x in pair)
-            heard += [users[:, 0], items[:, 0]]
-        read = self.hidden(torch.cat(heard, -1)).relu()
-        out: Tensor = self.out(F.dropout(read, self.config.dropout, self.training))[:, 0]
+            convolved = layer(edges, users, items, target_only=number == len(self.layers))
+            users, items = (x.tanh() for x in convolved)
+            target_states += [users[:, 0], items[:, 0]]
+        hidden = self.hidden(torch.cat(target_states, -1)).relu()
+        out: Tensor = self.out(F.dropout(hidden, self.config.dropout, self.training))[:, 0]
         return out
 
 
-def _labels(side: int, block: Tensor, dtype: torch.dtype) -> Tensor:
-    """One-hot: target user 0, target item 1, other user 2, other item 3."""
+def _node_labels(side: int, block: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return one-hot labels of the users (side 0) or items (side 1): target user 0, target item 1,
+    other user 2, other item 3."""
     label = torch.full((block.shape[1 + side],), 2 + side, device=block.device)
     label[0] = side
-    return F.one_hot(label, _LABELS).to(dtype).expand(len(block), -1, -1)
+    return F.one_hot(label, _N_LABELS).to(dtype).expand(len(block), -1, -1)
 
 
-def _join(target: Offsets, others: Offsets) -> Offsets:
-    """[P] and [P, R] -> [P, 1 + R]."""
+def _prepend_target(target: NodeOffsets, others: NodeOffsets) -> NodeOffsets:
+    """Join the offsets of targets [P] and of other nodes [P, R] -> [P, 1 + R]."""
     value, n = (torch.cat([x[:, None], y], 1) for x, y in zip(target, others, strict=True))
-    return Offsets(value, n)
+    return NodeOffsets(value, n)
 
 
-def _known(labels: Tensor, own: Offsets, edges: Tensor, tie: list[Tensor]) -> Tensor:
-    """All that a node comes with: [P, R, 4 + 5]."""
-    sure = own.n.log1p() / 5  # about as large as the rest
-    more = torch.stack([own.value, sure, *tie], -1)
-    return torch.cat([labels, more, edges.log1p() / 5], -1)
+def _node_features(
+    labels: Tensor, offsets: NodeOffsets, degrees: Tensor, target_edges: list[Tensor]
+) -> Tensor:
+    """Return label, offset, log rating count, edge to the target (two kinds) and log degree of
+    each node: [P, R, 4 + 5]."""
+    log_counts = offsets.n_ratings.log1p() / _LOG_COUNT_SCALE
+    features = torch.stack([offsets.value, log_counts, *target_edges], -1)
+    return torch.cat([labels, features, degrees.log1p() / _LOG_COUNT_SCALE], -1)

@@ -1,4 +1,5 @@
-"""Mult-VAE: a history through a narrow, noisy place (Liang, Krishnan, Hoffman & Jebara 2018)."""
+"""Mult-VAE: a variational autoencoder of histories with a multinomial likelihood
+(Liang, Krishnan, Hoffman & Jebara 2018)."""
 
 from __future__ import annotations
 
@@ -8,99 +9,140 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from idcf.models.base import Variational
-from idcf.models.layers.heads import Dot, Head
-from idcf.paper.layers.history_encoder import Offered, Reader, log_odds, ridge_biases
-from idcf.types import Domain, Embedded, Users
+from idcf.models.base import TwoTower
+from idcf.models.layers.heads import DotHead, Head
+from idcf.paper.layers.history_encoder import (
+    HistoryEncoder,
+    OffsetEmbedding,
+    item_log_popularity,
+    item_ridge_biases,
+)
+from idcf.types import Batch, Domain, Embeddings, LossTerms, Users
 
-_SURE = -4.0  # log s² to begin with: at 0 what little is said is lost in noise, and stays unsaid
+_INITIAL_LOG_VARIANCE = -4.0  # of log s²: at 0, noise hides the mean and training stays there
 
 
 @dataclass(frozen=True, kw_only=True)
 class MultVAEConfig:
+    """Options of Mult-VAE."""
+
     embedding_size: int = 32  # of z
     hidden: int = 64
-    scale: float = 0.1  # of the first random vectors, which items that nobody had keep
+    init_std: float = 0.1  # of the initial vectors; items without interactions keep theirs
     dropout: float = 0.5  # share of a history that a training step does not see
-    beta: float = 0.2  # what a nat of knowledge about a user costs
-    anneal: int = 1000  # steps until it costs that much
-    strength: float = 5.0  # ratings of "nothing unusual" that a user's own must outweigh
-    had: bool = True  # with ratings: does it count which items were rated, or only how?
-    binary: bool = False  # ratings count as 1 whatever they say; see the class
+    beta: float = 0.2  # β, weight of the KL divergence
+    anneal: int = 1000  # training steps until the weight reaches β
+    shrinkage: float = 5.0  # pseudo-count of zero residuals in a user's bias
+    use_item_identity: bool = True  # with ratings: which items were rated counts, not only how
+    binary: bool = False  # train on interactions as 1, whatever the rating; see the class
 
 
-class MultVAE(Variational):
-    """history → tanh → N(m, s²) → z → tanh → every item.
+class MultVAE(TwoTower):
+    """history → tanh → N(m, s²) → z → tanh → a score of every item.
 
     Without ratings the output is a multinomial: the score of an item is the logarithm of its
-    share, so that scores of two people can be compared. With ratings it is a normal distribution
-    round b_u + b_i + μ + what the decoder says, which reads residuals (U-AutoRec's form) and
-    b_u is solved from the history.
+    probability, so scores of two users can be compared. With ratings it is a normal distribution
+    around b_u + b_i + μ + the decoder's output; the encoder reads residuals (as U-AutoRec) and b_u
+    is computed from the history.
 
-    `binary` is what the paper's RMSE of 2.8 to 3.0 must come from: every rating is a 1, random
-    items are 0, and a number between those two is compared with stars from 1 to 5.
+    `binary` is the likely setting behind the paper's RMSE of 2.8 to 3.0: every rating is a 1,
+    random items are 0, and a number between the two is compared with ratings from 1 to 5.
+
+    Parameters
+    ----------
+    config : MultVAEConfig
+        Options.
+    domain : Domain
+        The training data, from which the initial item biases are computed.
     """
 
     inductive: ClassVar[bool] = True
-    steps: Tensor  # [] of training, which the annealing goes by: kept with the weights
+    steps: Tensor  # []: training steps so far, for annealing; saved with the weights
 
     def __init__(self, config: MultVAEConfig, domain: Domain) -> None:
         super().__init__()
-        rated = not (domain.implicit or config.binary)
-        self.n_items, self.rates = domain.n_items, not domain.implicit
-        self.binary, self.mean = config.binary, domain.mean if rated else 0.0
+        uses_ratings = not (domain.implicit or config.binary)
+        self.n_items, self.predicts_ratings = domain.n_items, not domain.implicit
+        self.trains_on_binary, self.mean = config.binary, domain.mean if uses_ratings else 0.0
         self.beta, self.anneal = config.beta, config.anneal
-        self.head: Head = Dot()
-        self.items = Offered(_start(domain, config), config.hidden, config.hidden**-0.5)
-        self.reader = Reader(
+        self.head: Head = DotHead()
+        self.items = OffsetEmbedding(
+            _initial_item_bias(domain, config), config.hidden, config.hidden**-0.5
+        )
+        self.history_encoder = HistoryEncoder(
             domain.n_items,
             config.hidden,
             mean=self.mean,
-            rated=rated,
-            strength=config.strength,
+            has_ratings=uses_ratings,
+            shrinkage=config.shrinkage,
             dropout=config.dropout,
-            had=config.had,
-            scale=config.scale,
+            use_item_identity=config.use_item_identity,
+            init_std=config.init_std,
         )
-        self.first = nn.Parameter(torch.zeros(config.hidden))
-        self.belief = nn.Linear(config.hidden, 2 * config.embedding_size)
-        nn.init.constant_(self.belief.bias[config.embedding_size :], _SURE)
+        self.encoder_bias = nn.Parameter(torch.zeros(config.hidden))
+        self.posterior_layer = nn.Linear(config.hidden, 2 * config.embedding_size)
+        nn.init.constant_(self.posterior_layer.bias[config.embedding_size :], _INITIAL_LOG_VARIANCE)
         self.decoder = nn.Sequential(nn.Linear(config.embedding_size, config.hidden), nn.Tanh())
         self.register_buffer("steps", torch.zeros((), dtype=torch.int64))
 
-    def embed_users(self, users: Users) -> Embedded:
-        read: Embedded = self.reader(users.history, self.items.bias)
-        z, spread = self._believe(read)
+    def embed_users(self, users: Users) -> Embeddings:
+        """Decode z: drawn from the posterior in training, else its mean.
+
+        Without ratings the bias normalizes the scores to log probabilities.
+        """
+        encoded: Embeddings = self.history_encoder(users.history, self.items.bias)
+        z, log_variance = self._posterior_parameters(encoded)
         if self.training:
-            z = z + torch.randn_like(z) * (spread / 2).exp()
+            z = z + torch.randn_like(z) * (log_variance / 2).exp()
         vector = self.decoder(z)
-        if self.rates:
-            return Embedded(vector, read.bias)
-        logits = self.head.all(vector, self.items.vector) + self.items.bias
-        return Embedded(vector, -logits.float().logsumexp(-1))
+        if self.predicts_ratings:
+            return Embeddings(vector, encoded.bias)
+        logits = self.head.score_all_pairs(vector, self.items.vector) + self.items.bias
+        return Embeddings(vector, -logits.float().logsumexp(-1))
 
-    def embed_items(self, items: Tensor, without: Tensor | None = None) -> Embedded:
-        found: Embedded = self.items(items)
-        return found
+    def embed_items(self, items: Tensor, exclude_users: Tensor | None = None) -> Embeddings:
+        """Look up the output weights and the biases of items; `exclude_users` is ignored."""
+        embeddings: Embeddings = self.items(items)
+        return embeddings
 
-    def divergence(self, users: Users) -> Tensor:
-        """β KL(N(m, s²) ‖ N(0, 1)). The history is read anew, with another dropout: the loss is
-        the same in expectation, and scoring need not hand over what it believed."""
-        mean, spread = self._believe(self.reader(users.history, self.items.bias))
+    def loss_terms(self, batch: Batch) -> LossTerms:
+        """Return the negative log-likelihood and the KL divergence.
+
+        With ratings the likelihood is normal: the squared error. Without, it is multinomial, and
+        needs the positives only, which come first in a row.
+        """
+        scores = self(batch.users, batch.items, batch.owner)
+        if self.predicts_ratings:
+            n_pairs = batch.n_rows * scores.shape[1]
+            terms: LossTerms = {"mse": (scores - batch.labels).square().sum() / n_pairs}
+        else:
+            terms = {"multinomial": -scores[:, 0].sum() / batch.n_rows}
+        return {**terms, "kl": self.kl_divergence(batch.users).sum() / batch.n_rows}
+
+    def kl_divergence(self, users: Users) -> Tensor:
+        """Return β KL(N(m, s²) ‖ N(0, 1)) of each user [B], and count a training step.
+
+        The history is encoded a second time, with another dropout: the expectation of the loss
+        does not change, and `embed_users` need not return the posterior.
+        """
+        mean, log_variance = self._posterior_parameters(
+            self.history_encoder(users.history, self.items.bias)
+        )
         weight = self.beta * (self.steps / max(self.anneal, 1)).clamp(max=1)
         if self.training:
             self.steps += 1
-        return weight * (mean.square() + spread.exp() - 1 - spread).sum(-1) / 2
+        return weight * (mean.square() + log_variance.exp() - 1 - log_variance).sum(-1) / 2
 
-    def _believe(self, read: Embedded) -> tuple[Tensor, Tensor]:
-        """m and log s²: [B, D] each."""
-        mean, spread = self.belief(torch.tanh(read.vector + self.first)).chunk(2, -1)
-        return mean, spread
+    def _posterior_parameters(self, encoded: Embeddings) -> tuple[Tensor, Tensor]:
+        """Return m and log s²: [B, D] each."""
+        hidden = torch.tanh(encoded.vector + self.encoder_bias)
+        mean, log_variance = self.posterior_layer(hidden).chunk(2, -1)
+        return mean, log_variance
 
 
-def _start(domain: Domain, config: MultVAEConfig) -> Tensor:
+def _initial_item_bias(domain: Domain, config: MultVAEConfig) -> Tensor:
     if domain.implicit:
-        return log_odds(domain)
+        return item_log_popularity(domain)
     if config.binary:
         return torch.zeros(domain.n_items)
-    return ridge_biases(domain, config.strength)
+    return item_ridge_biases(domain, config.shrinkage)

@@ -2,14 +2,14 @@
 
     r̂ = μ + φ(Uᵀ[x_u, 1])ᵀ φ(Vᵀ[y_i, e_i, 1])
 
-x_u is what is known of the user, y_i of the item, e_i says which item it is; the constants let φ
-express means; φ is tanh. A user is known by features alone: a newcomer whose features are told is
-no different from anybody else, and where nothing is told everybody is the average user.
+x_u are the features of the user, y_i those of the item, e_i is the item's one-hot id; the constants
+let φ = tanh express means. A user is known by features alone, so a new user with features is scored
+like any other. A user without features is the average user.
 
-In training a share of the users is forgotten, so that the average user is somebody it was asked
-about and not only where U is 0. U begins at 0. A column that no user of the training table has (on
-Douban, where x_u is a row of the graph of friends, the column of somebody new) therefore stays at 0
-and says nothing.
+In training the features of a share of the users are dropped, so that the average user is trained
+for and is not only the point where Uᵀx is 0. U starts at 0. A feature that no training user has
+therefore keeps weight 0 and has no effect (on Douban, where x_u is a row of the friendship graph,
+that is the column of a new user).
 """
 
 from __future__ import annotations
@@ -21,65 +21,83 @@ import torch
 from torch import Tensor, nn
 
 from idcf.models.base import TwoTower
-from idcf.models.layers.heads import Dot, Head
-from idcf.types import Domain, Embedded, Users
+from idcf.models.layers.heads import DotHead, Head
+from idcf.types import Domain, Embeddings, Users
 
 
 @dataclass(frozen=True, kw_only=True)
 class NimcConfig:
+    """Options of NIMC."""
+
     embedding_size: int = 16  # units of the hidden layers
-    scale: float = 0.01  # of the first random rows of V: what few rated stays near the usual
-    user_scale: float = 0.1  # of x_u: the smaller, the less and the later people are told apart
-    forget: float = 0.3  # share of the users of a training step of whom nothing is told
-    user_features: bool = True  # read them, where there are any
+    init_std: float = 0.01  # of the initial rows of V; small: items with few ratings stay average
+    user_scale: float = 0.1  # factor of x_u; small: features matter less, and later
+    feature_dropout: float = 0.3  # share of users whose features a training step drops
+    user_features: bool = True  # use them, where there are any
     item_features: bool = True
 
 
 class Nimc(TwoTower):
-    """One hidden layer on each side, and the product of the two."""
+    """One hidden layer on each side, and the dot product of the two.
+
+    Parameters
+    ----------
+    config : NimcConfig
+        Options.
+    domain : Domain
+        Sizes, mean and item features of the training data.
+    """
 
     inductive: ClassVar[bool] = True
     reads_history: ClassVar[bool] = False
-    reads_features: ClassVar[bool] = True
+    reads_user_features: ClassVar[bool] = True
     source: ClassVar[str] = "features"
     item_features: Tensor  # [I, G]
-    by_user: nn.Parameter | None  # U [F, D]
-    by_item: nn.Parameter | None  # V [G, D]
+    user_feature_weights: nn.Parameter | None  # U [F, D]
+    item_feature_weights: nn.Parameter | None  # V [G, D]
 
     def __init__(self, config: NimcConfig, domain: Domain) -> None:
         super().__init__()
-        self.mean, self.n_items, self.rates = domain.mean, domain.n_items, not domain.implicit
-        self.head: Head = Dot()
-        self.user_scale, self.forget = config.user_scale, config.forget
+        self.mean, self.n_items = domain.mean, domain.n_items
+        self.predicts_ratings = not domain.implicit
+        self.head: Head = DotHead()
+        self.user_scale, self.feature_dropout = config.user_scale, config.feature_dropout
         size = config.embedding_size
         self.user_constant = nn.Parameter(torch.randn(size))
-        self.item_constant = nn.Parameter(torch.randn(size) * config.scale)
-        self.items = nn.Parameter(torch.randn(domain.n_items, size) * config.scale)
-        # whoever reads none has no weights for them; how many there are, a file may say later
-        self.by_user = self.by_item = None
+        self.item_constant = nn.Parameter(torch.randn(size) * config.init_std)
+        self.items = nn.Parameter(torch.randn(domain.n_items, size) * config.init_std)
+        # weights exist wherever features are read, even for 0 of them: when a saved model is
+        # loaded, their number comes from the file
+        self.user_feature_weights = self.item_feature_weights = None
         if config.user_features:
-            self.by_user = nn.Parameter(torch.zeros(domain.n_user_features, size))
-        known = domain.item_features
-        if known is None or not config.item_features:
-            known = torch.zeros(domain.n_items, 0)
-        self.register_buffer("item_features", known.clone())
+            self.user_feature_weights = nn.Parameter(torch.zeros(domain.n_user_features, size))
+        item_features = domain.item_features
+        if item_features is None or not config.item_features:
+            item_features = torch.zeros(domain.n_items, 0)
+        self.register_buffer("item_features", item_features.clone())
         if config.item_features:
-            self.by_item = nn.Parameter(torch.randn(known.shape[1], size) * config.scale)
+            self.item_feature_weights = nn.Parameter(
+                torch.randn(item_features.shape[1], size) * config.init_std
+            )
 
-    def embed_users(self, users: Users) -> Embedded:
-        told = self.user_constant.expand(len(users), -1)
-        if self.by_user is not None and users.features is not None and len(self.by_user):
-            own = users.features @ (self.user_scale * self.by_user)
-            if self.training and self.forget:
-                own = own * (torch.rand_like(own[:, :1]) >= self.forget)
-            told = told + own
-        vector = torch.tanh(told)
-        return Embedded(vector, vector.new_zeros(len(users)))
+    def embed_users(self, users: Users) -> Embeddings:
+        """Embed users from their features; without features all vectors are equal."""
+        hidden = self.user_constant.expand(len(users), -1)
+        weights = self.user_feature_weights
+        if weights is not None and users.features is not None and len(weights):
+            from_features = users.features @ (self.user_scale * weights)
+            if self.training and self.feature_dropout:
+                is_kept = torch.rand_like(from_features[:, :1]) >= self.feature_dropout
+                from_features = from_features * is_kept
+            hidden = hidden + from_features
+        vector = torch.tanh(hidden)
+        return Embeddings(vector, vector.new_zeros(len(users)))
 
-    def embed_items(self, items: Tensor, without: Tensor | None = None) -> Embedded:
+    def embed_items(self, items: Tensor, exclude_users: Tensor | None = None) -> Embeddings:
+        """Embed items from their ids and features; `exclude_users` is ignored."""
         flat = items.flatten()
-        told = self.items.index_select(0, flat) + self.item_constant
-        if self.by_item is not None and len(self.by_item):
-            told = told + self.item_features.index_select(0, flat) @ self.by_item
-        vector = torch.tanh(told).view(*items.shape, -1)
-        return Embedded(vector, vector.new_zeros(items.shape))
+        hidden = self.items.index_select(0, flat) + self.item_constant
+        if self.item_feature_weights is not None and len(self.item_feature_weights):
+            hidden = hidden + self.item_features.index_select(0, flat) @ self.item_feature_weights
+        vector = torch.tanh(hidden).view(*items.shape, -1)
+        return Embeddings(vector, vector.new_zeros(items.shape))

@@ -1,20 +1,20 @@
-"""PinSAGE: items described by themselves and by what short walks from them meet (Ying et al. 2018).
+"""PinSAGE: items described by themselves and by the items that short random walks from them visit
+(Ying et al. 2018).
 
-The original samples walks. Here the neighbours and their weights are what infinitely many walks
-would give, computed once from the training table: an answer never depends on chance.
+The original samples walks. Here the neighbours and their weights are the limit of infinitely many
+walks, computed once from the training table, so a score never depends on chance.
 
-People are nodes as well, but not by number: a person's neighbours are the items of the history,
-and what every person is made of besides is one shared vector. So newcomers are like anybody.
+Users are nodes too, but have no identity: the neighbours of a user are the items of the history,
+and the user's own input is one vector shared by all. New users are therefore embedded like others.
 
-In training the item somebody is asked about must not be known as a neighbour of their history
-because of them. Users are therefore dealt into `folds`; each user is trained on a graph made
-without anybody of their fold.
+In training, a target item must not be a neighbour of a user's history because of that user. Users
+are therefore dealt into `folds`; each is trained on a graph built without the users of its fold.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -23,128 +23,152 @@ from scipy.sparse import csr_array, vstack
 from torch import Tensor, nn
 
 from idcf.models.base import TwoTower
-from idcf.models.layers.cache import Kept
-from idcf.models.layers.embedding import Table, popularity
-from idcf.models.layers.gcmc_conv import ImportanceConv
-from idcf.models.layers.heads import Dot, Head, mlp
-from idcf.models.layers.item_matrix import Sparse
-from idcf.models.layers.ragged import pool
-from idcf.paper.layers.random_walks import incidence, visits
-from idcf.types import Domain, Embedded, History, Users
+from idcf.models.layers.cache import TensorCache
+from idcf.models.layers.embedding import EmbeddingTable, log_relative_popularity
+from idcf.models.layers.heads import DotHead, Head, mlp
+from idcf.models.layers.item_matrix import ItemMatrix
+from idcf.models.layers.ragged import sum_pool
+from idcf.paper.layers.pinsage_conv import ImportanceConv
+from idcf.paper.layers.random_walks import incidence_matrix, visit_shares
+from idcf.types import Domain, Embeddings, Ragged, Users
+
+_FOLD_GRAPH_BUFFERS = ("fold_graph_items", "fold_graph_values", "fold_graph_offsets")
 
 
 @dataclass(frozen=True, kw_only=True)
 class PinSageConfig:
+    """Options of PinSAGE."""
+
     embedding_size: int = 64
     layers: int = 2
-    neighbours: int = 20  # of each item, those most visited
-    hops: int = 1  # of a walk, item to item
-    restart: float = 0.5  # how likely a walk goes home before each further hop
-    folds: int = 3  # 1: everybody is trained on one graph, their own rows in it
-    dropout: float = 0.0  # of the item latents
-    scale: float = 0.1  # of the first random ones
+    neighbors: int = 20  # of each item: the most visited items
+    hops: int = 1  # length of a walk, from item to item
+    restart: float = 0.5  # probability that a walk returns to its start before each further hop
+    folds: int = 3  # 1: all users are trained on one graph, which contains their own rows
+    dropout: float = 0.0  # of the item embeddings
+    init_std: float = 0.1  # of the initial embeddings
 
 
-class _Nodes(NamedTuple):
-    """Items on one graph, or on several laid end to end."""
+class _NodeStates(NamedTuple):
+    """The states of I items on one graph, or on F graphs one after the other."""
 
-    said: list[Tensor]  # what they tell at each layer [I, D] or [F · I, D]
-    vector: Tensor  # [F · I, D]
+    messages: list[Tensor]  # of each layer: [I, D] or [F · I, D]
+    vector: Tensor  # the output: [F · I, D]
 
 
 class PinSage(TwoTower):
-    """Score: G(ẑ_u) · G(ẑ_i) + b_i."""
+    """Score G(ẑ_u) · G(ẑ_i) + b_i, with ẑ from importance-weighted graph convolutions.
+
+    Parameters
+    ----------
+    config : PinSageConfig
+        Options.
+    domain : Domain
+        The training interactions.
+    """
 
     inductive: ClassVar[bool] = True
-    hides: bool = True
+    masks_target_edge: bool = True
 
     def __init__(self, config: PinSageConfig, domain: Domain) -> None:
         super().__init__()
         size = config.embedding_size
-        self.n_items, self.rates, self.mean = domain.n_items, False, 0.0
+        self.n_items, self.predicts_ratings, self.mean = domain.n_items, False, 0.0
         self.dropout, self.folds = config.dropout, max(1, config.folds)
-        self.head: Head = Dot()
-        self.items = Table(domain.n_items, size, config.scale)
-        self.items.bias.data = popularity(domain.raters)
-        self.person = nn.Parameter(torch.randn(size) * config.scale)
+        self.head: Head = DotHead()
+        self.items = EmbeddingTable(domain.n_items, size, config.init_std)
+        self.items.bias.data = log_relative_popularity(domain.raters)
+        self.user_vector = nn.Parameter(torch.randn(size) * config.init_std)
         self.convs = nn.ModuleList(ImportanceConv(size) for _ in range(config.layers))
-        self.last = mlp((size, size, size), nn.ReLU)
-        self.near = Sparse(domain.n_items)
-        had = incidence(domain.raters, domain.n_users)
-        self.near.fill(_walk(had, config))
-        apart = _apart(had, config) if self.folds > 1 else self.near.rows()
-        for name, part in zip(_APART, apart, strict=True):
-            self.register_buffer(name, part, persistent=False)  # for training alone
-        self._kept: Kept[_Nodes] = Kept()
-        self._step: _Nodes | None = None  # of a training step, from its users to its items
+        self.output_layers = mlp((size, size, size), nn.ReLU)
+        self.item_neighbors = ItemMatrix(domain.n_items)
+        incidence = incidence_matrix(domain.raters, domain.n_users)
+        self.item_neighbors.set_entries(_walk_graph(incidence, config))
+        if self.folds > 1:
+            fold_graphs = _fold_graphs(incidence, config)
+        else:
+            fold_graphs = self.item_neighbors.rows()
+        tensors = (fold_graphs.indices, fold_graphs.values, fold_graphs.offsets)
+        for name, tensor in zip(_FOLD_GRAPH_BUFFERS, tensors, strict=True):
+            self.register_buffer(name, tensor, persistent=False)  # only training needs them
+        self._node_cache: TensorCache[_NodeStates] = TensorCache()
+        # in a training step, `embed_users` passes its node states on to `embed_items`
+        self._step_nodes: _NodeStates | None = None
 
-    def embed_users(self, users: Users) -> Embedded:
-        nodes = self._nodes()
+    def embed_users(self, users: Users) -> Embeddings:
+        """Embed users from their histories; a user's bias is 0.
+
+        In training, `users.ids` decide on the fold graph.
+        """
+        nodes = self._node_states()
         if self.training:
-            self._step = nodes
-        history, reader = users.history, users.history.owner()
-        shifted = history.items + self._shift(users.ids)[reader]
-        own = self.person.expand(len(users), -1)
-        weights = 1 / history.lengths().clamp(min=1).to(own.dtype)[reader]
-        for conv, said in zip(self.convs, nodes.said, strict=True):
-            items = shifted if len(said) > self.n_items else history.items
-            own = conv(own, pool(said, history._replace(items=items), weights))
-        vector = self.last(own)
-        return Embedded(vector, vector.new_zeros(len(users)))
+            self._step_nodes = nodes
+        history, owner = users.history, users.history.owner()
+        fold_items = history.items + self._fold_offset(users.ids)[owner]
+        state = self.user_vector.expand(len(users), -1)
+        weights = 1 / history.lengths().clamp(min=1).to(state.dtype)[owner]
+        for conv, messages in zip(self.convs, nodes.messages, strict=True):
+            rows = fold_items if len(messages) > self.n_items else history.items
+            mean_message = sum_pool(messages, Ragged(rows, None, history.offsets), weights)
+            state = conv(state, mean_message)
+        vector = self.output_layers(state)
+        return Embeddings(vector, vector.new_zeros(len(users)))
 
-    def embed_items(self, items: Tensor, without: Tensor | None = None) -> Embedded:
-        nodes, self._step = self._step or self._nodes(), None
-        places = items
-        if without is not None:
-            shift = self._shift(without)
-            places = items + (shift if items.ndim == 1 else shift[:, None])
-        vector = nodes.vector.index_select(0, places.flatten()).view(*items.shape, -1)
+    def embed_items(self, items: Tensor, exclude_users: Tensor | None = None) -> Embeddings:
+        """Look up the output vectors and the biases of items [M, K] or [M].
+
+        With `exclude_users` [M], on the fold graph that was built without each of these users.
+        """
+        nodes, self._step_nodes = self._step_nodes or self._node_states(), None
+        rows = items
+        if exclude_users is not None:
+            shift = self._fold_offset(exclude_users)
+            rows = items + (shift if items.ndim == 1 else shift[:, None])
+        vector = nodes.vector.index_select(0, rows.flatten()).view(*items.shape, -1)
         bias = self.items.bias.index_select(0, items.flatten()).view(items.shape)
-        return Embedded(vector, bias)
+        return Embeddings(vector, bias)
 
-    def _shift(self, ids: Tensor) -> Tensor:
-        """Where the items begin that this user is trained on."""
+    def _fold_offset(self, ids: Tensor) -> Tensor:
+        """Return the row at which the items of each user's fold graph begin; 0 if not training."""
         return (ids % self.folds) * self.n_items if self.training else torch.zeros_like(ids)
 
-    def _nodes(self) -> _Nodes:
+    def _node_states(self) -> _NodeStates:
+        """Convolve the fold graphs in training, else the whole graph, cached."""
         if self.training:
-            self._kept.drop()
-            graph = History(*(getattr(self, name) for name in _APART))
+            self._node_cache.clear()
+            graph = Ragged(*(getattr(self, name) for name in _FOLD_GRAPH_BUFFERS))
             return self._convolve(graph, self.folds)
-        near = self.near.rows()
-        return self._kept.get(self.items.vector, lambda: self._convolve(near, 1))
+        graph = self.item_neighbors.rows()
+        return self._node_cache.get(self.items.vector, lambda: self._convolve(graph, 1))
 
-    def _convolve(self, graph: History, folds: int) -> _Nodes:
-        own = F.dropout(self.items.vector, self.dropout, self.training)
-        said: list[Tensor] = []
-        for number, conv in enumerate(self.convs):
-            assert isinstance(conv, ImportanceConv)
-            said.append(conv.say(own))
-            if number == 0 and folds > 1:  # a latent is the same on every graph
-                own = own.repeat(folds, 1)
-                heard = pool(
-                    said[0], graph._replace(items=graph.items % self.n_items), graph.values
-                )
+    def _convolve(self, graph: Ragged[Tensor], n_folds: int) -> _NodeStates:
+        """Compute the states of all items on `n_folds` graphs at once."""
+        state = F.dropout(self.items.vector, self.dropout, self.training)
+        messages: list[Tensor] = []
+        for number, module in enumerate(self.convs):
+            conv = cast(ImportanceConv, module)
+            messages.append(conv.compute_messages(state))
+            if number == 0 and n_folds > 1:  # the first messages are equal on every graph
+                state = state.repeat(n_folds, 1)
+                first_graph = Ragged(graph.indices % self.n_items, None, graph.offsets)
+                neighbor_messages = sum_pool(messages[0], first_graph, graph.values)
             else:
-                heard = pool(said[-1], graph, graph.values)
-            own = conv(own, heard)
-        return _Nodes(said, self.last(own))
+                neighbor_messages = sum_pool(messages[-1], graph, graph.values)
+            state = conv(state, neighbor_messages)
+        return _NodeStates(messages, self.output_layers(state))
 
 
-_APART = ("apart_items", "apart_values", "apart_offsets")
+def _walk_graph(incidence: csr_array, config: PinSageConfig) -> csr_array:
+    return visit_shares(incidence, config.neighbors, config.hops, config.restart)
 
 
-def _walk(had: csr_array, config: PinSageConfig) -> csr_array:
-    return visits(had, config.neighbours, config.hops, config.restart)
-
-
-def _apart(had: csr_array, config: PinSageConfig) -> History:
-    """Each fold's graph after the other: row and column f · I + i for item i."""
-    fold, size = np.arange(had.shape[0]) % config.folds, had.shape[1]
-    graphs = [_walk(csr_array(had[fold != f]), config) for f in range(config.folds)]
+def _fold_graphs(incidence: csr_array, config: PinSageConfig) -> Ragged[Tensor]:
+    """Build the graph of each fold without its users; row and column f · I + i are item i."""
+    fold, n_items = np.arange(incidence.shape[0]) % config.folds, incidence.shape[1]
+    graphs = [_walk_graph(csr_array(incidence[fold != f]), config) for f in range(config.folds)]
     rows = csr_array(vstack(graphs))
-    shift = np.repeat(np.arange(config.folds) * size, [g.nnz for g in graphs])
-    return History(
+    shift = np.repeat(np.arange(config.folds) * n_items, [g.nnz for g in graphs])
+    return Ragged(
         torch.from_numpy(rows.indices + shift),
         torch.from_numpy(rows.data.astype(np.float32)),
         torch.from_numpy(rows.indptr.astype(np.int64)),

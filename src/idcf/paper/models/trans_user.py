@@ -1,13 +1,13 @@
-"""Trans-User: no relation at all. Everybody gets a latent of their own, fitted to what they did.
+"""Trans-User: no relation; the latent of each user is fitted to the user's own history.
 
-The ablation of Wu et al. 2021 that optimises P_q itself: min over P_q of D(R_q, f_θ(P_q, Q)), Q
-fixed. Given Q and θ that is one problem a user, so it can be solved for whoever comes, from the
-history alone, to the same P_q that a joint descent ends at. θ stays the backbone's: the paper
-tunes it along, but at the optimal P_q few of its training residuals are left to tune it by.
+The ablation of Wu et al. 2021 that optimizes P_q itself: min over P_q of D(R_q, f_θ(P_q, Q)), Q
+fixed. Given Q and θ this is one problem per user, so it can be solved for any new user from the
+history alone, with the P_q that a joint descent would reach. θ stays the backbone's. The paper
+also tunes θ, but at the optimal P_q few training residuals remain to tune it by.
 
-`trans-user` has no penalty, as in the paper, and goes to the minimum: where a history is shorter
-than a latent, to the one that is nearest to the mean of the key users, from which it starts.
-`trans-user-ridge` adds ½ reg ‖p - p̄‖² + ½ bias_reg (b - b̄)², strengths by held-out users.
+`trans-user` has no penalty, as in the paper, and reaches the minimum; where a history is shorter
+than a latent, the minimum nearest to the mean of the key users, where the descent starts.
+`trans-user-ridge` adds ½ reg ‖p - p̄‖² + ½ bias_reg (b - b̄)²; held-out users choose both penalties.
 """
 
 from __future__ import annotations
@@ -20,137 +20,172 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.func import functional_call
 
-from idcf.models.base import Backbone, Wrapper
-from idcf.models.layers.ragged import Pieces, normal_equations, pieces, pool, segment_sum
-from idcf.types import Embedded, History, Users
+from idcf.models.base import Backbone, BackboneWrapper
+from idcf.models.layers.ragged import (
+    RowChunks,
+    normal_equations,
+    segment_sum,
+    split_into_chunks,
+    sum_pool,
+)
+from idcf.types import Embeddings, History, Ragged, Users
 
-_FIRST, _LEAST = 1e-2, 1e-3  # damping: at the start, and where every step was a good one
-_GAIN = 1e-10  # of the loss of a row, that a step must bring: less is no gain, and rounding
+_INITIAL_DAMPING = 1e-2
+_MIN_DAMPING = 1e-3
+_DAMPING_FACTOR = 5  # damping is divided by it after a good step, else multiplied
+_MIN_GAIN = 1e-10  # smallest gain of a step per unit of weight; a smaller one is rounding
 
 
 @dataclass(frozen=True, kw_only=True)
 class TransUserConfig:
-    reg: float = 0.0
-    bias_reg: float = 0.0
-    steps: int = 30
-    rivals: int = 200  # items that stand for all others, without ratings
-    negatives: float = 5.0  # how much the rivals weigh together, for each item of the history
+    """Options of Trans-User."""
+
+    reg: float = 0.0  # ridge penalty of the latent's distance to the mean of the key users
+    bias_reg: float = 0.0  # ridge penalty of the bias
+    steps: int = 30  # of the solver
+    n_negatives: int = 200  # without ratings: sampled items that represent all others
+    negative_weight: float = 5.0  # weight of all negatives together, per item of the history
 
 
-class Rows(NamedTuple):
-    """What users are fitted to: ragged, one label and weight an entry."""
+class FitProblem(NamedTuple):
+    """The least squares or logistic problems of B users, with a label and a weight per entry."""
 
-    history: History  # `items` are 0..N-1, `values` the labels
-    owner: Tensor
-    weight: Tensor
-    vector: Tensor  # [N, D] of the items
-    bias: Tensor  # [N], with the mean
-    cut: Pieces
+    entries: Ragged[Tensor]  # B rows, which point at the entries 0..N-1; the values are labels
+    owner: Tensor  # int64 [N]
+    weight: Tensor  # float64 [N]
+    item_vector: Tensor  # float64 [N, D]
+    item_bias: Tensor  # float64 [N], with the mean
+    chunks: RowChunks  # of `entries`
 
 
-class TransUser(Wrapper):
-    """Levenberg-Marquardt, all users at once and each with a damping of their own.
+class TransUser(BackboneWrapper):
+    """Fit latents by Levenberg-Marquardt, all users at once, each with its own damping.
 
-    In double precision: without a penalty the problem is as ill-posed as it is meant to be, and
-    an answer must not depend on how a batch rounds.
+    Computed in double precision: without a penalty the problem is ill-posed on purpose, and a
+    score must not depend on how a batch rounds.
+
+    Parameters
+    ----------
+    config : TransUserConfig
+        Options.
+    backbone : Backbone
+        A trained backbone, which stays as it is.
+    key_users : Users
+        The users that the backbone was trained on.
     """
 
-    adapts: ClassVar[bool] = False
-    rivals: Tensor  # int64 [J]
+    has_adaption_stage: ClassVar[bool] = False
+    negative_items: Tensor  # int64 [J]
     reg: Tensor  # float64 [D + 1]
 
-    def __init__(self, config: TransUserConfig, backbone: Backbone, keys: Users) -> None:
-        super().__init__(backbone, keys)
+    def __init__(self, config: TransUserConfig, backbone: Backbone, key_users: Users) -> None:
+        super().__init__(backbone, key_users)
         self.config = config
         self.head.requires_grad_(False)
-        drawn = torch.randperm(self.n_items)[: config.rivals]
-        self.register_buffer("rivals", drawn.to(self.keys.device))
-        reg = torch.full_like(self.average, config.reg, dtype=torch.float64)
+        negative_items = torch.randperm(self.n_items)[: config.n_negatives]
+        self.register_buffer("negative_items", negative_items.to(self.key_latents.device))
+        reg = torch.full_like(self.mean_key_latent, config.reg, dtype=torch.float64)
         reg[-1] = config.bias_reg
         self.register_buffer("reg", reg, persistent=False)
 
-    def embed_users(self, users: Users) -> Embedded:
+    def embed_users(self, users: Users) -> Embeddings:
+        """Fit a latent and a bias to each history and pass them through the user tower."""
         with torch.inference_mode(False), torch.no_grad():
-            found = self.settle(self.rows(users.history)).float()
-            return self.backbone.compose(Embedded(found[:, :-1], found[:, -1]), users)
+            latents = self.fit_users(self.fit_problem(users.history)).float()
+            return self.backbone.user_tower(Embeddings(latents[:, :-1], latents[:, -1]), users)
 
-    def settle(self, rows: Rows) -> Tensor:
-        """The latents and biases that fit best: float64 [B, D + 1]."""
-        start = self.average.double().expand(len(rows.history.offsets) - 1, -1)
-        own, damp, eye = start, start.new_full(start.shape[:1], _FIRST), self.reg.diag()
-        least = self._loss(own, rows)
-        gain = _GAIN * segment_sum(rows.weight, rows.owner, len(own))
+    def fit_users(self, problem: FitProblem) -> Tensor:
+        """Return the latents and biases of least loss: float64 [B, D + 1]."""
+        start = self.mean_key_latent.double().expand(len(problem.entries.offsets) - 1, -1)
+        latents = start
+        damping = start.new_full(start.shape[:1], _INITIAL_DAMPING)
+        loss = self._loss(latents, problem)
+        min_gain = _MIN_GAIN * segment_sum(problem.weight, problem.owner, len(latents))
         for _ in range(self.config.steps):
-            left, right = self._slope(own, rows)
-            left = left + eye + torch.diag_embed(damp[:, None].expand_as(own))
-            tried = own + torch.linalg.solve(left, right + self.reg * (start - own))
-            loss = self._loss(tried, rows)
-            better = loss < least - gain
-            own, least = torch.where(better[:, None], tried, own), torch.where(better, loss, least)
-            damp = torch.where(better, damp / 5, damp * 5).clamp(_LEAST)
-        return own
+            hessian, descent = self._gauss_newton(latents, problem)
+            damping_matrix = torch.diag_embed(damping[:, None].expand_as(latents))
+            hessian = hessian + self.reg.diag() + damping_matrix
+            step = torch.linalg.solve(hessian, descent + self.reg * (start - latents))
+            new_latents = latents + step
+            new_loss = self._loss(new_latents, problem)
+            better = new_loss < loss - min_gain
+            latents = torch.where(better[:, None], new_latents, latents)
+            loss = torch.where(better, new_loss, loss)
+            damping = torch.where(better, damping / _DAMPING_FACTOR, damping * _DAMPING_FACTOR)
+            damping = damping.clamp(_MIN_DAMPING)
+        return latents
 
-    def rows(self, history: History) -> Rows:
-        history = History(*(x.clone() for x in history))  # not of somebody's inference mode
+    def fit_problem(self, history: History) -> FitProblem:
+        """Set up the problems of users with these histories; without ratings, with negatives."""
+        history = History(*(x.clone() for x in history))  # inference tensors allow no gradients
         owner, n = history.owner(), history.lengths()
         items, label, weight = history.items, history.values.double(), None
-        if not self.rates:
-            items, label, owner, weight = self._against(history, owner)
+        if not self.predicts_ratings:
+            items, label, owner, weight = self._add_negatives(history, owner)
             n = torch.bincount(owner, minlength=len(n))
-        rows = History(
+        rows = Ragged(
             torch.arange(len(items), device=items.device), label, F.pad(n.cumsum(0), (1, 0))
         )
         item = self.backbone.embed_items(items)
         weight = torch.ones_like(label) if weight is None else weight
         bias = item.bias.double() + self.mean
-        return Rows(rows, owner, weight, item.vector.double(), bias, pieces(rows))
+        return FitProblem(rows, owner, weight, item.vector.double(), bias, split_into_chunks(rows))
 
-    def _against(self, history: History, owner: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Without ratings: the history, labelled 1, and the rivals who are not in it, labelled 0.
-        The same for everybody, so nothing is left to chance."""
-        users, each = len(history.offsets) - 1, len(self.rivals)
-        whose = torch.arange(users, device=owner.device).repeat_interleave(each)
-        rivals = self.rivals.repeat(users)
-        new = ~torch.isin(whose * self.n_items + rivals, owner * self.n_items + history.items)
-        whose, rivals = whose[new], rivals[new]
-        share = (
-            self.config.negatives
-            * history.lengths()
-            / torch.bincount(whose, minlength=users).clamp(min=1)
-        )
-        both = torch.cat([owner, whose])
-        order = torch.argsort(both, stable=True)
-        label = (torch.arange(len(both), device=owner.device) < len(owner)).double()
-        weight = torch.cat([torch.ones_like(label[: len(owner)]), share.double()[whose]])
-        return torch.cat([history.items, rivals])[order], label[order], both[order], weight[order]
+    def _add_negatives(
+        self, history: History, owner: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Return items, labels, owners and weights of the history (label 1) and of the negative
+        items that are not in it (label 0). The negatives are equal for all users."""
+        n_users, n_negatives = len(history.offsets) - 1, len(self.negative_items)
+        users = torch.arange(n_users, device=owner.device)
+        negative_owner = users.repeat_interleave(n_negatives)
+        negatives = self.negative_items.repeat(n_users)
+        history_keys = owner * self.n_items + history.items
+        is_new = ~torch.isin(negative_owner * self.n_items + negatives, history_keys)
+        negative_owner, negatives = negative_owner[is_new], negatives[is_new]
+        total_weight = self.config.negative_weight * history.lengths()
+        n_per_user = torch.bincount(negative_owner, minlength=n_users).clamp(min=1)
+        negative_weight = (total_weight / n_per_user).double()[negative_owner]
+        all_owners = torch.cat([owner, negative_owner])
+        order = torch.argsort(all_owners, stable=True)
+        label = (torch.arange(len(all_owners), device=owner.device) < len(owner)).double()
+        weight = torch.cat([torch.ones_like(label[: len(owner)]), negative_weight])
+        items = torch.cat([history.items, negatives])
+        return items[order], label[order], all_owners[order], weight[order]
 
-    def _scores(self, vector: Tensor, bias: Tensor, rows: Rows) -> Tensor:
+    def _scores(self, vector: Tensor, bias: Tensor, problem: FitProblem) -> Tensor:
+        """Score every entry for user vectors [N, D] and biases [N], in double precision: [N]."""
         weights = {k: v.double() for k, v in self.head.state_dict().items()}
-        score: Tensor = functional_call(self.head, weights, (vector, rows.vector))
-        return score + bias + rows.bias
+        score: Tensor = functional_call(self.head, weights, (vector, problem.item_vector))
+        return score + bias + problem.item_bias
 
-    def _loss(self, own: Tensor, rows: Rows) -> Tensor:
-        """What is minimised, for each user."""
-        each = own.index_select(0, rows.owner)
-        score, label = self._scores(each[:, :-1], each[:, -1], rows), rows.history.values
-        if self.rates:
+    def _loss(self, latents: Tensor, problem: FitProblem) -> Tensor:
+        """Return the penalized loss of each user with these latents and biases: [B]."""
+        entry_latents = latents.index_select(0, problem.owner)
+        score = self._scores(entry_latents[:, :-1], entry_latents[:, -1], problem)
+        label = problem.entries.values
+        if self.predicts_ratings:
             loss = (score - label).square() / 2
         else:
             loss = F.binary_cross_entropy_with_logits(score, label, reduction="none")
-        fit = segment_sum(rows.weight * loss, rows.owner, len(own))
-        return fit + (self.reg * (own - self.average).square()).sum(-1) / 2
+        fit = segment_sum(problem.weight * loss, problem.owner, len(latents))
+        return fit + (self.reg * (latents - self.mean_key_latent).square()).sum(-1) / 2
 
-    def _slope(self, own: Tensor, rows: Rows) -> tuple[Tensor, Tensor]:
-        """Gauss-Newton: Σ h J Jᵀ [B, D + 1, D + 1] and the direction of steepest descent."""
-        each = own.index_select(0, rows.owner)
+    def _gauss_newton(self, latents: Tensor, problem: FitProblem) -> tuple[Tensor, Tensor]:
+        """Return Σ h J Jᵀ [B, D + 1, D + 1] and the negative gradient of the fit [B, D + 1]."""
+        entry_latents = latents.index_select(0, problem.owner)
         with torch.enable_grad():
-            vector = each[:, :-1].clone().requires_grad_()
-            score = self._scores(vector, each[:, -1], rows)
-            (slope,) = torch.autograd.grad(score.sum(), vector)
-        score, label = score.detach(), rows.history.values
-        jacobian = torch.cat([slope, torch.ones_like(slope[:, :1])], -1)
-        guess = score if self.rates else score.sigmoid()
-        bend = rows.weight if self.rates else rows.weight * guess * (1 - guess)
-        scaled = jacobian * bend.sqrt()[:, None]
-        left, _ = normal_equations(scaled, rows.history, label, rows.cut)
-        return left, pool(jacobian, rows.history, rows.weight * (label - guess))
+            vector = entry_latents[:, :-1].clone().requires_grad_()
+            score = self._scores(vector, entry_latents[:, -1], problem)
+            (gradient,) = torch.autograd.grad(score.sum(), vector)
+        score, label = score.detach(), problem.entries.values
+        jacobian = torch.cat([gradient, torch.ones_like(gradient[:, :1])], -1)
+        if self.predicts_ratings:
+            prediction, curvature = score, problem.weight
+        else:
+            prediction = score.sigmoid()
+            curvature = problem.weight * prediction * (1 - prediction)
+        scaled = jacobian * curvature.sqrt()[:, None]
+        hessian, _ = normal_equations(scaled, problem.entries, label, problem.chunks)
+        residuals = problem.weight * (label - prediction)
+        return hessian, sum_pool(jacobian, problem.entries, residuals)

@@ -1,1 +1,1 @@
-"""Solvers that only the rival systems use."""
+"""Solvers that only the rival systems of the paper use."""

@@ -1,10 +1,11 @@
-"""BOMIC by SoftImpute: fill what is missing with what is believed, project on each block, shrink
-its singular values, and again.
+"""The solver of BOMIC: SoftImpute over the blocks.
 
-The filled table is sparse + low rank and is never made: it is only multiplied with. Of the residual
-block so many singular directions are followed as survive, and a few more, each iteration beginning
-with the last one's (subspace iteration). The steps are accelerated (Nesterov's momentum, begun
-afresh where the objective rises); the objective is convex, so where it ends does not depend on it.
+An iteration fills the missing cells with the current prediction, projects the table on each block
+and shrinks the block's singular values. The filled table is sparse + low rank; it is only
+multiplied with and never built. For the residual block the iteration follows the singular
+directions that survive and a few more, starting from those of the iteration before (subspace
+iteration). Steps are accelerated by Nesterov's momentum, which restarts where the objective rises.
+The objective is convex, so the acceleration does not change the solution.
 """
 
 from __future__ import annotations
@@ -19,210 +20,293 @@ from tqdm import tqdm
 
 from idcf.data.interactions import Interactions, Ints
 from idcf.paper.models.bomic import Bomic, BomicConfig
-from idcf.rng import stream
-from idcf.training.solvers.context import Work
+from idcf.rng import random_stream
+from idcf.training.solvers import SolverContext
 
-_SPARE = 6  # directions followed beside those that survive
-_CELLS = 1 << 22  # gathered at a time
-_NO_RIDGE, _ONLY_RIDGE = 1e-6, 1e9
+_EXTRA_DIRECTIONS = 6  # directions that are followed beside those that survive
+_MAX_CELLS = 1 << 22  # numbers gathered at a time, to bound memory
+_MIN_RIDGE, _MAX_RIDGE = 1e-6, 1e9
 
 Array = NDArray[np.float64]
 
 
-class Ratings(NamedTuple):
-    """Of the users and items that have any, numbered afresh, in the order of users."""
+class ObservedRatings(NamedTuple):
+    """The ratings of m users and n items that have any, renumbered, in the order of users."""
 
-    user: Ints
-    item: Ints
-    start: Ints  # [m + 1]
-    turned: Ints  # places in the order of items
-    turned_start: Ints  # [n + 1]
-    value: Array
+    user: Ints  # [N]
+    item: Ints  # [N]
+    user_start: Ints  # [m + 1]: where the ratings of each user begin
+    item_order: Ints  # [N]: the ratings in the order of items
+    item_start: Ints  # [n + 1]: where the ratings of each item begin in `item_order`
+    value: Array  # [N]
 
     @property
     def shape(self) -> tuple[int, int]:
-        return len(self.start) - 1, len(self.turned_start) - 1
+        """Numbers of users and of items (m, n)."""
+        return len(self.user_start) - 1, len(self.item_start) - 1
 
-    def spread(self, left: Array) -> tuple[csr_array, csr_array]:
-        """What is left of each rating as a matrix, and its transpose."""
+    def residual_matrices(self, residuals: Array) -> tuple[csr_array, csr_array]:
+        """Return one number per rating as a sparse matrix [m, n], and its transpose."""
         m, n = self.shape
-        turned = (left[self.turned], self.user[self.turned], self.turned_start)
+        by_item = (residuals[self.item_order], self.user[self.item_order], self.item_start)
         return (
-            csr_array((left, self.item, self.start), shape=(m, n)),
-            csr_array(turned, shape=(n, m)),
+            csr_array((residuals, self.item, self.user_start), shape=(m, n)),
+            csr_array(by_item, shape=(n, m)),
         )
 
 
-class Reg(NamedTuple):
+class BlockRegularization(NamedTuple):
     """λ of each block."""
 
     items: float
     users: float
-    rest: float
+    residual: float
 
     @classmethod
-    def of(cls, config: BomicConfig, ratings: Ratings) -> Reg:
-        """In singular values that noise as wide as the ratings would have in the block: of a matrix
-        with s² for the mean square of its cells, s (√rows + √columns)."""
+    def from_config(cls, config: BomicConfig, ratings: ObservedRatings) -> BlockRegularization:
+        """Convert penalties from units of noise.
+
+        The unit of a block is the singular value of noise with the spread of the ratings: for a
+        matrix whose cells have mean square s², s (√rows + √columns).
+        """
         m, n = ratings.shape
         noise = float(ratings.value.std())
         cell = noise * (len(ratings.value) / (m * n)) ** 0.5
         return cls(
             items=config.item_reg * cell * n**0.5,
             users=config.user_reg * cell * m**0.5,
-            rest=config.reg * cell * (m**0.5 + n**0.5),
+            residual=config.reg * cell * (m**0.5 + n**0.5),
         )
 
 
-class Point(NamedTuple):
-    """The blocks of Z, and Z where ratings are."""
+class BomicSolution(NamedTuple):
+    """The blocks of Z, and Z at the observed ratings."""
 
-    mean: float
-    items: Array  # [n]: b
-    users: Array  # [m]: a
-    left: Array  # [m, D]: the residual is left @ right.T, columns of `right` orthonormal
-    right: Array  # [n, D]
-    at: Array  # [N]
-    size: float = 0.0  # Σ λ ‖block‖
+    mean: float  # c
+    item_bias: Array  # [n]: b
+    user_bias: Array  # [m]: a
+    left_factors: Array  # [m, D]: the residual block is left_factors @ right_factors.T
+    right_factors: Array  # [n, D]: orthonormal columns
+    predictions: Array  # [N]
+    penalty: float = 0.0  # Σ λ ‖block‖
 
 
-def bomic(config: BomicConfig, table: Interactions, work: Work) -> Bomic:
+class _FilledResidual(NamedTuple):
+    """The residual block with missing cells filled in: a sparse matrix plus low-rank terms, with
+    the means of its rows and columns projected out."""
+
+    sparse: csr_array  # [m, n]
+    transposed: csr_array  # [n, m]
+    low_rank: tuple[tuple[float, Array, Array], ...]  # weight, U [m, D], V [n, D]: weight · U Vᵀ
+
+    def matmul(self, vectors: Array) -> Array:
+        """Return the matrix times `vectors` [n, k]: [m, k]."""
+        centered = vectors - vectors.mean(0)
+        terms = sum(weight * (u @ (v.T @ centered)) for weight, u, v in self.low_rank)
+        product: Array = self.sparse @ centered + terms
+        product -= product.mean(0)
+        return product
+
+    def transposed_matmul(self, vectors: Array) -> Array:
+        """Return the transpose times `vectors` [m, k], whose columns have mean 0: [n, k]."""
+        terms = sum(weight * (v @ (u.T @ vectors)) for weight, u, v in self.low_rank)
+        product: Array = self.transposed @ vectors + terms
+        product -= product.mean(0)
+        return product
+
+
+def fit_bomic(config: BomicConfig, table: Interactions, context: SolverContext) -> Bomic:
+    """Fit BOMIC to a table of ratings.
+
+    Parameters
+    ----------
+    config : BomicConfig
+        Options.
+    table : Interactions
+        The training ratings; users and items without ratings are allowed.
+    context : SolverContext
+        Seed, device and progress bar.
+
+    Returns
+    -------
+    Bomic
+        The model on the device of `context`.
+    """
     model = Bomic(config, table.domain())
-    people, things = np.flatnonzero(table.counts()), np.flatnonzero(table.item_counts())
-    ratings = observed(table, people, things)
-    found = solve(ratings, config, work)
-    _settle(model, ratings, found, config, things)
-    return model.to(work.device)
+    users, items = np.flatnonzero(table.user_counts()), np.flatnonzero(table.item_counts())
+    ratings = observed_ratings(table, users, items)
+    solution = soft_impute(ratings, config, context)
+    _store_solution(model, ratings, solution, config, items)
+    return model.to(context.device)
 
 
-def observed(table: Interactions, people: Ints, things: Ints) -> Ratings:
-    order, start = table.by_user
-    user = np.searchsorted(people, table.user[order])
-    item = np.searchsorted(things, table.item[order])
-    turned = np.argsort(item, kind="stable")
-    ends = np.concatenate([[0], np.cumsum(np.bincount(item, minlength=len(things)))])
+def observed_ratings(table: Interactions, users: Ints, items: Ints) -> ObservedRatings:
+    """Renumber the ratings of a table, whose rated users and items are given in ascending order."""
+    order, start = table.rows_by_user
+    user = np.searchsorted(users, table.user[order])
+    item = np.searchsorted(items, table.item[order])
+    item_order = np.argsort(item, kind="stable")
+    item_start = np.concatenate([[0], np.cumsum(np.bincount(item, minlength=len(items)))])
+    user_start = np.append(start[users], len(user))
     value = table.rating[order].astype(np.float64)
-    return Ratings(user, item, np.append(start[people], len(user)), turned, ends, value)
+    return ObservedRatings(user, item, user_start, item_order, item_start, value)
 
 
-def solve(ratings: Ratings, config: BomicConfig, work: Work) -> Point:
-    """Iterate until the predictions of the ratings stand still."""
-    rng, (m, n) = stream(work.seed, "bomic"), ratings.shape
-    reg = Reg.of(config, ratings)
+def soft_impute(
+    ratings: ObservedRatings, config: BomicConfig, context: SolverContext
+) -> BomicSolution:
+    """Iterate until the predictions of the ratings change by less than `config.tolerance`.
+
+    Returns
+    -------
+    BomicSolution
+        The last iterate, which is the solution up to the tolerance.
+    """
+    rng, (m, n) = random_stream(context.seed, "bomic"), ratings.shape
+    reg = BlockRegularization.from_config(config, ratings)
     mean = float(ratings.value.mean())
     scale = max(float(np.linalg.norm(ratings.value - mean)), 1e-9)
-    blank, width = np.zeros, max(1, min(config.rank, m - 1, n - 1))
-    start = rng.standard_normal((n, min(width, _SPARE)))
-    now = Point(
-        mean,
-        blank(n),
-        blank(m),
-        blank((m, start.shape[1])),
-        start,
-        np.full(len(ratings.value), mean),
+    max_rank = max(1, min(config.rank, m - 1, n - 1))
+    right_factors = rng.standard_normal((n, min(max_rank, _EXTRA_DIRECTIONS)))
+    left_factors = np.zeros((m, right_factors.shape[1]))
+    predictions = np.full(len(ratings.value), mean)
+    current = BomicSolution(
+        mean, np.zeros(n), np.zeros(m), left_factors, right_factors, predictions
     )
-    before, momentum, best = now, 1.0, np.inf
-    quiet = None if work.progress else True
-    with tqdm(range(config.epochs), desc=work.progress, unit="sweep", disable=quiet) as bar:
+    previous, momentum, best = current, 1.0, np.inf
+    hidden = None if context.progress_label else True
+    with tqdm(
+        range(config.epochs), desc=context.progress_label, unit="sweep", disable=hidden
+    ) as bar:
         for _ in bar:
-            longer = (1 + np.sqrt(1 + 4 * momentum**2)) / 2
-            ahead = (momentum - 1) / longer
-            found = _step(ratings, now, before, ahead, reg)
-            loss = 0.5 * np.square(ratings.value - found.at).sum() + found.size
-            momentum, best = (1.0 if loss > best else longer), min(best, loss)
-            moved = float(np.linalg.norm(found.at - now.at)) / scale
-            before, now = now, _room(found, width, rng)
-            bar.set_postfix(loss=f"{loss:.1f}", change=f"{moved:.1e}")
-            if moved < config.tolerance:
+            next_momentum = (1 + np.sqrt(1 + 4 * momentum**2)) / 2
+            extrapolation = (momentum - 1) / next_momentum
+            solution = _proximal_step(ratings, current, previous, extrapolation, reg)
+            errors = ratings.value - solution.predictions
+            loss = 0.5 * np.square(errors).sum() + solution.penalty
+            momentum, best = (1.0 if loss > best else next_momentum), min(best, loss)
+            change = float(np.linalg.norm(solution.predictions - current.predictions)) / scale
+            previous, current = current, _resize_subspace(solution, max_rank, rng)
+            bar.set_postfix(loss=f"{loss:.1f}", change=f"{change:.1e}")
+            if change < config.tolerance:
                 break
-    return now
+    return current
 
 
-def _step(ratings: Ratings, now: Point, before: Point, ahead: float, reg: Reg) -> Point:
-    """One proximal step from a point a little beyond `now`."""
+def _proximal_step(
+    ratings: ObservedRatings,
+    current: BomicSolution,
+    previous: BomicSolution,
+    extrapolation: float,
+    reg: BlockRegularization,
+) -> BomicSolution:
+    """Take one proximal step from current + extrapolation · (current - previous)."""
     m, n = ratings.shape
-    left = ratings.value - now.at - ahead * (now.at - before.at)
-    error, turned = ratings.spread(left)
-    total, of_users, of_items = left.sum() / (m * n), error.sum(1) / n, error.sum(0) / m
-
-    def beyond(x: Array, y: Array) -> Array:
-        out: Array = x + ahead * (x - y)
-        return out
-
-    pair = ((1 + ahead, now.left, now.right), (-ahead, before.left, before.right))
-
-    def across(q: Array) -> Array:  # the filled residual, projected, times q
-        q = q - q.mean(0)
-        out: Array = error @ q + sum(x * (u @ (v.T @ q)) for x, u, v in pair)
-        out -= out.mean(0)
-        return out
-
-    def back(q: Array) -> Array:
-        out: Array = turned @ q + sum(x * (v @ (u.T @ q)) for x, u, v in pair)
-        out -= out.mean(0)
-        return out
-
-    basis = np.linalg.qr(across(now.right))[0]
-    right, size, turn = np.linalg.svd(back(basis), full_matrices=False)
-    size = np.maximum(size - reg.rest, 0)
-    mean = now.mean + ahead * (now.mean - before.mean) + total
-    items, a = _shrink(beyond(now.items, before.items) + of_items - total, reg.items, m)
-    users, b = _shrink(beyond(now.users, before.users) + of_users - total, reg.users, n)
-    found = Point(mean, items, users, basis @ turn.T * size, right, left)
-    whole = a + b + reg.rest * float(size.sum())
-    return found._replace(at=_at(ratings, found), size=whole)
-
-
-def _shrink(x: Array, reg: float, other: int) -> tuple[Array, float]:
-    """The proximal map of λ times the nuclear norm of a bias, whose other side is a column of
-    1/√other: a vector is shortened as a whole. And λ times what is left."""
-    size = float(np.linalg.norm(x)) * other**0.5
-    rest = max(size - reg, 0.0)
-    return x * (rest / size if size else 0.0), reg * rest
+    residuals = (
+        ratings.value
+        - current.predictions
+        - extrapolation * (current.predictions - previous.predictions)
+    )
+    error, transposed = ratings.residual_matrices(residuals)
+    overall_mean = residuals.sum() / (m * n)
+    user_means, item_means = error.sum(1) / n, error.sum(0) / m
+    filled = _FilledResidual(
+        error,
+        transposed,
+        (
+            (1 + extrapolation, current.left_factors, current.right_factors),
+            (-extrapolation, previous.left_factors, previous.right_factors),
+        ),
+    )
+    basis = np.linalg.qr(filled.matmul(current.right_factors))[0]
+    right_factors, size, rotation = np.linalg.svd(
+        filled.transposed_matmul(basis), full_matrices=False
+    )
+    size = np.maximum(size - reg.residual, 0)
+    left_factors = basis @ rotation.T * size
+    mean = current.mean + extrapolation * (current.mean - previous.mean) + overall_mean
+    item_bias = current.item_bias + extrapolation * (current.item_bias - previous.item_bias)
+    user_bias = current.user_bias + extrapolation * (current.user_bias - previous.user_bias)
+    item_bias, item_penalty = _shrink_bias(item_bias + item_means - overall_mean, reg.items, m)
+    user_bias, user_penalty = _shrink_bias(user_bias + user_means - overall_mean, reg.users, n)
+    solution = BomicSolution(mean, item_bias, user_bias, left_factors, right_factors, residuals)
+    penalty = item_penalty + user_penalty + reg.residual * float(size.sum())
+    return solution._replace(predictions=_predict_observed(ratings, solution), penalty=penalty)
 
 
-def _at(ratings: Ratings, z: Point) -> Array:
-    """Z where ratings are."""
+def _shrink_bias(x: Array, reg: float, other_side_length: int) -> tuple[Array, float]:
+    """Apply the proximal map of λ times the nuclear norm of a bias block.
+
+    The other side of the block is a column of ones, so its nuclear norm is ‖x‖ √other_side_length
+    and the vector is shortened as a whole. Also return λ times the norm of the result.
+    """
+    norm = float(np.linalg.norm(x)) * other_side_length**0.5
+    shrunken_norm = max(norm - reg, 0.0)
+    return x * (shrunken_norm / norm if norm else 0.0), reg * shrunken_norm
+
+
+def _predict_observed(ratings: ObservedRatings, solution: BomicSolution) -> Array:
+    """Return Z at the observed ratings: [N]."""
     user, item = ratings.user, ratings.item
-    out = z.mean + z.items[item] + z.users[user]
-    alive = z.left.any(0)
-    one, other = z.left[:, alive], z.right[:, alive]
-    step = max(1, _CELLS // max(one.shape[1], 1))
-    for low in range(0, len(out), step):
-        own = slice(low, low + step)
-        out[own] += np.einsum("nd,nd->n", one[user[own]], other[item[own]])
-    return out
+    predictions = solution.mean + solution.item_bias[item] + solution.user_bias[user]
+    survives = solution.left_factors.any(0)
+    left_factors = solution.left_factors[:, survives]
+    right_factors = solution.right_factors[:, survives]
+    step = max(1, _MAX_CELLS // max(left_factors.shape[1], 1))
+    for low in range(0, len(predictions), step):
+        chunk = slice(low, low + step)
+        predictions[chunk] += np.einsum(
+            "nd,nd->n", left_factors[user[chunk]], right_factors[item[chunk]]
+        )
+    return predictions
 
 
-def _room(z: Point, width: int, rng: np.random.Generator) -> Point:
-    """Follow the directions that survive and a few more; `right` has the largest first."""
-    have, want = z.right.shape[1], min(width, int(z.left.any(0).sum()) + _SPARE)
-    if want <= have:
-        return z._replace(left=z.left[:, :want], right=z.right[:, :want])
-    fresh = rng.standard_normal((len(z.right), want - have)) * len(z.right) ** -0.5
-    left = np.pad(z.left, ((0, 0), (0, want - have)))
-    return z._replace(left=left, right=np.hstack([z.right, fresh]))
+def _resize_subspace(
+    solution: BomicSolution, max_rank: int, rng: np.random.Generator
+) -> BomicSolution:
+    """Follow the directions that survive and a few more; the factors have the largest first."""
+    left_factors, right_factors = solution.left_factors, solution.right_factors
+    n_items, n_directions = right_factors.shape
+    n_wanted = min(max_rank, int(left_factors.any(0).sum()) + _EXTRA_DIRECTIONS)
+    if n_wanted <= n_directions:
+        return solution._replace(
+            left_factors=left_factors[:, :n_wanted], right_factors=right_factors[:, :n_wanted]
+        )
+    n_new = n_wanted - n_directions
+    new_directions = rng.standard_normal((n_items, n_new)) * n_items**-0.5
+    return solution._replace(
+        left_factors=np.pad(left_factors, ((0, 0), (0, n_new))),
+        right_factors=np.hstack([right_factors, new_directions]),
+    )
 
 
-def _settle(model: Bomic, ratings: Ratings, z: Point, config: BomicConfig, things: Ints) -> None:
-    """The item side of the blocks, and the regression that gives a user's row."""
-    (m, n), reg = ratings.shape, Reg.of(config, ratings)
-    size = np.linalg.norm(z.left, axis=0)
+def _store_solution(
+    model: Bomic,
+    ratings: ObservedRatings,
+    solution: BomicSolution,
+    config: BomicConfig,
+    items: Ints,
+) -> None:
+    """Store the item side of the blocks, and the regression that gives a user's row."""
+    (m, n), reg = ratings.shape, BlockRegularization.from_config(config, ratings)
+    size = np.linalg.norm(solution.left_factors, axis=0)
     order = np.argsort(-size, kind="stable")[: config.rank]
     factors = np.zeros((model.n_items, config.rank))
-    factors[things, : len(order)] = z.right[:, order] * np.sqrt(size[order])
-    bias = np.full(model.n_items, z.mean - model.mean)
-    bias[things] += z.items
-    ridge = np.full(config.rank + 1, reg.rest)
-    spread = float(np.linalg.norm(z.users))
-    ridge[-1] = min(reg.users * n**0.5 / spread, _ONLY_RIDGE) if spread else _ONLY_RIDGE
-    of_items = ratings.spread(ratings.value - z.at)[0].sum(0) / m
-    pull = np.append(of_items @ factors[things], 0.0)  # c is free, so nothing pulls at the biases
-    ridge = np.maximum(ridge, _NO_RIDGE)
-    for name, value in {
-        "item_bias": bias,
-        "factors": factors,
-        "ridge": ridge,
-        "pull": pull,
-    }.items():
-        setattr(model, name, torch.from_numpy(np.array(value, np.float32, order="C")))
+    factors[items, : len(order)] = solution.right_factors[:, order] * np.sqrt(size[order])
+    bias = np.full(model.n_items, solution.mean - model.mean)
+    bias[items] += solution.item_bias
+    ridge = np.full(config.rank + 1, reg.residual)
+    user_norm = float(np.linalg.norm(solution.user_bias))
+    ridge[-1] = min(reg.users * n**0.5 / user_norm, _MAX_RIDGE) if user_norm else _MAX_RIDGE
+    errors = ratings.value - solution.predictions
+    item_means = ratings.residual_matrices(errors)[0].sum(0) / m
+    # c is not penalized, so the multiplier of the biases is 0
+    multiplier = np.append(item_means @ factors[items], 0.0)
+    model.item_bias = _to_float32(bias)
+    model.factors = _to_float32(factors)
+    model.ridge = _to_float32(np.maximum(ridge, _MIN_RIDGE))
+    model.orthogonality_multiplier = _to_float32(multiplier)
+
+
+def _to_float32(values: Array) -> torch.Tensor:
+    return torch.from_numpy(np.array(values, np.float32, order="C"))

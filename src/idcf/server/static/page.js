@@ -1,19 +1,22 @@
-// The page: what you rate is kept in this tab and nowhere else, and asked about at each change.
+// The web page. Ratings live in this browser tab; after each change they are sent to the server,
+// which answers with new recommendations and stores nothing.
 
 const $ = (id) => document.getElementById(id);
-const rated = new Map();   // item id -> {title, rating}, in the order they were given
-const skipped = new Set(); // asked about, not seen
-let model = null, shown = 10, turn = 0;
+const ratings = new Map(); // item id -> {title, rating}, in the order in which they were given
+const skipped = new Set(); // ids of suggested items that the user could not rate
+let model = null;          // the response of /v1/model
+let listLength = 10;
+let lastUpdate = 0;        // number of the latest update; answers of older ones are dropped
 
 // ---- small helpers -----------------------------------------------------------------------------
-function h(tag, props = {}, ...inside) {
-  const made = document.createElement(tag);
-  for (const [key, value] of Object.entries(props)) {
-    if (key.startsWith("on")) made.addEventListener(key.slice(2), value);
-    else if (value !== false && value != null) made.setAttribute(key, value === true ? "" : value);
+function h(tag, attributes = {}, ...children) {
+  const element = document.createElement(tag);
+  for (const [key, value] of Object.entries(attributes)) {
+    if (key.startsWith("on")) element.addEventListener(key.slice(2), value);
+    else if (value !== false && value != null) element.setAttribute(key, value === true ? "" : value);
   }
-  made.append(...inside.filter((x) => x != null));
-  return made;
+  element.append(...children.filter((x) => x != null));
+  return element;
 }
 
 function icon(name) {
@@ -26,265 +29,265 @@ function icon(name) {
 }
 
 async function call(path, body, signal) {
-  for (let tries = 0; ; tries++) {
+  for (let attempt = 0; ; attempt++) {
     const options = body && { method: "POST", body: JSON.stringify(body), headers: { "content-type": "application/json" } };
-    const answer = await fetch(path, { ...options, signal });
-    if (answer.status === 503 && tries < 5) {
-      say("The server is busy; trying again.");
-      await new Promise((go) => setTimeout(go, 1000 * Number(answer.headers.get("retry-after") || 1)));
+    const response = await fetch(path, { ...options, signal });
+    if (response.status === 503 && attempt < 5) {
+      announce("The server is busy; trying again.");
+      await new Promise((resolve) => setTimeout(resolve, 1000 * Number(response.headers.get("retry-after") || 1)));
       continue;
     }
-    const found = await answer.json();
-    if (!answer.ok) throw new Error(found.detail || answer.statusText);
-    return found;
+    const content = await response.json();
+    if (!response.ok) throw new Error(content.detail || response.statusText);
+    return content;
   }
 }
 
-const say = (text) => { $("status").textContent = text; };
-const history = () => [...rated].map(([item_id, { rating }]) => (model.implicit ? { item_id } : { item_id, rating }));
-const number = (x) => x.toLocaleString("en", { maximumFractionDigits: 1, minimumFractionDigits: 1 });
+const announce = (text) => { $("status").textContent = text; }; // read aloud by screen readers
+const history = () => [...ratings].map(([item_id, { rating }]) => (model.implicit ? { item_id } : { item_id, rating }));
+const formatNumber = (x) => x.toLocaleString("en", { maximumFractionDigits: 1, minimumFractionDigits: 1 });
+const byItem = (item) => `[data-item="${CSS.escape(item.item_id)}"]`;
 
-// "Empire Strikes Back, The (1980)" is filed that way; people say it another way.
-function parts(item) {
+// "Empire Strikes Back, The (1980)" -> ["The Empire Strikes Back", "1980"]
+function nameAndYear(item) {
   const [, name, year] = /^(.*?)(?:\s*\((\d{4})\))?$/s.exec(item.title ?? item.item_id);
   return [name.replace(/^(.*?), (The|A|An|La|Le|Les|L'|Der|Die|Das|Il|El)((?: \(.*)?)$/, "$2 $1$3"), year];
 }
-function heading(item, tag = "p") {
-  const [name, year] = parts(item);
+function titleElement(item, tag = "p") {
+  const [name, year] = nameAndYear(item);
   return h(tag, { class: "title" }, name, ...(year ? [" ", h("span", { class: "year" }, year)] : []));
 }
-const spoken = (item) => parts(item)[0];
+const displayName = (item) => nameAndYear(item)[0];
 
-// ---- the scale: at most ten steps, whatever the data had -----------------------------------------
-function steps() {
-  const { levels } = model, low = Math.ceil(levels[0]), high = levels.at(-1);
+// ---- rating controls: at most ten steps ----------------------------------------------------------
+function ratingSteps() {
+  const levels = model.rating_levels, low = Math.ceil(levels[0]), high = levels.at(-1);
   const whole = Array.from({ length: Math.max(0, Math.floor(high) - low + 1) }, (_, k) => low + k);
-  if (whole.length >= 2 && whole.length <= 10) return whole; // one that nobody gave is a rating too
+  if (whole.length >= 2 && whole.length <= 10) return whole; // also levels absent from the data
   return [0, 1, 2, 3, 4].map((k) => levels[0] + ((high - levels[0]) * k) / 4);
 }
 
-let groups = 0;
-function stars(item, rating) {
+let controlCount = 0;
+function ratingControl(item, rating) {
   if (model.implicit) {
-    const on = rated.has(item.item_id);
-    const toggle = () => (on ? forget(item) : rate(item, 1));
-    return h("button", { type: "button", class: "like", "aria-pressed": String(on), "aria-label": `Like ${spoken(item)}`, onclick: toggle }, icon("heart"), "Like");
+    const isLiked = ratings.has(item.item_id);
+    const toggle = () => (isLiked ? removeRating(item) : rate(item, 1));
+    return h("button", { type: "button", class: "like", "aria-pressed": String(isLiked), "aria-label": `Like ${displayName(item)}`, onclick: toggle }, icon("heart"), "Like");
   }
-  const name = `rate-${groups++}`, all = steps();
-  return h("fieldset", { class: "stars", role: "radiogroup", "aria-label": `Rate ${spoken(item)}`, "data-item": item.item_id },
-    ...all.map((value, k) => h("label", { title: `${value}` },
-      h("input", { type: "radio", name, value, checked: value === rating, "aria-label": all.length === 5 ? `${k + 1} star${k ? "s" : ""}` : `${value}`, onchange: () => rate(item, value) }),
+  const name = `rating-${controlCount++}`, steps = ratingSteps();
+  return h("fieldset", { class: "stars", role: "radiogroup", "aria-label": `Rate ${displayName(item)}`, "data-item": item.item_id },
+    ...steps.map((value, k) => h("label", { title: `${value}` },
+      h("input", { type: "radio", name, value, checked: value === rating, "aria-label": steps.length === 5 ? `${k + 1} star${k ? "s" : ""}` : `${value}`, onchange: () => rate(item, value) }),
       icon("star"))));
 }
 
-// ---- what changes the state ----------------------------------------------------------------------
+// ---- changes of the state ------------------------------------------------------------------------
 function rate(item, rating) {
-  rated.set(item.item_id, { title: item.title, rating });
-  if ($("picked").dataset.item === item.item_id) $("picked").hidden = true;
-  renew(`${spoken(item)} rated.`);
-  const held = $("mine").querySelector(`[data-item="${CSS.escape(item.item_id)}"] :checked`);
-  held?.focus({ preventScroll: true }); // the keyboard stays with what was rated
+  ratings.set(item.item_id, { title: item.title, rating });
+  if ($("selected").dataset.item === item.item_id) $("selected").hidden = true;
+  refresh(`${displayName(item)} rated.`);
+  const checked = $("ratings").querySelector(`${byItem(item)} :checked`);
+  checked?.focus({ preventScroll: true }); // keep the keyboard focus on the rated item
 }
 
-function forget(item) {
-  rated.delete(item.item_id);
-  renew(`${spoken(item)} taken back.`);
+function removeRating(item) {
+  ratings.delete(item.item_id);
+  refresh(`${displayName(item)} removed.`);
   $("query").focus({ preventScroll: true });
 }
 
-function renew(said = "") {
-  drawMine();
-  ask(said);
+function refresh(message = "") {
+  drawRatings();
+  updateList(message);
 }
 
-// ---- asking the server ---------------------------------------------------------------------------
-let pending = null;
-async function ask(said) {
-  const mine = ++turn, began = performance.now();
-  pending?.abort();
-  pending = new AbortController();
-  const { signal } = pending, told = history();
+// ---- requests to the server ----------------------------------------------------------------------
+let abortController = null;
+async function updateList(message) {
+  const update = ++lastUpdate, start = performance.now();
+  abortController?.abort();
+  abortController = new AbortController();
+  const { signal } = abortController, userHistory = history();
   try {
-    const questions = model.asks ? call("/v1/next-question", { history: told, n: 1, exclude: [...skipped] }, signal) : null;
-    const best = await call("/v1/recommend", { history: told, n: shown }, signal);
-    if (mine !== turn) return;
-    drawList(best.items);
-    const took = performance.now() - began;
-    $("took").textContent = `in ${Math.max(1, Math.round(took))} ms`;
-    document.body.dataset.took = took.toFixed(1);
-    say(`${said} ${best.items.length} recommendations, the first is ${best.items.length ? spoken(best.items[0]) : "none"}.`);
+    const questions = model.can_suggest_questions ? call("/v1/next-question", { history: userHistory, n: 1, exclude: [...skipped] }, signal) : null;
+    const { items } = await call("/v1/recommend", { history: userHistory, n: listLength }, signal);
+    if (update !== lastUpdate) return;
+    drawList(items);
+    const duration = performance.now() - start;
+    $("duration").textContent = `in ${Math.max(1, Math.round(duration))} ms`;
+    document.body.dataset.durationMs = duration.toFixed(1);
+    announce(`${message} ${items.length} recommendations, the first is ${items.length ? displayName(items[0]) : "none"}.`);
     if (questions) drawQuestion((await questions).items[0]);
-    if (model.explains && told.length) await explain(best.items.slice(0, 5), told, signal, mine);
-    document.body.dataset.turn = mine; // for whoever drives this page
+    if (model.can_explain && userHistory.length) await explainItems(items.slice(0, 5), userHistory, signal, update);
+    document.body.dataset.update = update; // lets a test wait until the update is complete
   } catch (error) {
-    if (error.name !== "AbortError") { $("took").textContent = ""; say(`That did not work: ${error.message}`); }
+    if (error.name !== "AbortError") { $("duration").textContent = ""; announce(`The request failed: ${error.message}`); }
   }
 }
 
-async function explain(items, told, signal, mine) {
-  for (const item of items) { // one at a time: they share a core with the list itself
-    const found = await call("/v1/explain", { history: told, item_id: item.item_id }, signal);
-    if (mine !== turn) return;
-    const place = $("list").querySelector(`[data-item="${CSS.escape(item.item_id)}"] .why`);
-    place?.replaceChildren(...reasons(found));
+async function explainItems(items, userHistory, signal, update) {
+  for (const item of items) { // one at a time: explanations share a core with the list
+    const explanation = await call("/v1/explain", { history: userHistory, item_id: item.item_id }, signal);
+    if (update !== lastUpdate) return;
+    $("list").querySelector(`${byItem(item)} .reasons`)?.replaceChildren(...reasonNodes(explanation));
   }
 }
 
-// "because you liked Alien and Jaws, but not Scream; liked by people who like Heat"
-function reasons(found) {
-  const middle = (model.levels[0] + model.levels.at(-1)) / 2;
-  const pushed = found.reasons.filter((x) => x.effect > 0).slice(0, 2);
-  const names = (all) => all.flatMap((x, k) => [k ? " and " : "", h("em", {}, spoken(x))]);
-  const liked = pushed.filter((x) => model.implicit || x.rating >= middle), not = pushed.filter((x) => !liked.includes(x));
-  const out = [];
-  if (liked.length) out.push("because you liked ", ...names(liked));
-  if (not.length) out.push(liked.length ? ", but not " : "because you did not like ", ...names(not));
-  const cohort = found.cohorts.find((x) => x.likes.length);
-  if (cohort) out.push(out.length ? "; " : "", "you are near people who like ", cohort.likes.slice(0, 2).map((title) => spoken({ title })).join(" and "));
-  return out;
+// "because you liked Alien and Jaws, but not Scream; similar users like Heat"
+function reasonNodes(explanation) {
+  const middle = (model.rating_levels[0] + model.rating_levels.at(-1)) / 2;
+  const reasons = explanation.reasons.filter((x) => x.effect > 0).slice(0, 2);
+  const names = (items) => items.flatMap((x, k) => [k ? " and " : "", h("em", {}, displayName(x))]);
+  const liked = reasons.filter((x) => model.implicit || x.rating >= middle), disliked = reasons.filter((x) => !liked.includes(x));
+  const nodes = [];
+  if (liked.length) nodes.push("because you liked ", ...names(liked));
+  if (disliked.length) nodes.push(liked.length ? ", but not " : "because you did not like ", ...names(disliked));
+  const cohort = explanation.cohorts.find((x) => x.liked_titles.length);
+  if (cohort) nodes.push(nodes.length ? "; " : "", "similar users like ", cohort.liked_titles.slice(0, 2).map((title) => displayName({ title })).join(" and "));
+  return nodes;
 }
 
 // ---- drawing -------------------------------------------------------------------------------------
-function drawMine() {
-  const none = rated.size === 0;
-  $("none").hidden = !none;
-  $("reset").hidden = none;
-  $("list-name").textContent = none ? "Well liked by most" : "For you";
-  $("mine").replaceChildren(...[...rated].reverse().map(([item_id, { title, rating }]) => {
+function drawRatings() {
+  const isEmpty = ratings.size === 0;
+  $("no-ratings").hidden = !isEmpty;
+  $("reset").hidden = isEmpty;
+  $("list-name").textContent = isEmpty ? "Popular titles" : "For you";
+  $("ratings").replaceChildren(...[...ratings].reverse().map(([item_id, { title, rating }]) => {
     const item = { item_id, title };
-    return h("li", {}, heading(item), stars(item, rating),
-      h("button", { type: "button", class: "drop", "aria-label": `Take back ${spoken(item)}`, onclick: () => forget(item) }, icon("cross")));
+    return h("li", {}, titleElement(item), ratingControl(item, rating),
+      h("button", { type: "button", class: "remove", "aria-label": `Remove ${displayName(item)}`, onclick: () => removeRating(item) }, icon("cross")));
   }));
 }
 
-function guess({ score, std }) {
-  if (model.implicit || model.levels.length < 2) return null;
-  const low = model.levels[0], high = model.levels.at(-1);
-  const at = (x) => 100 * Math.min(1, Math.max(0, (x - low) / (high - low)));
+function scoreElement({ score, std }) {
+  if (model.implicit || model.rating_levels.length < 2) return null;
+  const low = model.rating_levels[0], high = model.rating_levels.at(-1);
+  const percent = (x) => 100 * Math.min(1, Math.max(0, (x - low) / (high - low)));
   const bar = h("i"), scale = h("span", { class: std == null ? "scale" : "scale range", "aria-hidden": "true" }, bar);
-  if (std == null) bar.style.width = `${at(score)}%`;
-  else { // the band is where the rating lies two times out of three, the dot is the best guess
+  if (std == null) bar.style.width = `${percent(score)}%`;
+  else { // the bar is one standard deviation to each side (about 68 %), the dot is the expected rating
     const dot = h("b");
-    bar.style.left = `${at(score - std)}%`;
-    bar.style.width = `${at(score + std) - at(score - std)}%`;
-    dot.style.left = `${at(score)}%`;
+    bar.style.left = `${percent(score - std)}%`;
+    bar.style.width = `${percent(score + std) - percent(score - std)}%`;
+    dot.style.left = `${percent(score)}%`;
     scale.append(dot);
   }
-  const sure = std == null ? "" : ` ± ${number(std)}`;
-  return h("p", { class: "guess" }, scale,
-    h("span", { "aria-hidden": "true" }, `${number(score)}${sure}`),
-    h("span", { class: "unseen" }, `expected rating ${number(score)} of ${high}${std == null ? "" : `, give or take ${number(std)}`}`));
+  const plusMinus = std == null ? "" : ` ± ${formatNumber(std)}`;
+  return h("p", { class: "score" }, scale,
+    h("span", { "aria-hidden": "true" }, `${formatNumber(score)}${plusMinus}`),
+    h("span", { class: "visually-hidden" }, `expected rating ${formatNumber(score)} of ${high}${std == null ? "" : `, plus or minus ${formatNumber(std)}`}`));
 }
 
 function drawList(items) {
-  const list = $("list"), before = new Map([...list.children].map((x) => [x.dataset.item, x.getBoundingClientRect().top]));
+  const list = $("list"), oldTops = new Map([...list.children].map((x) => [x.dataset.item, x.getBoundingClientRect().top]));
   list.replaceChildren(...items.map((item) => h("li", { "data-item": item.item_id },
-    h("span", { class: "rank", "aria-hidden": "true" }, String(item.rank)), heading(item), guess(item),
-    h("div", { class: "rate" }, stars(item)), h("p", { class: "why" }))));
-  $("more").hidden = items.length < shown || shown >= 50;
+    h("span", { class: "rank", "aria-hidden": "true" }, String(item.rank)), titleElement(item), scoreElement(item),
+    h("div", { class: "rate" }, ratingControl(item)), h("p", { class: "reasons" }))));
+  $("more").hidden = items.length < listLength || listLength >= 50;
   if (matchMedia("(prefers-reduced-motion: reduce)").matches) return;
-  for (const row of list.children) { // rows glide to their new places
-    const old = before.get(row.dataset.item);
-    const moved = old === undefined ? null : old - row.getBoundingClientRect().top;
-    if (moved === null && before.size) row.animate([{ opacity: 0 }, { opacity: 1 }], { duration: 180, easing: "ease-out" });
-    else if (moved) row.animate([{ transform: `translateY(${moved}px)` }, { transform: "none" }], { duration: 220, easing: "cubic-bezier(.2,.8,.2,1)" });
+  for (const row of list.children) { // animate rows from their old positions
+    const oldTop = oldTops.get(row.dataset.item);
+    const shift = oldTop === undefined ? null : oldTop - row.getBoundingClientRect().top;
+    if (shift === null && oldTops.size) row.animate([{ opacity: 0 }, { opacity: 1 }], { duration: 180, easing: "ease-out" });
+    else if (shift) row.animate([{ transform: `translateY(${shift}px)` }, { transform: "none" }], { duration: 220, easing: "cubic-bezier(.2,.8,.2,1)" });
   }
 }
 
 function drawQuestion(item) {
   $("question").hidden = !item;
   if (!item) return;
-  const pass = () => { skipped.add(item.item_id); ask(`${spoken(item)} skipped.`); };
-  $("asked").replaceChildren(h("div", { class: "big" }, heading(item), stars(item),
-    h("button", { type: "button", class: "quiet", onclick: pass }, model.implicit ? "No" : "Not seen")));
+  const skip = () => { skipped.add(item.item_id); updateList(`${displayName(item)} skipped.`); };
+  $("question-item").replaceChildren(h("div", { class: "big" }, titleElement(item), ratingControl(item),
+    h("button", { type: "button", class: "quiet", onclick: skip }, model.implicit ? "No" : "Not seen")));
 }
 
-// ---- searching -----------------------------------------------------------------------------------
-let looking = null, options = [], at = -1;
-let marked = null; // the item an arrow or the mouse went to since the last letter
+// ---- search --------------------------------------------------------------------------------------
+let searchController = null, matches = [], activeIndex = -1;
+let activeItemId = null; // chosen by arrow key or mouse since the last letter
 
 async function search() {
   const query = $("query").value.trim();
-  marked = null;
-  looking?.abort();
+  activeItemId = null;
+  searchController?.abort();
   if (!query) return closeSearch();
-  const mine = looking = new AbortController();
+  const controller = searchController = new AbortController();
   try {
-    const found = await call(`/v1/items?n=8&query=${encodeURIComponent(query)}`, null, mine.signal);
-    if (mine.signal.aborted) return; // closed, or asked anew, in the meantime
-    options = found.items;
-    // A late answer must not move the mark from under a hand that is about to press Enter.
-    at = options.length ? Math.max(0, options.findIndex((x) => x.item_id === marked)) : -1;
-    drawFound();
+    const { items } = await call(`/v1/items?n=8&query=${encodeURIComponent(query)}`, null, controller.signal);
+    if (controller.signal.aborted) return; // the search was closed or changed meanwhile
+    matches = items;
+    // A response must not move the selection just before the user presses Enter.
+    activeIndex = matches.length ? Math.max(0, matches.findIndex((x) => x.item_id === activeItemId)) : -1;
+    drawMatches();
   } catch (error) {
-    if (error.name !== "AbortError") say(`The search did not work: ${error.message}`);
+    if (error.name !== "AbortError") announce(`The search failed: ${error.message}`);
   }
 }
 
-function drawFound() {
-  const rows = options.map((item, k) => h("li", {
-    id: `found-${k}`, role: "option", "aria-selected": String(k === at),
-    onmousedown: (event) => event.preventDefault(), onclick: () => pick(item),
-    onmousemove: () => { if (at !== k) mark(k); },
-  }, heading(item, "span")));
-  $("found").replaceChildren(...(rows.length ? rows : [h("li", { class: "nothing", role: "option", "aria-disabled": "true", "aria-selected": "false" }, "Nothing of that name")]));
-  $("found").hidden = false;
+function drawMatches() {
+  const rows = matches.map((item, k) => h("li", {
+    id: `match-${k}`, role: "option", "aria-selected": String(k === activeIndex),
+    onmousedown: (event) => event.preventDefault(), onclick: () => select(item),
+    onmousemove: () => { if (activeIndex !== k) setActive(k); },
+  }, titleElement(item, "span")));
+  $("matches").replaceChildren(...(rows.length ? rows : [h("li", { class: "no-match", role: "option", "aria-disabled": "true", "aria-selected": "false" }, "No matching title")]));
+  $("matches").hidden = false;
   $("query").setAttribute("aria-expanded", "true");
-  markFound();
+  markActive();
 }
 
-function mark(k) {
-  at = k;
-  marked = options[k].item_id;
-  markFound();
+function setActive(k) {
+  activeIndex = k;
+  activeItemId = matches[k].item_id;
+  markActive();
 }
 
-function markFound() {
-  if (at < 0) return $("query").removeAttribute("aria-activedescendant");
-  [...$("found").children].forEach((row, k) => row.setAttribute("aria-selected", String(k === at)));
-  $("query").setAttribute("aria-activedescendant", `found-${at}`);
-  $("found").children[at].scrollIntoView({ block: "nearest" });
+function markActive() {
+  if (activeIndex < 0) return $("query").removeAttribute("aria-activedescendant");
+  [...$("matches").children].forEach((row, k) => row.setAttribute("aria-selected", String(k === activeIndex)));
+  $("query").setAttribute("aria-activedescendant", `match-${activeIndex}`);
+  $("matches").children[activeIndex].scrollIntoView({ block: "nearest" });
 }
 
 function closeSearch() {
-  looking?.abort(); // an answer that comes late must not open it again
-  $("found").hidden = true;
+  searchController?.abort(); // a late response must not open the list again
+  $("matches").hidden = true;
   $("query").setAttribute("aria-expanded", "false");
   $("query").removeAttribute("aria-activedescendant");
 }
 
-function pick(item) {
+function select(item) {
   closeSearch();
   $("query").value = "";
   if (model.implicit) return rate(item, 1);
-  $("picked").dataset.item = item.item_id;
-  $("picked").replaceChildren(h("div", { class: "big" }, heading(item), stars(item, rated.get(item.item_id)?.rating)));
-  $("picked").hidden = false;
-  $("picked").querySelector("input").focus();
+  $("selected").dataset.item = item.item_id;
+  $("selected").replaceChildren(h("div", { class: "big" }, titleElement(item), ratingControl(item, ratings.get(item.item_id)?.rating)));
+  $("selected").hidden = false;
+  $("selected").querySelector("input").focus();
 }
 
 $("query").addEventListener("input", search);
 $("query").addEventListener("focus", () => { if ($("query").value.trim()) search(); });
 $("query").addEventListener("blur", closeSearch);
 $("query").addEventListener("keydown", (event) => {
-  const open = !$("found").hidden && options.length;
+  const isOpen = !$("matches").hidden && matches.length;
   if (event.key === "Escape") { closeSearch(); $("query").value = ""; }
-  else if (!open) return;
-  else if (event.key === "Enter") pick(options[at]);
+  else if (!isOpen) return;
+  else if (event.key === "Enter") select(matches[activeIndex]);
   else if (event.key === "ArrowDown" || event.key === "ArrowUp") {
-    mark((at + (event.key === "ArrowDown" ? 1 : options.length - 1)) % options.length);
+    setActive((activeIndex + (event.key === "ArrowDown" ? 1 : matches.length - 1)) % matches.length);
   } else return;
   event.preventDefault();
 });
-$("reset").addEventListener("click", () => { rated.clear(); skipped.clear(); shown = 10; $("picked").hidden = true; renew("Started over."); $("query").focus(); });
-$("more").addEventListener("click", () => { shown += 10; ask("More."); });
+$("reset").addEventListener("click", () => { ratings.clear(); skipped.clear(); listLength = 10; $("selected").hidden = true; refresh("All ratings removed."); $("query").focus(); });
+$("more").addEventListener("click", () => { listLength += 10; updateList("Longer list."); });
 
-// ---- begin ---------------------------------------------------------------------------------------
+// ---- start ---------------------------------------------------------------------------------------
 try {
   model = await call("/v1/model");
-  $("about").textContent = `${model.model} · ${model.items.toLocaleString("en")} titles · idcf ${model.version}`;
-  renew();
+  $("about").textContent = `${model.model} · ${model.n_items.toLocaleString("en")} titles · idcf ${model.version}`;
+  refresh();
 } catch (error) {
-  say(`The server could not be reached: ${error.message}`);
-  $("none").textContent = "The server could not be reached.";
+  announce(`The server could not be reached: ${error.message}`);
+  $("no-ratings").textContent = "The server could not be reached.";
 }

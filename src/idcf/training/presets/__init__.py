@@ -1,8 +1,8 @@
-"""What a preset chooses: options of the model and of its training, by model and data set.
+"""Presets: options of models and of their training, by model and dataset.
 
-The TOML files in this folder hold `clean`, the default. Installed packages add presets and rows
-for their own models through the entry-point group `idcf.presets`: the path of a folder of such
-files. `idcf.paper` adds `published`, the choices of the paper's public code.
+The TOML files in this folder hold `clean`, the default preset. Installed packages add presets, and
+rows for their models, through the entry-point group `idcf.presets`: the path of a folder of such
+files. `idcf.paper` adds `published`, the options of the paper's public code.
 """
 
 from __future__ import annotations
@@ -11,122 +11,158 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from functools import cache
 from importlib.metadata import entry_points
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from idcf.config import load_toml, read
-from idcf.errors import ConfigError, unknown
+from idcf.config import dataclass_from_dict, load_toml
+from idcf.errors import ConfigError, unknown_name_message
 from idcf.models.registry import all_models, model_entry
 from idcf.training.loop import TrainConfig
 
 ENTRY_POINT_GROUP = "idcf.presets"
-DEFAULT = "default"  # the part of a row for datasets that the row does not name
-DATASET = "dataset"  # the part of a row that holds a table for each named dataset
-FEW = "few-shot"  # what is different where query users are trained on
+DEFAULT_KEY = "default"  # the part of a row for datasets that the row does not name
+DATASET_KEY = "dataset"  # the part of a row that holds a table for each named dataset
+FEW_SHOT = "few-shot"  # the part that applies if rows of query users are trained on
 _FOLDER = Path(__file__).parent
 
 
 @dataclass(frozen=True)
-class Setting:
-    """How one model is built and trained. `lengths` are the histories of a training episode,
-    `newcomers` those that held-out people come with."""
+class StageConfig:
+    """How one model is built and trained; the keys of a preset's row are these fields."""
 
-    options: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict)  # of the model
     train: TrainConfig = field(default_factory=TrainConfig)
-    lengths: tuple[int, int] = (1, 29)
-    newcomers: tuple[int, int] = (4, 29)
-    targets: int = 8  # rows asked of a user per episode
-    share: float = 1.0  # of a user's rows, at most: who has few is left something to be known by
-    episodes: bool = True  # False: random rows with the whole history, the target in it
+    history_lengths: tuple[int, int] = (1, 29)  # shortest and longest, in a training episode
+    validation_history_lengths: tuple[int, int] = (4, 29)  # of held-out users
+    targets_per_episode: int = 8  # rows of a user that an episode predicts
+    max_target_share: float = 1.0  # of a user's rows that an episode may predict
+    episodes: bool = True  # False: random rows, with the user's whole history as input
     validation: float = 0.1  # share of the key users, or of the rows, that is held out
-    refit: bool = True  # once the held-out people have said how long, train with them as well
-    start_from_biases: bool = True
-    level: bool = False  # train on ratings less their raters' biases: what an average person gives
-    alternatives: tuple[Mapping[str, Any], ...] = ()  # training options held-out rows may prefer
-    backbone: Mapping[str, Any] = field(default_factory=dict)  # what it wants of the one it wraps
-    everybody: bool = False  # for few-shot users: train the relation on key users' rows as well
-    whole_graph: bool = False  # True: query users' ratings are in the training graph
+    refit_on_all: bool = True  # after the search, train again with the held-out rows
+    start_from_biases: bool = True  # initialize a backbone with ridge biases
+    center_users: bool = False  # train on ratings less their users' biases
+    alternatives: tuple[Mapping[str, Any], ...] = ()  # training options to try on held-out rows
+    backbone: Mapping[str, Any] = field(default_factory=dict)  # options for the wrapped backbone
+    train_on_all_users: bool = False  # few-shot: adapt on the rows of key users as well
+    graph_includes_query_users: bool = False  # build a graph model on query users' rows as well
 
 
-def setting(
+def stage_config(
     name: str,
     *,
     preset: str = "clean",
     dataset: str = "",
-    users: str = "new",
+    query_user_mode: str = "new",
     options: Mapping[str, Any] | None = None,
-) -> Setting:
-    """The row of the table for this model, refined by the data set's own, then by `options`.
-    Either may hold a part for few-shot users.
+) -> StageConfig:
+    """Return the options of one stage: those of the model's row, refined by the dataset's part,
+    then by `options`. Either part may be refined for few-shot users.
 
-    Options are those of the model, or `train.*` ones for its training.
+    Parameters
+    ----------
+    name
+        The model.
+    preset
+        The preset that holds the row.
+    dataset
+        The dataset; its part is the row's `default` if the row does not name it.
+    query_user_mode
+        "new" or "few-shot".
+    options
+        Options of the model, or `train.*` options of its training.
+
+    Returns
+    -------
+    StageConfig
+        The defaults if the preset has no row for the model.
+
+    Raises
+    ------
+    ConfigError
+        If the model, the preset or an option does not exist, or a value has the wrong type.
     """
-    table = _table()
-    if preset not in table:
-        raise ConfigError(unknown("preset", preset, table))
-    row = table[preset].get(model_entry(name).presets_of or name, {})
-    found: dict[str, Any] = {}
-    refined = row.get(DATASET, {}).get(dataset, row.get(DEFAULT, {}))
-    parts = [(of, of.get(FEW, {}) if users == FEW else {}) for of in (row, refined)]
-    for part in chain.from_iterable(parts):
-        for key, value in part.items():
-            if key in _FIELDS:
-                joined = {**found.get(key, {}), **value} if isinstance(value, dict) else value
-                found[key] = joined
+    presets = _all_presets()
+    if preset not in presets:
+        raise ConfigError(unknown_name_message("preset", preset, presets))
+    row = presets[preset].get(model_entry(name).presets_of or name, {})
+    refined = row.get(DATASET_KEY, {}).get(dataset, row.get(DEFAULT_KEY, {}))
+    values: dict[str, Any] = {}
+    for part in (row, refined):
+        _update_stage(values, part)
+        if query_user_mode == FEW_SHOT:
+            _update_stage(values, part.get(FEW_SHOT, {}))
     for key, value in (options or {}).items():
-        head, _, rest = key.partition(".")
-        part = "train" if head == "train" and rest else "options"
-        found[part] = {**found.get(part, {}), (rest if part == "train" else key): value}
-    train = read(TrainConfig, found.pop("train", {}), f"training of {name!r}")
-    return read(Setting, {**found, "train": train}, f"setting of {name!r}")
+        train_key = key.removeprefix("train.")
+        if train_key and train_key != key:
+            _update_stage(values, {"train": {train_key: value}})
+        else:
+            _update_stage(values, {"options": {key: value}})
+    train = dataclass_from_dict(TrainConfig, values.pop("train", {}), f"training of {name!r}")
+    return dataclass_from_dict(StageConfig, {**values, "train": train}, f"preset of {name!r}")
 
 
-def stages(
+def _update_stage(values: dict[str, Any], part: Mapping[str, Any]) -> None:
+    """Overwrite stage fields with those of a row's part; tables are merged key by key."""
+    for key, value in part.items():
+        if key in _STAGE_FIELDS:
+            is_table = isinstance(value, dict)
+            values[key] = {**values.get(key, {}), **value} if is_table else value
+
+
+def stage_configs(
     name: str,
     options: Mapping[str, Any] | None = None,
     *,
     preset: str = "clean",
     dataset: str = "",
-    users: str = "new",
-) -> dict[str, Setting]:
-    """The setting of a model and, where it is wrapped round one, of its backbone."""
-    mine, theirs = divide(name, options or {})
-    where = {"preset": preset, "dataset": dataset, "users": users}
-    found = {name: setting(name, **where, options=mine)}
-    if base := model_entry(name).backbone:
-        found[base] = setting(base, **where, options={**found[name].backbone, **theirs})
-    return found
+    query_user_mode: str = "new",
+) -> dict[str, StageConfig]:
+    """Return the stage config of a model and, if it wraps a backbone, that of the backbone.
+
+    `options` may hold options of both; see `stage_config` for the other parameters.
+    """
+    wrapper_options, backbone_options = split_backbone_options(name, options or {})
+    row = {"preset": preset, "dataset": dataset, "query_user_mode": query_user_mode}
+    configs = {name: stage_config(name, **row, options=wrapper_options)}
+    if backbone := model_entry(name).backbone:
+        backbone_options = {**configs[name].backbone, **backbone_options}
+        configs[backbone] = stage_config(backbone, **row, options=backbone_options)
+    return configs
 
 
-def divide(name: str, options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Options of a wrapper, and those that only its backbone knows (`embedding_size`)."""
-    found = model_entry(name)
-    if not found.backbone:
+def split_backbone_options(
+    name: str, options: Mapping[str, Any]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the options of a model, and those that only its backbone has (`embedding_size`)."""
+    entry = model_entry(name)
+    if not entry.backbone:
         return dict(options), {}
-    own = {f.name for f in fields(found.config_class)}
-    base = model_entry(found.backbone)
-    known = {f.name for f in fields(base.config_class)} - own - set(base.defaults)
-    theirs = {k: v for k, v in options.items() if k in known}
-    return {k: v for k, v in options.items() if k not in known}, theirs
+    backbone = model_entry(entry.backbone)
+    wrapper_fields = {f.name for f in fields(entry.config_class)}
+    backbone_fields = {f.name for f in fields(backbone.config_class)}
+    backbone_only = backbone_fields - wrapper_fields - set(backbone.defaults)
+    return (
+        {k: v for k, v in options.items() if k not in backbone_only},
+        {k: v for k, v in options.items() if k in backbone_only},
+    )
 
 
-def has_row(preset: str, name: str) -> bool:
-    """Does the table say anything of this model? `clean` may rely on the defaults."""
-    return name in _table().get(preset, {})
+def has_preset_row(preset: str, model: str) -> bool:
+    """Return whether a preset has a row for a model; without one, `clean` uses the defaults."""
+    return model in _all_presets().get(preset, {})
 
 
-_FIELDS = {f.name for f in fields(Setting)}
+_STAGE_FIELDS = {f.name for f in fields(StageConfig)}
 
 
 def preset_names() -> tuple[str, ...]:
     """Return the names of all presets, those of installed packages included."""
-    return tuple(_table())
+    return tuple(_all_presets())
 
 
 @cache
-def _table() -> dict[str, Any]:
-    """Return the presets of this package and of installed plugins."""
+def _all_presets() -> dict[str, Any]:
+    """Return preset -> model -> row of this package and of installed plugins."""
     plugins = [Path(point.load()) for point in entry_points(group=ENTRY_POINT_GROUP)]
     return read_presets(_FOLDER, *plugins)
 
@@ -140,18 +176,18 @@ def read_presets(*folders: Path) -> dict[str, Any]:
                 merged = table.setdefault(preset, {})
                 for name, row in rows.items():
                     if name not in all_models():
-                        names = all_models()
-                        raise ConfigError(f"{path.name}, {preset}: {unknown('model', name, names)}")
-                    _merge(merged.setdefault(name, {}), row, f"{path.name}, {preset}.{name}")
+                        message = unknown_name_message("model", name, all_models())
+                        raise ConfigError(f"{path.name}, {preset}: {message}")
+                    _merge_row(merged.setdefault(name, {}), row, f"{path.name}, {preset}.{name}")
     return table
 
 
-def _merge(row: dict[str, Any], more: Mapping[str, Any], where: str) -> None:
-    """Add settings to a row; one that is set in two files is an error."""
-    for key, value in more.items():
-        if key == DATASET:
-            _merge(row.setdefault(DATASET, {}), value, where)
+def _merge_row(row: dict[str, Any], extra: Mapping[str, Any], location: str) -> None:
+    """Add keys to a row; raise `ConfigError` if one is set already."""
+    for key, value in extra.items():
+        if key == DATASET_KEY:
+            _merge_row(row.setdefault(DATASET_KEY, {}), value, location)
         elif key in row:
-            raise ConfigError(f"{where}: {key!r} is set twice")
+            raise ConfigError(f"{location}: {key!r} is set twice; remove one of the two")
         else:
             row[key] = value

@@ -1,4 +1,4 @@
-"""Alternating least squares on what the biases leave unexplained, or on confidences."""
+"""Alternating least squares: on the residuals of ratings, or on implicit feedback by confidence."""
 
 from __future__ import annotations
 
@@ -7,69 +7,103 @@ import torch
 from torch import Tensor
 
 from idcf.data.interactions import Interactions
-from idcf.models.baselines import BiasConfig, FoldIn, FoldInConfig
-from idcf.models.layers.ragged import normal_equations, pieces, turn
-from idcf.rng import derive
-from idcf.training.solvers.bias import counts, fill
-from idcf.training.solvers.context import Work
-from idcf.types import History, pick
+from idcf.models.baselines import BiasConfig, FoldInConfig, FoldInModel
+from idcf.models.layers.ragged import (
+    MAX_CHUNK_LENGTH,
+    normal_equations,
+    split_into_chunks,
+    transpose,
+)
+from idcf.rng import derive_seed
+from idcf.training.solvers import SolverContext
+from idcf.training.solvers.bias import fit_base_bias, item_counts_tensor
+from idcf.types import Ragged, RaggedRows, select_rows
 
 
-def als(config: FoldInConfig, table: Interactions, work: Work) -> FoldIn:
-    model = FoldIn(config, table.domain())
-    fill(model.base, BiasConfig(strength=config.strength), table)
-    model.popularity = counts(table) * (0.0 if model.rates else 1.0)
+def fit_als(config: FoldInConfig, table: Interactions, context: SolverContext) -> FoldInModel:
+    """Fit item factors by alternating least squares.
+
+    Parameters
+    ----------
+    config
+        Options of the model; `epochs` is the number of alternations.
+    table
+        The training interactions. Ratings are fitted less their ridge biases, implicit feedback
+        with confidence 1 + α on interactions and 1 elsewhere.
+    context
+        The seed of the initial factors.
+
+    Returns
+    -------
+    FoldInModel
+        The item factors, from which the model solves for any user's vector.
+    """
+    model = FoldInModel(config, table.domain())
+    fit_base_bias(model.bias_model, BiasConfig(shrinkage=config.shrinkage), table)
+    model.popularity = item_counts_tensor(table) * (0.0 if model.predicts_ratings else 1.0)
     users = table.history(np.arange(len(table.users)))
-    items, back = turn(users, len(table.items))
-    if model.rates:
-        target = model.base.residual(users)[1]
+    items, entry_order = transpose(users.as_ragged(), len(table.items))
+    if model.predicts_ratings:
+        target = model.bias_model.user_bias_and_residuals(users)[1]
     else:
         target = torch.full_like(users.values, (1 + model.alpha) / model.alpha)
     size = config.embedding_size
-    sides = _Side(users, target, size), _Side(items, target[back], size)
-    draw = torch.Generator().manual_seed(derive(work.seed, "als"))
-    factors = torch.randn(len(table.items), size, generator=draw) * 0.1
+    user_side = _LeastSquaresSide(users, target, size)
+    item_side = _LeastSquaresSide(items, target[entry_order], size)
+    generator = torch.Generator().manual_seed(derive_seed(context.seed, "als"))
+    factors = torch.randn(len(table.items), size, generator=generator) * 0.1
     ridge = config.reg * torch.eye(size)
     for _ in range(config.epochs):
-        for side in sides:
-            shared = ridge if model.rates else ridge + factors.T @ factors
+        for side in (user_side, item_side):
+            shared = ridge if model.predicts_ratings else ridge + factors.T @ factors
             factors = side.solve(factors, shared, model.alpha)
     model.factors = factors
-    model.gram = ridge if model.rates else ridge + factors.T @ factors
+    model.gram = ridge if model.predicts_ratings else ridge + factors.T @ factors
     return model
 
 
-class _Side:
-    """Users, or items: whose vectors are solved for while the others' stand still."""
+class _LeastSquaresSide:
+    """Users or items: the side whose factors are solved for while the other side's are fixed.
 
-    def __init__(self, history: History, target: Tensor, size: int) -> None:
-        n = history.lengths()
-        rows = [x.nonzero()[:, 0] for x in ((n > 0) & (n <= size), n > size)]
-        parts = [pick(history._replace(values=target), x) for x in rows]
-        (self.short, self.long), (self.few, self.many) = parts, rows
-        self.cuts, self.number = [pieces(x) for x in parts], len(n)
+    Rows with at most `embedding_size` entries (and at most one chunk of them) are solved apart from
+    those with more.
+    """
 
-    def solve(self, fixed: Tensor, shared: Tensor, alpha: float) -> Tensor:
-        """p = (S + α QᵀQ)⁻¹ α Qᵀt over each history; 0 of who has none."""
-        found = fixed.new_zeros(self.number, fixed.shape[1])
-        found[self.few] = self._by_length(fixed, shared, alpha)
-        outer, right = normal_equations(fixed, self.long, self.long.values, self.cuts[1])
-        root = torch.linalg.cholesky(shared + alpha * outer)
-        found[self.many] = torch.cholesky_solve(alpha * right[..., None], root)[..., 0]
-        return found
+    def __init__(self, rows: RaggedRows, targets: Tensor, embedding_size: int) -> None:
+        lengths, ragged = rows.lengths(), Ragged(rows.indices, targets, rows.offsets)
+        self.n_rows = len(lengths)
+        longest = min(embedding_size, MAX_CHUNK_LENGTH)
+        self.short_rows = ((lengths > 0) & (lengths <= longest)).nonzero()[:, 0]
+        self.long_rows = (lengths > longest).nonzero()[:, 0]
+        self.short_entries = select_rows(ragged, self.short_rows)
+        self.long_entries = select_rows(ragged, self.long_rows)
+        self.short_chunks = split_into_chunks(self.short_entries)
+        self.long_chunks = split_into_chunks(self.long_entries)
 
-    def _by_length(self, fixed: Tensor, shared: Tensor, alpha: float) -> Tensor:
-        """As many equations as a history has entries, which are fewer than coordinates: with
-        LLᵀ = S and Z = QL⁻ᵀ, p = L⁻ᵀZᵀ(ZZᵀ + 1/α)⁻¹t."""
-        root = torch.linalg.cholesky(shared.double())
-        white = torch.linalg.solve_triangular(root, fixed.double().T, upper=False).T.float()
-        groups, of_rows = self.cuts[0]
-        parts = [fixed[:0]]
+    def solve(self, fixed_factors: Tensor, shared_gram: Tensor, alpha: float) -> Tensor:
+        """Solve p = (S + α QᵀQ)⁻¹ α Qᵀt for each row; p = 0 for a row without entries."""
+        factors = fixed_factors.new_zeros(self.n_rows, fixed_factors.shape[1])
+        factors[self.short_rows] = self._solve_short_rows(fixed_factors, shared_gram, alpha)
+        outer, right = normal_equations(
+            fixed_factors, self.long_entries, self.long_entries.values, self.long_chunks
+        )
+        root = torch.linalg.cholesky(shared_gram + alpha * outer)
+        factors[self.long_rows] = torch.cholesky_solve(alpha * right[..., None], root)[..., 0]
+        return factors
+
+    def _solve_short_rows(self, fixed_factors: Tensor, shared_gram: Tensor, alpha: float) -> Tensor:
+        """Solve the rows whose systems are smaller in the number of entries n than in D:
+        with LLᵀ = S and Z = QL⁻ᵀ, p = L⁻ᵀZᵀ(ZZᵀ + 1/α)⁻¹t."""
+        root = torch.linalg.cholesky(shared_gram.double())
+        white = torch.linalg.solve_triangular(root, fixed_factors.double().T, upper=False).T.float()
+        groups, of_rows = self.short_chunks
+        parts = [fixed_factors[:0]]
         for entries in groups:
-            z, t = white[self.short.items[entries]], self.short.values[entries]
+            z, t = white[self.short_entries.indices[entries]], self.short_entries.values[entries]
             equations = z @ z.mT
             equations.diagonal(dim1=1, dim2=2).add_(1 / alpha)
             y = torch.cholesky_solve(t[..., None], torch.linalg.cholesky(equations))
             parts.append((y.mT @ z)[:, 0])
-        back: Tensor = torch.linalg.inv(root).float()
-        return torch.cat(parts)[of_rows.items] @ back  # nobody here has more than one piece
+        inverse_root: Tensor = torch.linalg.inv(root).float()
+        # a short row is always one chunk, so no sums over chunks are needed
+        return torch.cat(parts)[of_rows.indices] @ inverse_root

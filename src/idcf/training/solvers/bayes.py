@@ -1,8 +1,8 @@
-"""From a table to `Bayes`: sample, keep the chain in blocks, learn what newcomers are like.
+"""Solver of `BayesModel`: run the Gibbs sampler, average its sweeps in blocks, fit the rest.
 
-φ and ψ say which items a user had, and which users had an item. The prior of newcomers is learnt
-apart from the chain's, on histories cut as short as theirs: what a long history says of a user is
-not what a short one says.
+φ (ψ) of a user (an item) describes which items it has rated (which users have rated it). The prior
+of new users is fitted apart from the sampler's own prior, on histories cut to the lengths that new
+users have: a long history predicts a user's latents differently from a short one.
 """
 
 from __future__ import annotations
@@ -14,179 +14,257 @@ from scipy.sparse.linalg import svds
 from torch import Tensor
 from tqdm import tqdm
 
-from idcf.data.interactions import Floats, Interactions, Ints, ragged
-from idcf.data.split import Task, hold_out_users, lightest_users
-from idcf.inference.scoring import deviations, predict, rmse_on
+from idcf.data.interactions import Floats, Interactions, Ints, slice_index
+from idcf.data.split import PredictionTask, hold_out_users, least_active_users
+from idcf.inference.scoring import interaction_std, rmse_on, score_interactions
 from idcf.models.baselines import BiasConfig
-from idcf.models.bayes import Bayes, BayesConfig, raw_features
-from idcf.models.layers.ragged import turn
-from idcf.rng import derive, stream
-from idcf.training.solvers.bias import bias
-from idcf.training.solvers.cohorts import gather
-from idcf.training.solvers.context import Work
-from idcf.training.solvers.gibbs import FREEDOM, Chain, Side
-from idcf.types import History, Users
+from idcf.models.bayes import BayesConfig, BayesModel, history_features
+from idcf.models.layers.ragged import transpose
+from idcf.rng import derive_seed, random_stream
+from idcf.training.solvers import SolverContext
+from idcf.training.solvers.bias import fit_bias
+from idcf.training.solvers.cohorts import fit_cohorts
+from idcf.training.solvers.gibbs import PRIOR_PSEUDO_COUNT, GibbsSampler, GibbsSide
+from idcf.types import History, Ragged, RaggedRows, Users
 
-_DOUBT = 50.0  # rows of people watched for whom intervals need no widening
-_ASKED = 1000  # key users, at most, of whom it is learnt what choosing an item says
-_RATERS = 10.0  # whose choice of an item is worth as much as what is expected of everybody
+_CALIBRATION_PSEUDO_COUNT = 50.0  # rows that favor leaving the intervals as wide as they are
+_MAX_SELECTION_USERS = 1000  # key users, at most, that the selection offset is fitted on
+_RATER_PSEUDO_COUNT = 10.0  # raters that shrink an item's offset for empty histories
 
 
-def bayes(config: BayesConfig, table: Interactions, work: Work) -> Bayes:
-    """Sample, and keep the sweeps after the burn-in in blocks. The lightest users are held out of
-    the chain, being most like newcomers: they show on the bar how well those are predicted, and
-    in the end how much wider intervals must be for them."""
-    rng = stream(work.seed, "watched")
-    away = lightest_users(table, config.validation, rng)
-    rest, task = hold_out_users(table, away, config.lengths, rng)
-    keys = np.flatnonzero(rest.counts())
-    model = Bayes(config, table.domain())
-    people = rest.where(stream(work.seed, "shuffle").permutation(len(rest))).people(keys)
+def fit_bayes(config: BayesConfig, table: Interactions, context: SolverContext) -> BayesModel:
+    """Sample Bayesian matrix factorization and average the sweeps after the burn-in in blocks.
+
+    Parameters
+    ----------
+    config
+        Options of the model and of the sampler. A share `validation` of the users, those with the
+        fewest rows, is held out of the sampler.
+    table
+        The training interactions.
+    context
+        Seed, device and progress bar; the bar shows the RMSE on the held-out users.
+
+    Returns
+    -------
+    BayesModel
+        The model, with its prior of new users, offsets, cohorts and intervals fitted. The errors
+        on the held-out users decide how wide the intervals are.
+    """
+    rng = random_stream(context.seed, "watched")
+    held_out = least_active_users(table, config.validation, rng)
+    train_rows, task = hold_out_users(table, held_out, config.history_lengths, rng)
+    user_rows = np.flatnonzero(train_rows.user_counts())
+    model = BayesModel(config, table.domain())
+    order = random_stream(context.seed, "shuffle").permutation(len(train_rows))
+    key_users = train_rows.where(order).build_users(user_rows)
     if not config.user_features:
-        people = Users(people.ids, people.history)
-    users, items = _sides(model, config, people, table.item_features, work)
-    chain = Chain(users, items, config.freedom, work.seed)
-    kept = Kept(model, people.to(work.device), config, work.seed)
-    per_block = -(-config.sweeps // config.blocks)
-    sweeps = range(-config.burn_in, per_block * config.blocks)
-    quiet = None if work.progress else True  # None: a bar where there is a person to see it
-    with tqdm(sweeps, desc=work.progress, unit="sweep", disable=quiet) as bar:
-        for number in bar:
-            mean, factor = chain.sweep()
-            if number >= 0:
-                kept.add(number // per_block, 1 / per_block, chain, mean, factor)
-            if len(task.rows) and number >= 0 and (number + 1) % per_block == 0 and not bar.disable:
-                part = model.part((number + 1) // per_block)
-                bar.set_postfix(valid=f"{rmse_on(part, task.rows, task.seen):.4f}")
-    _settle(model, rest, keys, config, work.seed)
-    model.raters.copy_(torch.from_numpy(rest.item_counts()))
-    gather(model, people, work.seed)
-    if len(task.rows):
-        _widen(model, task)
+        key_users = Users(key_users.ids, key_users.history)
+    users, items = _initialize_sides(model, config, key_users, table.item_features, context)
+    sampler = GibbsSampler(users, items, config.noise_dof, context.seed)
+    blocks = BlockAccumulator(model, key_users.to(context.device), config, context.seed)
+    _run_sampler(sampler, blocks, task, context.progress_label)
+    _fit_offsets(model, train_rows, user_rows, config, context.seed)
+    model.n_raters.copy_(torch.from_numpy(train_rows.item_counts()))
+    fit_cohorts(model, key_users, context.seed)
+    if len(task.target_table):
+        _calibrate_intervals(model, task)
     return model
 
 
-def _settle(model: Bayes, table: Interactions, keys: Ints, config: BayesConfig, seed: int) -> None:
-    """What choosing an item says: measured on key users who are shown a piece of their history
-    and asked about the rest."""
-    rng = stream(seed, "selection")
-    away = np.sort(keys[rng.permutation(len(keys))[:_ASKED]])
-    _, task = hold_out_users(table, away, config.lengths, rng)
-    off = task.rows.rating - predict(model, task.rows, task.seen, anonymous=True)
-    left, n = np.maximum(task.rows.counts()[away], 1), task.seen.counts()[away]
-    mean = np.bincount(task.rows.user, off, len(table.users))[away] / left
-    read = np.stack([(1 + n) ** -0.5, 1 / (1 + n)], 1)
-    found = np.linalg.solve(read.T @ read + FREEDOM * np.eye(2), read.T @ mean)
-    model.selection.copy_(torch.from_numpy(found))
-    usual = bias(BiasConfig(), table, Work()).item_bias.numpy()
-    count, own = table.item_counts(), model.means[..., -1].mean(1).cpu().numpy()
-    gap = (usual - own) * count / (count + _RATERS)
-    model.usual.copy_(torch.from_numpy(gap))
+def _run_sampler(
+    sampler: GibbsSampler,
+    blocks: BlockAccumulator,
+    task: PredictionTask,
+    progress_label: str | None,
+) -> None:
+    """Run burn-in and sweeps; show the RMSE on the task at the end of each block."""
+    config = blocks.config
+    per_block = -(-config.sweeps // config.blocks)
+    sweeps = range(-config.burn_in, per_block * config.blocks)
+    # with None, tqdm shows the bar if the output is a terminal
+    disable = None if progress_label else True
+    with tqdm(sweeps, desc=progress_label, unit="sweep", disable=disable) as bar:
+        for number in bar:
+            mean, precision_cholesky = sampler.sweep()
+            if number < 0:
+                continue
+            blocks.add(number // per_block, 1 / per_block, sampler, mean, precision_cholesky)
+            block_ends = (number + 1) % per_block == 0
+            if block_ends and len(task.target_table) and not bar.disable:
+                part = blocks.model.first_blocks((number + 1) // per_block)
+                rmse = rmse_on(part, task.target_table, task.history_table)
+                bar.set_postfix(valid=f"{rmse:.4f}")
 
 
-def _widen(model: Bayes, task: Task) -> None:
-    """Intervals of newcomers as wide as the errors of the people who were watched ask for."""
-    off = predict(model, task.rows, task.seen, anonymous=True) - task.rows.rating
-    off = off / deviations(model, task.rows, task.seen, anonymous=True)
-    squares = float(np.square(off, dtype=np.float64).sum())
-    model.stretch.fill_(((squares + _DOUBT) / (len(off) + _DOUBT)) ** 0.5)
+def _fit_offsets(
+    model: BayesModel, table: Interactions, key_users: Ints, config: BayesConfig, seed: int
+) -> None:
+    """Fit the offsets for selection (users rate items they like) and for empty histories."""
+    rng = random_stream(seed, "selection")
+    users = np.sort(key_users[rng.permutation(len(key_users))[:_MAX_SELECTION_USERS]])
+    _, task = hold_out_users(table, users, config.history_lengths, rng)
+    targets, history = task.target_table, task.history_table
+    error = targets.rating - score_interactions(model, targets, history, anonymous=True)
+    n_targets = np.maximum(targets.user_counts()[users], 1)
+    mean_error = np.bincount(targets.user, error, len(table.users))[users] / n_targets
+    n = history.user_counts()[users]
+    features = np.stack([(1 + n) ** -0.5, 1 / (1 + n)], 1)
+    gram = features.T @ features + PRIOR_PSEUDO_COUNT * np.eye(2)
+    coefficients = np.linalg.solve(gram, features.T @ mean_error)
+    model.selection_coefficients.copy_(torch.from_numpy(coefficients))
+    ridge_bias = fit_bias(BiasConfig(), table).item_bias.numpy()
+    item_bias = model.means[..., -1].mean(1).cpu().numpy()
+    count = table.item_counts()
+    offset = (ridge_bias - item_bias) * count / (count + _RATER_PSEUDO_COUNT)
+    model.empty_history_offset.copy_(torch.from_numpy(offset))
 
 
-def _sides(
-    model: Bayes, config: BayesConfig, people: Users, known: Floats | None, work: Work
-) -> tuple[Side, Side]:
-    """Both halves of the chain where it starts. The model learns how to tell histories apart."""
-    whole, rank = people.history, config.rank
-    centred = History(whole.items, whole.values - model.mean, whole.offsets)
-    turned = turn(centred, model.n_items).history
-    model.basis = directions(whole, model.n_items, rank, work.seed)
-    raters = directions(turned, len(people), rank, work.seed)
-    of_users, of_items = raw_features(model.basis, whole), raw_features(raters, turned)
-    model.shift, model.scale = of_users.mean(0), of_users.std(0, correction=0) + 1e-6
-    if people.features is not None:
-        of_users = torch.cat([of_users, people.features], 1)
-        blocks, wide = len(model.noise), of_users.shape[1] + 1
-        model.link = torch.zeros(blocks, wide, config.embedding_size + 1)
-    if config.item_features and known is not None:
-        of_items = torch.cat([of_items, torch.from_numpy(known)], 1)
-    model.to(work.device)
-    draw = torch.Generator(work.device).manual_seed(derive(work.seed, "start"))
-    size = config.embedding_size + 1
+def _calibrate_intervals(model: BayesModel, task: PredictionTask) -> None:
+    """Scale the model's standard deviations to its errors on held-out users."""
+    targets, history = task.target_table, task.history_table
+    error = score_interactions(model, targets, history, anonymous=True) - targets.rating
+    error = error / interaction_std(model, targets, history, anonymous=True)
+    squares = float(np.square(error, dtype=np.float64).sum())
+    prior = _CALIBRATION_PSEUDO_COUNT
+    model.std_scale.fill_(((squares + prior) / (len(error) + prior)) ** 0.5)
+
+
+def _initialize_sides(
+    model: BayesModel,
+    config: BayesConfig,
+    key_users: Users,
+    item_features: Floats | None,
+    context: SolverContext,
+) -> tuple[GibbsSide, GibbsSide]:
+    """Return users and items in the sampler's initial state; set the features' basis in `model`
+    and move it to the device."""
+    history, rank, size = key_users.history, config.rank, config.embedding_size + 1
+    by_user = Ragged(history.items, history.values - model.mean, history.offsets)
+    by_item = transpose(by_user, model.n_items).rows
+    model.basis = singular_directions(history, model.n_items, rank, context.seed)
+    rater_basis = singular_directions(by_item, len(key_users), rank, context.seed)
+    phi, psi = history_features(model.basis, history), history_features(rater_basis, by_item)
+    model.feature_mean = phi.mean(0)
+    model.feature_std = phi.std(0, correction=0) + 1e-6
+    if key_users.features is not None:
+        phi = torch.cat([phi, key_users.features], 1)
+        n_blocks = len(model.noise_precision)
+        model.prior_information = torch.zeros(n_blocks, phi.shape[1] + 1, size)
+    if config.item_features and item_features is not None:
+        psi = torch.cat([psi, torch.from_numpy(item_features)], 1)
+    device = context.device
+    model.to(device)
+    generator = torch.Generator(device).manual_seed(derive_seed(context.seed, "start"))
     users, items = (
-        Side.of(h.to(work.device), x.double().to(work.device), config.strength, size, draw)
-        for h, x in ((centred, of_users), (turned, of_items))
+        GibbsSide.initialize(h.to(device), x.double().to(device), config.shrinkage, size, generator)
+        for h, x in ((by_user, phi), (by_item, psi))
     )
     return users, items
 
 
-class Kept:
-    """The sums of a block of sweeps, for the model."""
+class BlockAccumulator:
+    """Averages sweeps of the sampler over blocks, in the model's buffers."""
 
-    def __init__(self, model: Bayes, people: Users, config: BayesConfig, seed: int) -> None:
-        self.model, self.people, self.config = model, people, config
-        self.rng = stream(seed, "cut histories")
-        self.low = torch.tril_indices(*model.triangle.shape).to(model.device)
-        model.noise.zero_()
+    def __init__(self, model: BayesModel, key_users: Users, config: BayesConfig, seed: int) -> None:
+        self.model = model
+        self.key_users = key_users
+        self.config = config
+        self.rng = random_stream(seed, "cut histories")
+        self.tril_indices = torch.tril_indices(*model.packed_index.shape).to(model.device)
+        model.noise_precision.zero_()
         model.precision.zero_()
         model.item_precision.zero_()
 
-    def add(self, block: int, share: float, chain: Chain, mean: Tensor, factor: Tensor) -> None:
-        """One sweep, which is this share of its block."""
-        model, users = self.model, chain.users.latent.double()
-        second = torch.cholesky_inverse(factor) + mean[:, :, None] * mean[:, None, :]
-        model.means[:, block] += share * mean
-        model.seconds[:, block] += share * second[:, self.low[0], self.low[1]]
-        model.noise[block] += share * chain.alpha
-        model.average[block] += share * users.mean(0).float()
-        link, precision = self._relation(users)
-        model.precision[block] += share * precision.float()
-        model.link[block] += share * (link @ precision).float()
-        items = chain.items.latent.double()
-        center, precision = items.mean(0), _precision(items - items.mean(0))
-        model.item_precision[block] += share * precision.float()
-        model.item_link[block] += share * (center @ precision).float()
+    def add(
+        self,
+        block: int,
+        weight: float,
+        sampler: GibbsSampler,
+        mean: Tensor,
+        precision_cholesky: Tensor,
+    ) -> None:
+        """Add one sweep to a block.
 
-    def _relation(self, users: Tensor) -> tuple[Tensor, Tensor]:
-        """What short histories say of the users: ridge regression on random pieces of them."""
-        pieces = Users(self.people.ids, self._pieces(), self.people.features)
-        features = self.model.features(pieces).double()
-        read = torch.cat([torch.ones_like(features[:, :1]), features], 1)
-        ridge = torch.full_like(read[0], self.config.strength)
-        ridge[0] = FREEDOM
-        link = torch.linalg.solve(read.T @ read + ridge.diag(), read.T @ users)
-        return link, _precision(users - read @ link)
+        Parameters
+        ----------
+        block
+            The number of the block.
+        weight
+            The sweep's share of the block.
+        sampler
+            The sampler after the sweep.
+        mean, precision_cholesky
+            The return values of `GibbsSampler.sweep`.
+        """
+        model, users = self.model, sampler.users.latents.double()
+        second = torch.cholesky_inverse(precision_cholesky) + mean[:, :, None] * mean[:, None, :]
+        row, column = self.tril_indices
+        model.means[:, block] += weight * mean
+        model.second_moments[:, block] += weight * second[:, row, column]
+        model.noise_precision[block] += weight * sampler.noise_precision
+        model.mean_key_latent[block] += weight * users.mean(0).float()
+        prior_weights, precision = self._fit_user_prior(users)
+        model.precision[block] += weight * precision.float()
+        model.prior_information[block] += weight * (prior_weights @ precision).float()
+        items = sampler.items.latents.double()
+        center, precision = items.mean(0), _shrunk_precision(items - items.mean(0))
+        model.item_precision[block] += weight * precision.float()
+        model.item_prior_information[block] += weight * (center @ precision).float()
 
-    def _pieces(self) -> History:
-        """Of each history, which was shuffled once, a random run: any part of it is as likely."""
-        table = self.people.history
-        offsets = table.offsets.cpu().numpy()
+    def _fit_user_prior(self, user_latents: Tensor) -> tuple[Tensor, Tensor]:
+        """Return W [1 + F, D] and Λ [D, D] of the prior of new users: a ridge regression of the
+        latents on features of random short parts of the histories."""
+        history = self._sample_short_histories()
+        users = Users(self.key_users.ids, history, self.key_users.features)
+        features = self.model.prior_features(users).double()
+        design = torch.cat([torch.ones_like(features[:, :1]), features], 1)
+        ridge = torch.full_like(design[0], self.config.shrinkage)
+        ridge[0] = PRIOR_PSEUDO_COUNT
+        gram = design.T @ design + ridge.diag()
+        weights = torch.linalg.solve(gram, design.T @ user_latents)
+        return weights, _shrunk_precision(user_latents - design @ weights)
+
+    def _sample_short_histories(self) -> History:
+        """Return a random run of entries of each history.
+
+        The histories were shuffled once, so that every subset of a length is equally likely.
+        """
+        history = self.key_users.history
+        offsets = history.offsets.cpu().numpy()
         counts = np.diff(offsets)
-        low, high = self.config.lengths
+        low, high = self.config.history_lengths
         lengths = np.minimum(self.rng.integers(low, high + 1, len(counts)), counts)
         start = (self.rng.random(len(counts)) * (counts - lengths + 1)).astype(np.int64)
-        index, cut = ragged(offsets[:-1] + start, lengths)
-        at, ends = (torch.from_numpy(x).to(table.items.device) for x in (index, cut))
-        return History(table.items[at], table.values[at], ends)
+        index, short_offsets = slice_index(offsets[:-1] + start, lengths)
+        device = history.items.device
+        entries = torch.from_numpy(index).to(device)
+        ends = torch.from_numpy(short_offsets).to(device)
+        return History(history.items[entries], history.values[entries], ends)
 
 
-def _precision(left: Tensor) -> Tensor:
-    """Of rows whose mean is 0, shrunk a little towards 1."""
-    eye = torch.eye(left.shape[1], dtype=left.dtype, device=left.device)
-    found: Tensor = (len(left) + len(eye)) * torch.linalg.inv(left.T @ left + eye)
-    return found
+def _shrunk_precision(centered_rows: Tensor) -> Tensor:
+    """Return the precision [D, D] of rows whose mean is 0, slightly shrunk towards I."""
+    eye = torch.eye(centered_rows.shape[1], dtype=centered_rows.dtype, device=centered_rows.device)
+    inverse = torch.linalg.inv(centered_rows.T @ centered_rows + eye)
+    precision: Tensor = (len(centered_rows) + len(eye)) * inverse
+    return precision
 
 
-def directions(history: History, columns: int, rank: int, seed: int) -> Tensor:
-    """Right singular vectors of the 0/1 histories scaled by 1/√n: [columns, rank]."""
+def singular_directions(history: RaggedRows, n_columns: int, rank: int, seed: int) -> Tensor:
+    """Return the right singular vectors of the 0/1 histories scaled by 1/√n: [columns, rank].
+
+    Where there are fewer than `rank`, the remaining columns are zero.
+    """
     n = history.lengths().numpy()
     scaled = np.repeat(1 / np.sqrt(np.maximum(n, 1)), n)
-    shape = (len(n), columns)
-    matrix = csr_matrix((scaled, history.items.numpy(), history.offsets.numpy()), shape=shape)
-    found = np.zeros((rank, columns))
+    shape = (len(n), n_columns)
+    matrix = csr_matrix((scaled, history.indices.numpy(), history.offsets.numpy()), shape=shape)
+    vectors = np.zeros((rank, n_columns))
     if rank < min(shape):
-        begin = stream(seed, "directions").normal(size=min(shape))
-        found[:] = svds(matrix, k=rank, v0=begin)[2]
-    else:  # a small world: it has fewer directions than asked for
-        every = np.linalg.svd(matrix.toarray(), full_matrices=False)[2]
-        found[: len(every)] = every
-    return torch.from_numpy(found.T.copy()).float()
+        start = random_stream(seed, "directions").normal(size=min(shape))
+        vectors[:] = svds(matrix, k=rank, v0=start)[2]
+    else:  # svds cannot compute all vectors
+        dense = np.linalg.svd(matrix.toarray(), full_matrices=False)[2]
+        vectors[: len(dense)] = dense
+    return torch.from_numpy(vectors.T.copy()).float()

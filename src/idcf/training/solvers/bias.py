@@ -1,4 +1,4 @@
-"""Popularity and biases: sums, divided."""
+"""Solvers of the popularity and the bias model, and biases for the models that start from them."""
 
 from __future__ import annotations
 
@@ -10,59 +10,72 @@ from torch import Tensor
 
 from idcf.data.interactions import Interactions
 from idcf.models.base import Backbone
-from idcf.models.baselines import Bias, BiasConfig, Popularity, PopularityConfig
-from idcf.training.solvers.context import Work
+from idcf.models.baselines import BiasConfig, BiasModel, PopularityConfig, PopularityModel
+from idcf.training.solvers import SolverContext
+
+_RIDGE_ROUNDS = 5  # alternations between item and user biases
 
 
-def popularity(config: PopularityConfig, table: Interactions, work: Work) -> Popularity:
-    model = Popularity(config, table.domain())
-    model.counts = counts(table)
+def fit_popularity(
+    config: PopularityConfig, table: Interactions, context: SolverContext | None = None
+) -> PopularityModel:
+    """Return a model that scores items by their number of rows; `context` is not used."""
+    model = PopularityModel(config, table.domain())
+    model.counts = item_counts_tensor(table)
     return model
 
 
-def counts(table: Interactions) -> Tensor:
+def item_counts_tensor(table: Interactions) -> Tensor:
+    """Return the number of rows of each item as floats: [I]."""
     return torch.from_numpy(table.item_counts()).float()
 
 
-def bias(config: BiasConfig, table: Interactions, work: Work) -> Bias:
-    """Ridge on both sides in turn: b_i = Σ (r - μ - b_u) / (n + item_strength), b_u likewise.
+def fit_bias(
+    config: BiasConfig, table: Interactions, context: SolverContext | None = None
+) -> BiasModel:
+    """Fit the bias model by alternating ridge regression; `context` is not used.
 
-    Only b_i is kept: the users' side is computed when they come.
+    b_i = Σ (r - μ - b_u) / (n_i + item_shrinkage) and b_u = Σ (r - μ - b_i) / (n_u + shrinkage)
+    in turn. The model holds b_i only: it computes b_u from a user's history.
     """
-    model = Bias(config, table.domain())
-    own = table.rating - model.mean
-    n_items, n_users = counts(table).numpy(), table.counts()
-    left, rounds = own, 1 if config.strength == float("inf") else 5
-    for _ in range(rounds):
-        b_i = np.bincount(table.item, left, len(table.items)) / (n_items + config.item_strength)
-        b_u = np.bincount(table.user, own - b_i[table.item], len(table.users))
-        left = own - (b_u / (n_users + config.strength))[table.user]
+    model = BiasModel(config, table.domain())
+    centered = table.rating - model.mean
+    n_items, n_users = item_counts_tensor(table).numpy(), table.user_counts()
+    residual = centered
+    for _ in range(1 if config.shrinkage == float("inf") else _RIDGE_ROUNDS):
+        item_sums = np.bincount(table.item, residual, len(table.items))
+        b_i = item_sums / (n_items + config.item_shrinkage)
+        user_sums = np.bincount(table.user, centered - b_i[table.item], len(table.users))
+        residual = centered - (user_sums / (n_users + config.shrinkage))[table.user]
     model.item_bias = torch.from_numpy(b_i).float()
     return model
 
 
-def fill(base: Bias, config: BiasConfig, table: Interactions) -> None:
-    """Fit the biases inside another baseline."""
+def fit_base_bias(base: BiasModel, config: BiasConfig, table: Interactions) -> None:
+    """Fit the bias model inside another baseline, in place; do nothing for implicit feedback."""
     if not table.implicit:
-        base.item_bias = bias(config, table, Work()).item_bias
+        base.item_bias = fit_bias(config, table).item_bias
 
 
-def start_from_biases(model: Backbone, table: Interactions) -> None:
-    """Begin at the ridge biases: rare items have them from the first step."""
-    base, own = _both(table)
+def initialize_biases(model: Backbone, table: Interactions) -> None:
+    """Set the biases of an untrained backbone to the ridge biases, so that items with few ratings
+    have theirs from the first step."""
+    base, user_bias = _ridge_biases(table)
     with torch.no_grad():
-        model.items.bias.copy_(base.item_bias + base.mean - model.mean)
-        model.users.bias.copy_(own)
+        model.item_table.bias.copy_(base.item_bias + base.mean - model.mean)
+        model.user_table.bias.copy_(user_bias)
 
 
-def level(table: Interactions) -> Interactions:
-    """The same ratings as if all raters were equally generous. An item's mean says who rates it as
-    well as how good it is, and newcomers are not those who rate it."""
-    rating = table.rating - _both(table)[1].numpy()[table.user]
+def subtract_user_biases(table: Interactions) -> Interactions:
+    """Return the table with each rating less its user's ridge bias.
+
+    An item's mean depends on which users rate it; new users are not among them.
+    """
+    rating = table.rating - _ridge_biases(table)[1].numpy()[table.user]
     return replace(table, rating=rating.astype(table.rating.dtype))
 
 
-def _both(table: Interactions) -> tuple[Bias, Tensor]:
-    """The ridge biases of items, and those of users."""
-    base = bias(BiasConfig(), table, Work())
-    return base, base.residual(table.history(np.arange(len(table.users))))[0]
+def _ridge_biases(table: Interactions) -> tuple[BiasModel, Tensor]:
+    """Return the bias model of the table and the biases of its users [U]."""
+    base = fit_bias(BiasConfig(), table)
+    return base, base.user_bias_and_residuals(table.history(np.arange(len(table.users))))[0]

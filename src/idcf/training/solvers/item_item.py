@@ -1,4 +1,4 @@
-"""Item-kNN and EASE: one item-by-item matrix each, made in blocks of items and kept sparse."""
+"""Solvers of item-kNN and EASE: a sparse item-item matrix each, computed in blocks of items."""
 
 from __future__ import annotations
 
@@ -10,137 +10,153 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array, diags_array, vstack
 
 from idcf.data.interactions import Interactions
-from idcf.models.baselines import BiasConfig, ItemItem, ItemItemConfig
-from idcf.models.layers.item_matrix import co_occurring, nearest
-from idcf.training.solvers.bias import counts, fill
-from idcf.training.solvers.context import Work
+from idcf.models.baselines import BiasConfig, ItemItemConfig, ItemItemModel
+from idcf.models.layers.item_matrix import cooccurrence_blocks, largest_per_row
+from idcf.training.solvers import SolverContext
+from idcf.training.solvers.bias import fit_base_bias, item_counts_tensor
 
-_CELLS = 1 << 22  # of a dense block
-_STRIDE = 16  # one in so many is looked at to guess how the others lie
-_DOUBLE = 4096  # a matrix of this side is inverted in double precision
+_MAX_BLOCK_CELLS = 1 << 22  # cells of a dense block
+_SAMPLE_STRIDE = 16  # one row in so many is sampled to estimate the k-th largest of a column
+_MAX_DOUBLE_SIZE = 4096  # a kernel of at most this many rows is inverted in double precision
 
 Array = NDArray[np.floating]
 
 
-def item_knn(config: ItemItemConfig, table: Interactions, work: Work) -> ItemItem:
-    """Cosine of the residual (or 0/1) columns, shrunk by support n / (n + reg), best k kept."""
-    model, x = _start(config, table)
+def fit_item_knn(
+    config: ItemItemConfig, table: Interactions, context: SolverContext
+) -> ItemItemModel:
+    """Fit item-kNN: cosines of the columns of residuals (or of ones, for implicit feedback), each
+    times n / (n + reg) for n common users; the `neighbors` largest of each item; `context` is not
+    used."""
+    model, x = _initialize_model(config, table)
     norm = np.sqrt(np.asarray(x.multiply(x).sum(0)).ravel()) + 1e-9
     unit = csr_array(x @ diags_array((1 / norm).astype(np.float32)))
     ones = csr_array((np.ones_like(x.data), x.indices, x.indptr), shape=x.shape)
-    model.weight.fill(
-        csr_array(vstack(list(_cosines(unit, ones, config.reg, config.neighbours))).T)
-    )
+    rows = vstack(list(_nearest_cosines(unit, ones, config.reg, config.neighbors)))
+    model.item_weights.set_entries(csr_array(rows.T))
     return model
 
 
-def shrunk_cosines(x: csr_array, support: float, neighbours: int) -> csr_array:
-    """Σ x_ui x_uj / √(n_i + support)(n_j + support) of 0/1 columns [I, I], no item with itself.
-    Of each column the largest are kept."""
+def shrunk_cosines(x: csr_array, support: float, n_neighbors: int) -> csr_array:
+    """Return Σ_u x_ui x_uj / √((n_i + support)(n_j + support)) of 0/1 columns [I, I].
+
+    The diagonal is zero; each column holds its `n_neighbors` largest entries.
+    """
     scale = (x.sum(0) + max(support, 1e-9)) ** -0.5
     unit = csr_array(x @ diags_array(scale.astype(np.float32)))
-    return csr_array(vstack(list(_cosines(unit, x, 0.0, neighbours))).T)
+    return csr_array(vstack(list(_nearest_cosines(unit, x, 0.0, n_neighbors))).T)
 
 
-def _cosines(unit: csr_array, ones: csr_array, reg: float, neighbours: int) -> Iterator[csr_array]:
-    """A row for each item: its nearest."""
-    turned, had = csr_array(unit.T), csr_array(ones.T)
-    for low, high in co_occurring(ones):
-        block = csr_array(turned[low:high] @ unit)
+def _nearest_cosines(
+    unit: csr_array, ones: csr_array, reg: float, n_neighbors: int
+) -> Iterator[csr_array]:
+    """Yield, block by block, a row for each item with the cosines of its nearest items."""
+    unit_rows, one_rows = csr_array(unit.T), csr_array(ones.T)
+    for low, high in cooccurrence_blocks(ones):
+        block = csr_array(unit_rows[low:high] @ unit)
         if reg:
-            support = csr_array(had[low:high] @ ones)
+            support = csr_array(one_rows[low:high] @ ones)
             support.data /= support.data + reg
             block = csr_array(block.multiply(support))
-        each = block.tocoo()
-        others = each.row + low != each.col
-        at = (each.row[others], each.col[others])
-        yield nearest(csr_array((each.data[others], at), shape=block.shape), neighbours)
+        cosines = block.tocoo()
+        off_diagonal = cosines.row + low != cosines.col
+        cells = (cosines.row[off_diagonal], cosines.col[off_diagonal])
+        block = csr_array((cosines.data[off_diagonal], cells), shape=block.shape)
+        yield largest_per_row(block, n_neighbors)
 
 
-def ease(config: ItemItemConfig, table: Interactions, work: Work) -> ItemItem:
-    """B = I - P / diag(P), P = (XᵀX + λI)⁻¹, diagonal zero."""
-    model, x = _start(config, table)
-    model.weight.fill(linear(x, config.reg, config.neighbours))
+def fit_ease(config: ItemItemConfig, table: Interactions, context: SolverContext) -> ItemItemModel:
+    """Fit EASE: B = I - P / diag(P) with P = (XᵀX + λI)⁻¹; `context` is not used."""
+    model, x = _initialize_model(config, table)
+    model.item_weights.set_entries(ease_weights(x, config.reg, config.neighbors))
     return model
 
 
-def linear(x: csr_array, reg: float, neighbours: int) -> csr_array:
-    """The matrix of EASE [I, I]. Of each column the largest `neighbours` are kept.
+def ease_weights(x: csr_array, reg: float, n_neighbors: int) -> csr_array:
+    """Return the matrix B of EASE [I, I]; each column holds its `n_neighbors` largest entries.
 
-    What nobody had says nothing. The rest is solved on the side that is smaller, items or users:
-    P = (I - Xᵀ(XXᵀ + λI)⁻¹X) / λ.
+    Items and users without entries are left out. The inverse is taken on the smaller side, items
+    or users: P = (I - Xᵀ(XXᵀ + λI)⁻¹X) / λ.
     """
     n_items = x.shape[1]
-    had, active = np.unique(x.indices), np.flatnonzero(np.diff(x.indptr))
-    part = csr_array(x[active][:, had]).astype(np.float64)
-    blocks = _primal(part, reg) if len(had) <= len(active) else _dual(part, reg)
-    found = [_largest(block, neighbours) for block in blocks]
-    kept = csr_array(vstack(found)).tocoo() if found else csr_array((0, n_items)).tocoo()
-    if neighbours >= n_items:  # whole, so that it lies there as a matrix
-        whole = np.zeros((n_items, n_items), np.float32)
-        whole[had[kept.col], had[kept.row]] = kept.data
-        full = np.arange(n_items * (n_items + 1), step=n_items)
-        columns = np.tile(np.arange(n_items), n_items)
-        return csr_array((whole.ravel(), columns, full), shape=whole.shape)
-    return csr_array((kept.data, (had[kept.col], had[kept.row])), shape=(n_items, n_items))
+    item_rows, user_rows = np.unique(x.indices), np.flatnonzero(np.diff(x.indptr))
+    part = csr_array(x[user_rows][:, item_rows]).astype(np.float64)
+    columns = _primal_columns if len(item_rows) <= len(user_rows) else _dual_columns
+    blocks = [_largest_per_column(block, n_neighbors) for block in columns(part, reg)]
+    weights = (csr_array(vstack(blocks)) if blocks else csr_array((0, n_items))).tocoo()
+    cells = (item_rows[weights.col], item_rows[weights.row])
+    if n_neighbors >= n_items:  # all cells stored: `ItemMatrix` then multiplies densely
+        dense = np.zeros((n_items, n_items), np.float32)
+        dense[cells] = weights.data
+        offsets = np.arange(n_items * (n_items + 1), step=n_items)
+        column_indices = np.tile(np.arange(n_items), n_items)
+        return csr_array((dense.ravel(), column_indices, offsets), shape=dense.shape)
+    return csr_array((weights.data, cells), shape=(n_items, n_items))
 
 
-def _primal(x: csr_array, reg: float) -> Iterator[Array]:
-    """Columns of B."""
+def _primal_columns(x: csr_array, reg: float) -> Iterator[Array]:
+    """Yield the columns of B in one block, by inverting the item-item matrix."""
     gram = (x.T @ x).toarray()
     gram[np.diag_indices_from(gram)] += reg
     inverse = np.linalg.inv(gram)
-    weight = -inverse / np.diag(inverse)
-    np.fill_diagonal(weight, 0)
-    yield weight
+    weights = -inverse / np.diag(inverse)
+    np.fill_diagonal(weights, 0)
+    yield weights
 
 
-def _dual(x: csr_array, reg: float) -> Iterator[Array]:
+def _dual_columns(x: csr_array, reg: float) -> Iterator[Array]:
+    """Yield the columns of B in blocks, by inverting the user-user matrix."""
     kernel = torch.from_numpy((x @ x.T).toarray())
-    if len(kernel) > _DOUBLE:
+    if len(kernel) > _MAX_DOUBLE_SIZE:
         kernel = kernel.float()
     kernel.diagonal().add_(reg)
     inverse = torch.cholesky_inverse(torch.linalg.cholesky(kernel)).float().contiguous().numpy()
-    del kernel
-    turned, step = csr_array(x.T).astype(np.float32), max(1, _CELLS // x.shape[1])
+    del kernel  # frees memory before the blocks are made
+    item_rows, step = csr_array(x.T).astype(np.float32), max(1, _MAX_BLOCK_CELLS // x.shape[1])
     for low in range(0, x.shape[1], step):
-        mine = turned[low : low + step]
-        said = turned @ np.ascontiguousarray((mine @ inverse).T)  # [I, b]
-        own = np.arange(low, low + mine.shape[0]), np.arange(mine.shape[0])
-        rest = 1 - said[own]
-        said[own] = 0
-        said /= rest
-        yield said
+        block_rows = item_rows[low : low + step]
+        columns = item_rows @ np.ascontiguousarray((block_rows @ inverse).T)  # [I, b]
+        n_columns = block_rows.shape[0]
+        diagonal = np.arange(low, low + n_columns), np.arange(n_columns)
+        scale = 1 - columns[diagonal]
+        columns[diagonal] = 0
+        columns /= scale
+        yield columns
 
 
-def _largest(block: Array, k: int) -> csr_array:
-    """As `nearest`, of the columns of a dense block, which become rows. A sample of each guesses
-    where its k-th largest lies, and too high a guess is seen: a hundred thousand numbers are
-    scanned, not sorted."""
+def _largest_per_column(block: Array, k: int) -> csr_array:
+    """Return the k largest entries, by absolute value, of each column of a dense block [n, width],
+    as rows [width, n].
+
+    A sample of each column estimates its k-th largest value, so that the columns are scanned and
+    not sorted. Columns where the estimate was too high are scanned again without it.
+    """
     size, (n, width) = np.abs(block), block.shape
-    guess = 2 * k // _STRIDE + 8
+    sample_rank = 2 * k // _SAMPLE_STRIDE + 8
     floor = np.full(width, np.float32(1e-9))
-    if guess * _STRIDE < n:
-        sample = np.ascontiguousarray(size[::_STRIDE].T)
-        floor = np.maximum(floor, np.partition(sample, -guess, axis=1)[:, -guess])
-    at = np.flatnonzero(size >= floor)
-    short = np.bincount(at % width, minlength=width) < k
-    if short.any():
-        at = np.flatnonzero(size >= np.where(short, 1e-9, floor))
-    row, column = np.divmod(at, width)
-    return nearest(csr_array((block.ravel()[at], (column, row)), shape=(width, n)), k)
+    if sample_rank * _SAMPLE_STRIDE < n:
+        sample = np.ascontiguousarray(size[::_SAMPLE_STRIDE].T)
+        floor = np.maximum(floor, np.partition(sample, -sample_rank, axis=1)[:, -sample_rank])
+    cells = np.flatnonzero(size >= floor)
+    too_few = np.bincount(cells % width, minlength=width) < k
+    if too_few.any():
+        cells = np.flatnonzero(size >= np.where(too_few, 1e-9, floor))
+    row, column = np.divmod(cells, width)
+    return largest_per_row(csr_array((block.ravel()[cells], (column, row)), shape=(width, n)), k)
 
 
-def _start(config: ItemItemConfig, table: Interactions) -> tuple[ItemItem, csr_array]:
-    """The model with its biases, and the matrix of residuals (or ones)."""
-    model = ItemItem(config, table.domain())
-    model.popularity = counts(table)
-    fill(model.base, BiasConfig(strength=config.strength), table)
-    value = table.rating
-    user, item = table.user, table.item
-    if model.rates:
-        order, _ = table.by_user
+def _initialize_model(
+    config: ItemItemConfig, table: Interactions
+) -> tuple[ItemItemModel, csr_array]:
+    """Return the model with its biases, and the matrix of residuals (or of ones) [U, I]."""
+    model = ItemItemModel(config, table.domain())
+    model.popularity = item_counts_tensor(table)
+    fit_base_bias(model.bias_model, BiasConfig(shrinkage=config.shrinkage), table)
+    user, item, value = table.user, table.item, table.rating
+    if model.predicts_ratings:
+        order, _ = table.rows_by_user
         user, item = user[order], item[order]
-        value = model.base.residual(table.history(np.arange(len(table.users))))[1].numpy()
+        history = table.history(np.arange(len(table.users)))
+        value = model.bias_model.user_bias_and_residuals(history)[1].numpy()
     shape = (len(table.users), len(table.items))
     return model, csr_array((value.astype(np.float32), (user, item)), shape=shape)

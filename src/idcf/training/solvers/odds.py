@@ -1,10 +1,11 @@
-"""The odds model: relations are counted and decomposed, the logit is fitted on people it hid.
+"""Solver of `OddsModel`: compute the item relations, fit the logit on held-out key users.
 
-Key users are dealt into folds. Those of a fold come as newcomers, with a part of what they
-had, to relations made without them, and are asked about ten of their other items, about the items
-near to their history and about some of the rest. Rows stand for as many items as they were drawn
-from, so the fitted chances are true ones. Where people of the table will be asked about
-(`Work.known`), the short history stays in the table, as theirs will.
+Key users are divided into folds. The users of a fold are treated as new users: relations are
+computed without them, they get a part of their interactions as history, and the logit is fitted on
+their next items (positives), on items near their history and on a sample of the remaining items
+(negatives). A sampled row is weighted by the number of items it stands for, so that the fitted
+probabilities are unbiased. With `SolverContext.query_users_in_table` the short histories stay in
+the table, as those of the query users will.
 """
 
 from __future__ import annotations
@@ -19,40 +20,66 @@ from scipy.sparse import csr_array, diags_array, vstack
 from scipy.sparse.linalg import svds
 from torch import Tensor
 
-from idcf.data.interactions import Interactions, Ints, ragged
-from idcf.models.odds import Odds, OddsConfig, design
-from idcf.rng import stream
-from idcf.training.solvers.context import Work
-from idcf.training.solvers.item_item import linear, shrunk_cosines
-from idcf.types import Domain, History, pick
+from idcf.data.interactions import Interactions, Ints, slice_index
+from idcf.models.odds import OddsConfig, OddsModel, design_matrix
+from idcf.rng import random_stream
+from idcf.training.solvers import SolverContext
+from idcf.training.solvers.item_item import ease_weights, shrunk_cosines
+from idcf.types import Domain, History, select_histories
 
-_CELLS = 1 << 22  # of a matrix of scores held at once
-_NEAR = 300  # items that a relation puts first are near
-_ROUNDS = 50  # of Newton's method, at most
-_TURNS = 20  # between the times of items and those of people
-_MIDDLE = 5.0  # readers that hold an item in the middle
+_MAX_BATCH_CELLS = 1 << 22  # cells of a score matrix held at once
+_N_NEAR_ITEMS = 300  # items near a history: the highest-ranked of each relation
+_MAX_NEWTON_STEPS = 50
+_RECENCY_ITERATIONS = 20  # alternations between the times of items and of users
+_RECENCY_PSEUDO_COUNT = 5.0  # users that shrink the time of an item towards 0
 
 Array = NDArray[np.float64]
 
 
-def odds(config: OddsConfig, table: Interactions, work: Work) -> Odds:
-    domain, x = table.domain(), matrix(table)
-    rng = stream(work.seed, "odds")
-    rows = [
-        ask(relations(config, domain, rest, work.known, x), *cut, rng, config.negatives)
-        for rest, cut in newcomers(config, x, work.known, rng)
-    ]
-    columns, label, weight = (np.concatenate(each) for each in zip(*rows, strict=True))
-    model = relations(config, domain, x, work.known, x)
-    found = logistic(columns, label, weight, config.ridge)
-    model.coefficients = torch.from_numpy(found).float()
+class HeldOutUsers(NamedTuple):
+    """Users held out of the relations: their short histories and their next items."""
+
+    history: History
+    targets: History
+
+
+def fit_odds(config: OddsConfig, table: Interactions, context: SolverContext) -> OddsModel:
+    """Compute the relations and fit the logit's coefficients.
+
+    Parameters
+    ----------
+    config
+        Options of the model and of the fit.
+    table
+        The training interactions; ratings are not used.
+    context
+        The seed, and whether the users to be scored have rows in the table.
+
+    Returns
+    -------
+    OddsModel
+        The relations of the whole table, with coefficients fitted on held-out folds.
+    """
+    domain, x = table.domain(), interaction_matrix(table)
+    in_table = context.query_users_in_table
+    rng = random_stream(context.seed, "odds")
+    rows = []
+    for train_matrix, held_out in held_out_folds(config, x, in_table, rng):
+        fold_model = build_without_coefficients(config, domain, train_matrix, in_table, x)
+        rows.append(sample_logit_rows(fold_model, *held_out, rng, config.negatives))
+    features, labels, weights = (np.concatenate(column) for column in zip(*rows, strict=True))
+    model = build_without_coefficients(config, domain, x, in_table, x)
+    coefficients = fit_logistic(features, labels, weights, config.ridge)
+    model.coefficients = torch.from_numpy(coefficients).float()
     return model
 
 
-def matrix(table: Interactions) -> csr_array:
-    """Who had what: [U, I], ones, of the users who had anything. A row is in order of time, or of
-    the table where that is all there is."""
-    order, start = table.by_user
+def interaction_matrix(table: Interactions) -> csr_array:
+    """Return the 0/1 matrix [U, I] of the users with rows.
+
+    The entries of a row are ordered by time, or by position in the table if there are no times.
+    """
+    order, start = table.rows_by_user
     if table.time is not None:
         order = np.lexsort((table.time, table.user))
     shape = (len(table.users), len(table.items))
@@ -60,199 +87,282 @@ def matrix(table: Interactions) -> csr_array:
     return csr_array(x[np.flatnonzero(np.diff(start))])
 
 
-def relations(
-    config: OddsConfig, domain: Domain, x: csr_array, known: bool, whole: csr_array
-) -> Odds:
-    """A model with all but its coefficients. Where some of the `whole` table is hidden, those who
-    are left stand for all: what is fitted must hold for the counts of all."""
-    model = Odds(config, domain)
-    model.crowd = whole.nnz / max(x.nnz, 1)
-    readers, length = x.sum(0).astype(np.float64), x.sum(1).astype(np.float64)
-    others = np.maximum(readers - 1, 0)[x.indices]
-    into, out = spectrum(x, readers, length, config)
-    found = {
-        "readers": readers,
-        "into": into,
-        "out": out,
-        # of an item that somebody had, as it looked without them
-        "late": lateness(x) * (config.cut == "last"),  # where "next" means in time
-        "usual": np.array([(others == 0).mean(), np.log1p(others * model.crowd).mean()]),
-        "own": np.array(float(known)),
+def build_without_coefficients(
+    config: OddsConfig,
+    domain: Domain,
+    x: csr_array,
+    query_users_in_table: bool,
+    full_matrix: csr_array,
+) -> OddsModel:
+    """Return a model with all its buffers set but the coefficients.
+
+    Parameters
+    ----------
+    config, domain
+        Options and domain of the model.
+    x
+        The 0/1 matrix that the relations are computed from.
+    query_users_in_table
+        Whether the users to be scored are rows of `x`.
+    full_matrix
+        The matrix before users were held out. Counts of `x` are scaled up to it, so that the
+        coefficients hold for the full counts.
+    """
+    model = OddsModel(config, domain)
+    model.subsample_ratio = full_matrix.nnz / max(x.nnz, 1)
+    item_counts, lengths = x.sum(0).astype(np.float64), x.sum(1).astype(np.float64)
+    other_users = np.maximum(item_counts - 1, 0)[x.indices]  # of each entry: users but its own
+    history_factors, item_factors = spectral_embeddings(x, item_counts, lengths, config)
+    unseen_share = (other_users == 0).mean()
+    mean_popularity = np.log1p(other_users * model.subsample_ratio).mean()
+    buffers = {
+        "item_counts": item_counts,
+        "history_factors": history_factors,
+        "item_factors": item_factors,
+        # used only where "next" means next in time
+        "recency": item_recency(x) * (config.holdout_order == "last"),
+        "prior_features": np.array([unseen_share, mean_popularity]),
+        "exclude_self": np.array(float(query_users_in_table)),
     }
-    for name, value in found.items():
+    for name, value in buffers.items():
         setattr(model, name, torch.from_numpy(np.array(value, np.float32, order="C")))
-    model.kin.fill(kinship(x, config, model.crowd))
+    model.similarity.set_entries(item_similarity(x, config, model.subsample_ratio))
     return model
 
 
-def kinship(x: csr_array, config: OddsConfig, crowd: float) -> csr_array:
-    """K to the power p: EASE and shrunk cosines, each in units of the next of kin."""
-    both = (
-        linear(x, config.reg / crowd, config.neighbours),
-        shrunk_cosines(x, config.support / crowd, config.nearest),
-    )
+def item_similarity(x: csr_array, config: OddsConfig, subsample_ratio: float) -> csr_array:
+    """Return K^p: the mean of EASE and shrunk cosines, each divided by the mean over items of the
+    largest value, to the power p."""
+    ease = ease_weights(x, config.reg / subsample_ratio, config.neighbors)
+    cosines = shrunk_cosines(x, config.support / subsample_ratio, config.cosine_neighbors)
     parts = []
-    for each in both:
-        each.data = each.data.clip(0)
-        first = each.max(0).toarray()
-        parts.append(each / (2 * first[first > 0].mean()) if (first > 0).any() else each)
-    kin = csr_array(parts[0] + parts[1])
-    kin.eliminate_zeros()
-    kin.data **= config.power
-    return kin
+    for matrix in (ease, cosines):
+        matrix.data = matrix.data.clip(0)
+        largest = matrix.max(0).toarray()
+        positive = largest > 0
+        parts.append(matrix / (2 * largest[positive].mean()) if positive.any() else matrix)
+    similarity = csr_array(parts[0] + parts[1])
+    similarity.eliminate_zeros()
+    similarity.data **= config.power
+    return similarity
 
 
-def lateness(x: csr_array) -> Array:
-    """When people come to each item: the times that agree best with the order of all rows, of
-    which each spans one unit somewhere on a common line. Few readers are drawn to the middle."""
-    length, items = np.diff(x.indptr), x.indices
-    who = np.repeat(np.arange(len(length)), length)
-    place = (np.arange(len(items)) - x.indptr[who] + 0.5) / length[who] - 0.5
-    readers, late = np.bincount(items, minlength=x.shape[1]), np.zeros(x.shape[1])
-    for _ in range(_TURNS):
-        middle = np.bincount(who, late[items], minlength=len(length)) / length
-        late = np.bincount(items, middle[who] + place, minlength=x.shape[1]) / (readers + _MIDDLE)
-    return late
+def item_recency(x: csr_array) -> Array:
+    """Return the time at which users come to each item [I]; 0 is the middle.
+
+    Every user's entries span one unit of a common time line, in their order. The times of items
+    and the midpoints of users are fitted in turn; items with few users are shrunk towards 0.
+    """
+    lengths, items, n_items = np.diff(x.indptr), x.indices, x.shape[1]
+    user = np.repeat(np.arange(len(lengths)), lengths)
+    position = (np.arange(len(items)) - x.indptr[user] + 0.5) / lengths[user] - 0.5
+    counts = np.bincount(items, minlength=n_items)
+    recency = np.zeros(n_items)
+    for _ in range(_RECENCY_ITERATIONS):
+        midpoint = np.bincount(user, recency[items], minlength=len(lengths)) / lengths
+        total = np.bincount(items, midpoint[user] + position, minlength=n_items)
+        recency = total / (counts + _RECENCY_PSEUDO_COUNT)
+    return recency
 
 
-def spectrum(
-    x: csr_array, readers: Array, length: Array, config: OddsConfig
+def spectral_embeddings(
+    x: csr_array, item_counts: Array, history_lengths: Array, config: OddsConfig
 ) -> tuple[Array, Array]:
-    """The first right singular vectors of (L + damp)^-½ X (n + damp)^-½, scaled so that the
-    product of a history's sum of the one with the other is how often an item goes with it."""
-    right = np.where(readers > 0, (readers + config.damp) ** -0.5, 0)
-    left = (length + config.damp) ** -0.5
-    normal = diags_array(left) @ x.astype(np.float64) @ diags_array(right)
-    rank, side = min(config.rank, min(x.shape) - 1), min(x.shape)
-    vectors = np.zeros((len(readers), config.rank))
+    """Return the factors of histories and of items: [I, rank] each.
+
+    V holds the first right singular vectors of (L + s)^-½ X (n + s)^-½ with s = `degree_smoothing`.
+    The sum of V (n + s)^-½ over a history, times V (n + s)^½ of an item, estimates how often the
+    item occurs together with the history.
+    """
+    item_scale = np.where(item_counts > 0, (item_counts + config.degree_smoothing) ** -0.5, 0)
+    user_scale = (history_lengths + config.degree_smoothing) ** -0.5
+    normalized = diags_array(user_scale) @ x.astype(np.float64) @ diags_array(item_scale)
+    smaller_side = min(x.shape)
+    rank = min(config.rank, smaller_side - 1)
+    vectors = np.zeros((len(item_counts), config.rank))
     if rank > 0:
-        # from a fixed beginning: the same table gives the same vectors
-        vectors[:, :rank] = svds(normal, rank, v0=np.ones(side))[2].T
-    back = np.divide(1, right, out=np.zeros_like(right), where=right > 0)
-    return vectors * right[:, None], vectors * back[:, None]
+        # a fixed start vector makes the result a function of the table
+        vectors[:, :rank] = svds(normalized, rank, v0=np.ones(smaller_side))[2].T
+    inverse_scale = np.divide(1, item_scale, out=np.zeros_like(item_scale), where=item_scale > 0)
+    return vectors * item_scale[:, None], vectors * inverse_scale[:, None]
 
 
-class Cut(NamedTuple):
-    """Newcomers, for the fit: what they come with, and what they had next."""
+def held_out_folds(
+    config: OddsConfig, x: csr_array, query_users_in_table: bool, rng: np.random.Generator
+) -> Iterator[tuple[csr_array, HeldOutUsers]]:
+    """Yield, for each fold, the matrix without its users and the users.
 
-    history: History
-    wanted: History
-
-
-def newcomers(
-    config: OddsConfig, x: csr_array, known: bool, rng: np.random.Generator
-) -> Iterator[tuple[csr_array, Cut]]:
-    """Fold by fold: the table without these people, and these people."""
-    length = np.diff(x.indptr)
-    # ten items, or as many as most people can spare
-    horizon = max(1, min(config.horizon, int(np.median(length)) // 2))
-    spare = np.flatnonzero(length > horizon) if (length > horizon).any() else np.arange(len(length))
-    fold, asked = rng.permutation(len(spare)) % config.folds, 0
+    At most `max_fit_users` users are held out over all folds. With `query_users_in_table` the
+    matrix holds their short histories.
+    """
+    lengths = np.diff(x.indptr)
+    # half of the users must have enough items for both a history and the next items
+    n_next_items = max(1, min(config.n_next_items, int(np.median(lengths)) // 2))
+    long_enough = lengths > n_next_items
+    eligible = np.flatnonzero(long_enough) if long_enough.any() else np.arange(len(lengths))
+    fold, n_held_out = rng.permutation(len(eligible)) % config.folds, 0
     for number in range(config.folds):
-        mine = spare[fold == number]
-        if asked >= config.people or not len(mine):
+        users = eligible[fold == number]
+        if n_held_out >= config.max_fit_users or not len(users):
             return
-        mine, asked = mine[: config.people - asked], asked + len(mine)
-        cut = shorten(csr_array(x[mine]), config, horizon, rng)
-        away = np.ones(x.shape[0], bool)
-        away[mine] = False
-        rest = csr_array(x[away])
-        if known:
-            short = cut.history
+        n_left = config.max_fit_users - n_held_out
+        n_held_out += len(users)
+        users = users[:n_left]
+        held_out = cut_histories(csr_array(x[users]), config, n_next_items, rng)
+        stays = np.ones(x.shape[0], bool)
+        stays[users] = False
+        train_matrix = csr_array(x[stays])
+        if query_users_in_table:
+            short = held_out.history
             parts = (short.values.numpy(), short.items.numpy(), short.offsets.numpy())
-            rest = csr_array(vstack([rest, csr_array(parts, shape=(len(mine), x.shape[1]))]))
-            rest = rest[np.flatnonzero(np.diff(rest.indptr))]
-        yield rest, cut
+            short_rows = csr_array(parts, shape=(len(users), x.shape[1]))
+            train_matrix = csr_array(vstack([train_matrix, short_rows]))
+            train_matrix = train_matrix[np.flatnonzero(np.diff(train_matrix.indptr))]
+        yield train_matrix, held_out
 
 
-def shorten(x: csr_array, config: OddsConfig, horizon: int, rng: np.random.Generator) -> Cut:
-    """Of each row the last `horizon` items, and a history of some length before them; or the same
-    of a row that was shuffled."""
-    length, items = np.diff(x.indptr), x.indices
-    if config.cut == "random":
-        items = items[
-            np.lexsort((rng.random(len(items)), np.repeat(np.arange(len(length)), length)))
-        ]
-    wanted = np.minimum(horizon, length)
-    drawn = rng.integers(config.lengths[0], config.lengths[1] + 1, size=len(length))
-    read, middle = np.minimum(drawn, length - wanted), x.indptr[1:].astype(np.int64) - wanted
-    return Cut(_taken(items, middle - read, read), _taken(items, middle, wanted))
+def cut_histories(
+    x: csr_array, config: OddsConfig, n_next_items: int, rng: np.random.Generator
+) -> HeldOutUsers:
+    """Cut each row into a history of random length and the `n_next_items` items that follow it.
 
-
-def _taken(items: NDArray[np.integer], start: Ints, length: Ints) -> History:
-    index, offsets = ragged(start, length)
-    chosen = torch.from_numpy(items[index].astype(np.int64))
-    return History(chosen, torch.ones(len(chosen)), torch.from_numpy(offsets))
-
-
-def ask(
-    model: Odds, history: History, wanted: History, rng: np.random.Generator, negatives: int
-) -> tuple[Array, Array, Array]:
-    """Rows for the logit: columns, labels and weights."""
-    people, parts = len(history.offsets) - 1, []
-    step = max(1, _CELLS // model.n_items)
-    for low in range(0, people, step):
-        some = torch.arange(low, min(low + step, people))
-        parts.append(_ask(model, pick(history, some), pick(wanted, some), rng, negatives))
-    columns, label, weight = (np.concatenate(each) for each in zip(*parts, strict=True))
-    return columns, label, weight
-
-
-def _ask(
-    model: Odds, history: History, wanted: History, rng: np.random.Generator, negatives: int
-) -> tuple[Array, Array, Array]:
-    told, people = model.read(history), len(history.offsets) - 1
-    free = np.ones((people, model.n_items), bool)
-    free[history.owner(), history.items] = False
-    positive = np.zeros_like(free)
-    positive[wanted.owner(), wanted.items] = True
-    near = _first(told.kin) | _first(told.direction @ model.out.T)
-    near &= free & ~positive
-    share = np.minimum(1, negatives / np.maximum(near.sum(1), 1))
-    close = np.argwhere(near)
-    close = close[rng.random(len(close)) < share[close[:, 0]]]
-    # of what is neither, as many again
-    far = free & ~positive & ~near
-    drawn = (
-        np.repeat(np.arange(people), negatives),
-        rng.integers(model.n_items, size=people * negatives),
+    The targets are the last items of the row, which is shuffled first if `holdout_order` is
+    "random".
+    """
+    lengths, items = np.diff(x.indptr), x.indices
+    if config.holdout_order == "random":
+        owner = np.repeat(np.arange(len(lengths)), lengths)
+        items = items[np.lexsort((rng.random(len(items)), owner))]
+    n_targets = np.minimum(n_next_items, lengths)
+    low, high = config.history_lengths
+    drawn = rng.integers(low, high + 1, size=len(lengths))
+    n_history = np.minimum(drawn, lengths - n_targets)
+    target_start = x.indptr[1:].astype(np.int64) - n_targets
+    return HeldOutUsers(
+        _slice_histories(items, target_start - n_history, n_history),
+        _slice_histories(items, target_start, n_targets),
     )
-    other = np.stack(drawn, 1)[far[drawn]]
-    each = far.sum(1) / np.maximum(np.bincount(other[:, 0], minlength=people), 1)
-    true = np.argwhere(positive)
-    who, item = (torch.from_numpy(x) for x in np.concatenate([true, close, other]).T)
-    weight = np.concatenate([np.ones(len(true)), 1 / share[close[:, 0]], each[other[:, 0]]])
-    label = (np.arange(len(who)) < len(true)).astype(np.float64)
-    unknown, relations = model.relate(told, item[:, None], who)
-    columns = design(told.user[who], unknown[:, 0], [x[:, 0] for x in relations])
-    return columns.double().numpy(), label, weight
 
 
-def _first(scores: Tensor) -> NDArray[np.bool_]:
-    """The items that come first, of those that were reached at all."""
-    best = scores.topk(min(_NEAR, scores.shape[1]))
-    mask = torch.zeros_like(scores, dtype=torch.bool).scatter_(1, best.indices, best.values > 0)
-    found: NDArray[np.bool_] = mask.numpy()
-    return found
+def _slice_histories(items: NDArray[np.integer], start: Ints, length: Ints) -> History:
+    """Return the runs of `items` that begin at `start` as histories of ones."""
+    index, offsets = slice_index(start, length)
+    entries = torch.from_numpy(items[index].astype(np.int64))
+    return History(entries, torch.ones(len(entries)), torch.from_numpy(offsets))
 
 
-def logistic(columns: Array, label: Array, weight: Array, ridge: float) -> Array:
-    """Weighted ridge regression of the logit by Newton's method. Columns are standardised for the
-    penalty, the first, which is 1, is free; coefficients are for the columns as they are."""
-    mean, scale = columns.mean(0), columns.std(0)
-    flat = scale < 1e-6
-    flat[0], mean[0], scale[0] = False, 0, 1
-    z = np.where(flat, 0, (columns - mean) / np.where(flat, 1, scale))
+def sample_logit_rows(
+    model: OddsModel, history: History, targets: History, rng: np.random.Generator, n_negatives: int
+) -> tuple[Array, Array, Array]:
+    """Sample the rows that the logit is fitted on.
+
+    Parameters
+    ----------
+    model
+        Relations computed without the users.
+    history, targets
+        The users' short histories and their next items.
+    rng
+        The source of the sampled negatives.
+    n_negatives
+        Negatives near the history, and about as many of the remaining items, per user.
+
+    Returns
+    -------
+    tuple[Array, Array, Array]
+        Features [M, C], labels [M] and weights [M].
+    """
+    n_users = len(history.offsets) - 1
+    step, parts = max(1, _MAX_BATCH_CELLS // model.n_items), []
+    for low in range(0, n_users, step):
+        users = torch.arange(low, min(low + step, n_users))
+        batch = select_histories(history, users), select_histories(targets, users)
+        parts.append(_sample_batch_rows(model, *batch, rng, n_negatives))
+    features, labels, weights = (np.concatenate(column) for column in zip(*parts, strict=True))
+    return features, labels, weights
+
+
+def _sample_batch_rows(
+    model: OddsModel, history: History, targets: History, rng: np.random.Generator, n_negatives: int
+) -> tuple[Array, Array, Array]:
+    """`sample_logit_rows` for users whose scores fit into memory at once."""
+    summary, n_users = model.summarize_history(history), len(history.offsets) - 1
+    is_candidate = np.ones((n_users, model.n_items), bool)
+    is_candidate[history.owner(), history.items] = False
+    is_positive = np.zeros_like(is_candidate)
+    is_positive[targets.owner(), targets.items] = True
+    is_near = _top_items_mask(summary.similarity)
+    is_near |= _top_items_mask(summary.spectral_vector @ model.item_factors.T)
+    is_near &= is_candidate & ~is_positive
+    near_share = np.minimum(1, n_negatives / np.maximum(is_near.sum(1), 1))
+    near_cells = np.argwhere(is_near)
+    near_cells = near_cells[rng.random(len(near_cells)) < near_share[near_cells[:, 0]]]
+    is_far = is_candidate & ~is_positive & ~is_near
+    drawn = (
+        np.repeat(np.arange(n_users), n_negatives),
+        rng.integers(model.n_items, size=n_users * n_negatives),
+    )
+    far_cells = np.stack(drawn, 1)[is_far[drawn]]
+    n_drawn = np.bincount(far_cells[:, 0], minlength=n_users)
+    far_weight = is_far.sum(1) / np.maximum(n_drawn, 1)
+    positive_cells = np.argwhere(is_positive)
+    cells = np.concatenate([positive_cells, near_cells, far_cells])
+    weights = np.concatenate(
+        [
+            np.ones(len(positive_cells)),
+            1 / near_share[near_cells[:, 0]],
+            far_weight[far_cells[:, 0]],
+        ]
+    )
+    labels = (np.arange(len(cells)) < len(positive_cells)).astype(np.float64)
+    user, item = (torch.from_numpy(x) for x in cells.T)
+    is_unseen, relations = model.relation_features(summary, item[:, None], user)
+    features = design_matrix(
+        summary.user_features[user], is_unseen[:, 0], [x[:, 0] for x in relations]
+    )
+    return features.double().numpy(), labels, weights
+
+
+def _top_items_mask(scores: Tensor) -> NDArray[np.bool_]:
+    """Return which items are among the highest positive scores of each row: [B, I]."""
+    top = scores.topk(min(_N_NEAR_ITEMS, scores.shape[1]))
+    selected = torch.zeros_like(scores, dtype=torch.bool).scatter_(1, top.indices, top.values > 0)
+    mask: NDArray[np.bool_] = selected.numpy()
+    return mask
+
+
+def fit_logistic(features: Array, labels: Array, weights: Array, ridge: float) -> Array:
+    """Fit a weighted logistic regression with a ridge penalty by Newton's method.
+
+    Parameters
+    ----------
+    features
+        Columns [M, C]; the first is 1 and is not penalized.
+    labels, weights
+        0 or 1, and the weight, of each row.
+    ridge
+        The penalty on the coefficients of the standardized columns.
+
+    Returns
+    -------
+    Array
+        The coefficients of the columns as given [C]; 0 for a constant column.
+    """
+    mean, scale = features.mean(0), features.std(0)
+    constant = scale < 1e-6
+    constant[0], mean[0], scale[0] = False, 0, 1
+    scale = np.where(constant, 1, scale)
+    z = np.where(constant, 0, (features - mean) / scale)
     penalty = np.full(z.shape[1], ridge)
-    penalty[0], penalty[flat] = 1e-9, 1
+    penalty[0], penalty[constant] = 1e-9, 1
     b = np.zeros(z.shape[1])
-    for _ in range(_ROUNDS):
+    for _ in range(_MAX_NEWTON_STEPS):
         p = 1 / (1 + np.exp(-(z @ b)))
-        left = (z * (weight * p * (1 - p))[:, None]).T @ z + np.diag(penalty)
-        step = np.linalg.solve(left, z.T @ (weight * (label - p)) - penalty * b)
+        hessian = (z * (weights * p * (1 - p))[:, None]).T @ z + np.diag(penalty)
+        step = np.linalg.solve(hessian, z.T @ (weights * (labels - p)) - penalty * b)
         b += step
         if np.abs(step).max() < 1e-5:
             break
-    out = np.where(flat, 0, b / np.where(flat, 1, scale))
-    out[0] = b[0] - (out[1:] * mean[1:]).sum()
-    return out
+    coefficients = np.where(constant, 0, b / scale)
+    coefficients[0] = b[0] - (coefficients[1:] * mean[1:]).sum()
+    return coefficients

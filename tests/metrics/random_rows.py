@@ -1,4 +1,4 @@
-"""Random scores, for tests of what is measured on them."""
+"""Random rows of users, scores and labels for the tests of the metrics."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ few = settings(deadline=None, max_examples=40)
 
 
 def rows(seed: int, n: int = 60, users: int = 9) -> tuple[Array, Array, Array]:
-    """Scores on a coarse grid, so that many are tied."""
+    """User, score and label of n rows; with an odd seed many scores are equal."""
     rng = np.random.default_rng(seed)
     score = rng.integers(-3, 4, n) / 2 if seed % 2 else rng.normal(size=n)
     return rng.integers(0, users, n) * 5, score, rng.integers(0, 6, n)

@@ -1,0 +1,92 @@
+"""User and item features of the public datasets: MovieLens tables and the Douban friend graph."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from idcf.data.datasets import formats
+from idcf.data.features import fit_feature_encoder
+from idcf.data.interactions import Floats, Interactions, Vocab
+from idcf.errors import DataError
+
+_YEAR = re.compile(r"\((\d{4})\)\s*$")  # at the end of a title
+
+
+def movielens_features(
+    table: Interactions, users_path: Path, items_path: Path
+) -> dict[str, Floats]:
+    """Read the features of MovieLens users and films.
+
+    Parameters
+    ----------
+    table
+        The ratings, whose vocabularies give the order of rows.
+    users_path, items_path
+        Files of `formats.read_side_columns`; a file that does not exist is skipped.
+
+    Returns
+    -------
+    "user_features" from age, gender and occupation; "item_features" from genres and year.
+    """
+    features = {}
+    if users_path.is_file():
+        features["user_features"] = _movielens_user_features(table.users, users_path)
+    if items_path.is_file():
+        features["item_features"] = _movielens_item_features(table.items, items_path)
+    return features
+
+
+def _movielens_user_features(users: Vocab, path: Path) -> Floats:
+    columns = formats.read_side_columns(path)
+    selected = {
+        "age": columns["age"],
+        "gender": columns["gender"],
+        # ML-1M codes occupations as numbers, which must be read as words
+        "occupation": [f"job {x}" for x in columns["occupation"]],
+    }
+    return fit_feature_encoder(users, [int(x) for x in columns["user_id"]], selected)[0]
+
+
+def _movielens_item_features(items: Vocab, path: Path) -> Floats:
+    columns = formats.read_side_columns(path)
+    ids = [int(x) for x in columns["item_id"]]
+    selected = {k: v for k, v in columns.items() if k in ("genres", "class") or "genre_" in k}
+    if "class" in selected:  # RecBole's genres, separated by spaces
+        selected["class"] = [x.replace(" ", "|") for x in selected["class"]]
+    titles = formats.read_titles(path)
+    years = [_YEAR.search(titles[x]) for x in ids]
+    selected["year"] = [match.group(1) if match else "" for match in years]
+    return fit_feature_encoder(items, ids, selected)[0]
+
+
+def friend_graph_features(friend_links: NDArray[Any]) -> Floats:
+    """Features of users from a friend graph: I + D^-½ W D^-½, [U, U].
+
+    The rows of the graph are used instead of its leading eigenvectors, because most Douban users
+    have no friends and would all have equal eigenvector features. The identity is added because
+    friends hardly rate alike on Douban (their biases correlate at .04): with it, a row identifies a
+    user as a one-hot code does, while a new user is described by friends alone.
+
+    Parameters
+    ----------
+    friend_links
+        W, [U, U]: nonzero where one user follows the other; direction and diagonal are ignored.
+
+    Raises
+    ------
+    DataError
+        If the matrix is not square.
+    """
+    if friend_links.ndim != 2 or len(friend_links) != friend_links.shape[1]:
+        raise DataError(f"a graph of users must be square, got {friend_links.shape}")
+    is_linked = (friend_links != 0) | (friend_links.T != 0)
+    np.fill_diagonal(is_linked, False)
+    scale = np.maximum(is_linked.sum(1), 1) ** -0.5
+    normalized = is_linked * scale * scale[:, None]
+    features: Floats = (np.eye(len(friend_links)) + normalized).astype(np.float32)
+    return features

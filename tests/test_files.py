@@ -1,0 +1,87 @@
+"""Atomic writes leave the old content or the new one, and reads reject incomplete files."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+
+import pytest
+
+from idcf.errors import ArtifactError, ConfigError, DataError
+from idcf.files import (
+    atomic_path,
+    check_writable,
+    read_bytes,
+    read_text,
+    write_bytes,
+    write_folder,
+    write_text,
+)
+
+
+def test_a_file_is_written_into_a_new_folder(tmp_path: Path) -> None:
+    path = tmp_path / "a" / "b.txt"
+    write_text(path, "é\n")
+    assert path.read_bytes() == "é\n".encode()
+    write_bytes(path, b"new")
+    assert path.read_bytes() == b"new"
+    assert [x.name for x in path.parent.iterdir()] == ["b.txt"]
+
+
+def test_a_failed_write_keeps_the_old_file(tmp_path: Path) -> None:
+    path = tmp_path / "x"
+    path.write_text("old")
+
+    def fail() -> None:
+        with atomic_path(path) as temporary:
+            temporary.write_text("incomplete")
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        fail()
+    assert path.read_text() == "old"
+    assert [x.name for x in tmp_path.iterdir()] == ["x"]
+
+
+def test_a_path_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    check_writable(tmp_path / "new" / "x.json")
+    with pytest.raises(ConfigError, match="is a folder; give the name of a file in it"):
+        check_writable(tmp_path)
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match="cannot be written"):
+        check_writable(tmp_path / "file" / "x.json")
+
+
+@pytest.mark.parametrize("can_swap", [True, False])
+def test_a_folder_is_replaced(
+    can_swap: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not can_swap:
+        monkeypatch.setattr("idcf.files._try_atomic_swap", lambda temporary, target: False)
+    target = tmp_path / "model"
+    for text in ("old", "new"):
+        write_folder(
+            target, lambda folder, t=text: (folder / "a").write_text(t), replaceable_names=["a"]
+        )
+        assert (target / "a").read_text() == text
+    assert [x.name for x in tmp_path.iterdir()] == ["model"]
+
+
+def test_a_folder_with_other_files_is_not_replaced(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("text")
+    with pytest.raises(ArtifactError, match=r"holds 'notes.txt', which would be lost"):
+        write_folder(tmp_path, lambda folder: None, replaceable_names=["a"])
+    with pytest.raises(ArtifactError, match="is a file"):
+        write_folder(tmp_path / "notes.txt", lambda folder: None, replaceable_names=["a"])
+
+
+def test_reading_decompresses_and_normalizes(tmp_path: Path) -> None:
+    path = tmp_path / "x.gz"
+    path.write_bytes(gzip.compress("\ufeffa\r\nb".encode()))
+    assert read_text(path) == "a\nb"
+    path.write_bytes(path.read_bytes()[:-9])
+    with pytest.raises(DataError, match="damaged gzip"):
+        read_bytes(path)
+    path.write_bytes(b"  \n")
+    with pytest.raises(DataError, match="the file is empty"):
+        read_bytes(path)
