@@ -48,8 +48,9 @@ def test_standard_deviations_and_vectors_equal_those_of_the_model() -> None:
     ]
     users, rows = as_users(new_users), torch.from_numpy(rng.integers(0, ITEMS, (4, 7)))
     ranker = CatalogRanker(model)
-    assert isinstance(ranker.single_user_scorer, BayesSingleUserScorer)
-    posterior_std = PosteriorStd(ranker.single_user_scorer)
+    scorer = ranker.single_user_scorer
+    assert isinstance(scorer, BayesSingleUserScorer)
+    posterior_std = PosteriorStd(model)
     posterior = posterior_std.posterior(users)
     expected = model.predictive_std(users, rows, torch.arange(4))
     torch.testing.assert_close(posterior_std(posterior, rows), expected, rtol=1e-5, atol=1e-5)
@@ -61,5 +62,5 @@ def test_standard_deviations_and_vectors_equal_those_of_the_model() -> None:
     assert torch.equal(ranked.item_rows, whole.item_rows)
     torch.testing.assert_close(ranked.scores, whole.scores)
     for user, item_rows, row in zip(new_users, rows.numpy(), expected.numpy(), strict=True):
-        std = posterior_std.std_of_one((user.item_rows, user.values), item_rows)
+        std = scorer.rating_std(user.item_rows, user.values, item_rows)
         np.testing.assert_allclose(std, row, rtol=1e-4)

@@ -100,17 +100,27 @@ class Predictor:
         self.user_encoder = artifact.manifest.user_encoder
         self.item_ids, self.titles = artifact.items.ids, artifact.titles
         self.source = artifact.model.source
-        self.ranker = CatalogRanker(artifact.model)
-        scorer = self.ranker.single_user_scorer
-        self.posterior_std = (
-            PosteriorStd(scorer) if isinstance(scorer, BayesSingleUserScorer) else None
-        )
         self.popularity = _popularity(artifact)
-        self.history_reader = HistoryReader(
-            artifact.items,
+
+    @cached_property
+    def ranker(self) -> CatalogRanker:
+        """Scores and ranks the catalogue; built when it is first used, which freezes the model."""
+        return CatalogRanker(self.artifact.model)
+
+    @cached_property
+    def posterior_std(self) -> PosteriorStd | None:
+        """Standard deviations of ratings; None if the model has no posterior."""
+        scorer = self.ranker.single_user_scorer
+        return PosteriorStd(scorer.model) if isinstance(scorer, BayesSingleUserScorer) else None
+
+    @cached_property
+    def history_reader(self) -> HistoryReader:
+        """Translates ids and ratings of histories into rows and values."""
+        return HistoryReader(
+            self.artifact.items,
             implicit=self.domain.implicit,
             levels=self.domain.levels,
-            titles=artifact.titles,
+            titles=self.titles,
         )
 
     def read_new_user(self, history: Any, features: Any = None) -> NewUser:
@@ -382,10 +392,9 @@ class Predictor:
 
     def _rating_std_of_one(self, new_user: NewUser, item_rows: Ints) -> Floats:
         """Return the standard deviations [K] of the ratings of items [K] for one user."""
-        has_kernel = len(new_user.item_rows) > 0 and new_user.features is None
-        if self.posterior_std is not None and has_kernel:
-            history = new_user.item_rows, new_user.values
-            return self.posterior_std.std_of_one(history, item_rows)
+        scorer, has_history = self.ranker.single_user_scorer, len(new_user.item_rows) > 0
+        if isinstance(scorer, BayesSingleUserScorer) and has_history and new_user.features is None:
+            return scorer.rating_std(new_user.item_rows, new_user.values, item_rows)
         std: Floats = self.rating_std(as_users([new_user]), item_rows[None])[0]
         return std
 

@@ -6,36 +6,23 @@ averages last; terms that are linear in the moments are summed over the blocks i
 
 from __future__ import annotations
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from idcf.data.interactions import Floats, Ints
-from idcf.inference.kernels.bayes import BayesSingleUserScorer
-from idcf.models.bayes import UserPosterior
+from idcf.models.bayes import BayesModel, UserPosterior
 from idcf.types import Embeddings, Users
 
 
 class PosteriorStd:
-    """Posteriors of users, with the embeddings and standard deviations that follow from them.
+    """Posteriors of users, with the embeddings and standard deviations that follow from them."""
 
-    Parameters
-    ----------
-    scorer
-        The kernel of the model, whose arrays are used for single users.
-    """
-
-    def __init__(self, scorer: BayesSingleUserScorer) -> None:
-        self.scorer, self.model = scorer, scorer.model
+    def __init__(self, model: BayesModel) -> None:
+        self.model = model
         size = len(self.model.packed_index)
         low = torch.tril_indices(size, size, device=self.model.device)
         self._packed_index = low[0] * size + low[1]  # of a packed product in a flat square one
         self._packed_weight = 2 - (low[0] == low[1]).float()
-        self._packed_index_np = self._packed_index.cpu().numpy()
-        self._packed_weight_np = self._packed_weight.cpu().numpy()
-        self._noise_variance = float((1 / self.model.noise_precision).mean())
-        self._std_scale = float(self.model.std_scale)
 
     @torch.inference_mode()
     def posterior(self, users: Users) -> UserPosterior:
@@ -81,31 +68,3 @@ class PosteriorStd:
         within = total.clamp(min=0) / blocks + (1 / model.noise_precision).mean()
         between = (expected + mean[..., -1][:, None]).var(-1, correction=0)
         return model.std_scale * (within + between).sqrt()
-
-    def std_of_one(self, history: tuple[Ints, Floats], item_rows: Ints) -> Floats:
-        """Return the standard deviations [K] for one user with a history, on NumPy arrays.
-
-        Parameters
-        ----------
-        history
-            Rows of items and their ratings.
-        item_rows
-            Rows of K items.
-        """
-        scorer = self.scorer
-        mean, precision = scorer.posterior(*history)
-        covariance, user_bias = np.linalg.inv(precision), mean[:, -1]
-        w = np.column_stack([mean[:, :-1], np.ones_like(user_bias)])
-        item = scorer.item_means.take(item_rows, 0).reshape(-1, *mean.shape)
-        expected = (item * w).sum(-1)  # [K, T]
-        square = w[:, :, None] * w[:, None, :]
-        square[:, :-1, :-1] += covariance[:, :-1, :-1]
-        packed = square.reshape(len(w), -1)[:, self._packed_index_np] * self._packed_weight_np
-        cross = covariance[..., -1].copy()
-        cross[:, -1] = 0
-        total = scorer.second_moments.take(item_rows, 0) @ packed.reshape(-1)
-        total += 2 * (item.reshape(len(item_rows), -1) @ cross.reshape(-1))
-        total += covariance[:, -1, -1].sum() - np.square(expected).sum(-1)
-        within = np.maximum(total, 0) / len(w) + np.float32(self._noise_variance)
-        std: Floats = self._std_scale * np.sqrt(within + (expected + user_bias).var(-1))
-        return std.astype(np.float32)

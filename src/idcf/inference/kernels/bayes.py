@@ -34,6 +34,11 @@ class BayesSingleUserScorer:
         self.catalog_product = MatrixVectorProduct(to_float32_array(items.vector[:, :-1]))
         self.item_offsets = to_float32_array(items.bias + model.mean)
         self.selection_coefficients = to_float32_array(model.selection_coefficients).tolist()
+        low = np.tril_indices(self.latent_size)
+        self.packed_position = low[0] * self.latent_size + low[1]  # in a flat square matrix
+        self.packed_weight = np.where(low[0] == low[1], 1, 2).astype(np.float32)
+        self.noise_variance = float((1 / model.noise_precision).mean())
+        self.std_scale = float(model.std_scale)
 
     def __call__(self, item_rows: Ints, values: Floats) -> Floats:
         """Return the score of every item [I] for a history of item rows and values."""
@@ -66,3 +71,30 @@ class BayesSingleUserScorer:
         rhs += (features @ self.prior_information).reshape(shape)
         mean: Floats = np.linalg.solve(precision, rhs[..., None])[..., 0]
         return mean, precision
+
+    def rating_std(self, item_rows: Ints, values: Floats, target_rows: Ints) -> Floats:
+        """Return the standard deviations [K] of the ratings of items [K]; see `PosteriorStd`.
+
+        Parameters
+        ----------
+        item_rows, values
+            The history.
+        target_rows
+            Rows of the K items.
+        """
+        mean, precision = self.posterior(item_rows, values)
+        covariance, user_bias = np.linalg.inv(precision), mean[:, -1]
+        w = np.column_stack([mean[:, :-1], np.ones_like(user_bias)])
+        item = self.item_means.take(target_rows, 0).reshape(-1, *mean.shape)
+        expected = (item * w).sum(-1)  # [K, T]
+        square = w[:, :, None] * w[:, None, :]
+        square[:, :-1, :-1] += covariance[:, :-1, :-1]
+        packed = square.reshape(len(w), -1)[:, self.packed_position] * self.packed_weight
+        cross = covariance[..., -1].copy()
+        cross[:, -1] = 0
+        total = self.second_moments.take(target_rows, 0) @ packed.reshape(-1)
+        total += 2 * (item.reshape(len(target_rows), -1) @ cross.reshape(-1))
+        total += covariance[:, -1, -1].sum() - np.square(expected).sum(-1)
+        within = np.maximum(total, 0) / len(w) + np.float32(self.noise_variance)
+        std: Floats = self.std_scale * np.sqrt(within + (expected + user_bias).var(-1))
+        return std.astype(np.float32)
