@@ -1,5 +1,8 @@
 """Presets: every row is valid, datasets refine rows, and options given by the user win."""
 
+import subprocess
+import sys
+
 import pytest
 
 from idcf.data.datasets.catalog import DATASET_SOURCES
@@ -177,3 +180,14 @@ def test_files_that_do_not_agree(tmp_path, row, message):
     (tmp_path / "b.toml").write_text(row)
     with pytest.raises(ConfigError, match=message):
         presets.read_presets(tmp_path)
+
+
+def test_a_core_model_reads_no_plugin():
+    """Fitting the default model must not import the paper's systems."""
+    code = (
+        "import sys; from idcf.training.presets import stage_configs; "
+        "stage_configs('idcf-nn', preset='clean', dataset='ml-100k'); "
+        "print([m for m in sys.modules if m.startswith('idcf.paper')])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

@@ -24,7 +24,7 @@ from idcf.metrics import (
     interval_coverage,
     squared_error,
 )
-from idcf.models.base import Model, PosteriorModel
+from idcf.models.base import Model
 from idcf.rng import random_stream
 from idcf.training.train import TrainingJob, train
 
@@ -119,7 +119,7 @@ def _measure_quality(model: Model, task: PredictionTask) -> Interval:
 def _interval_coverage(model: Model, task: PredictionTask) -> float | None:
     """Return the share of ratings inside the 90 % intervals; None if the model has none."""
     targets, history = task.target_table, task.history_table
-    if targets.implicit or not isinstance(model, PosteriorModel):
+    if targets.implicit or not model.has_uncertainty:
         return None
     scores = score_interactions(model, targets, history, anonymous=model.inductive)
     std = interaction_std(model, targets, history, anonymous=model.inductive)

@@ -16,7 +16,7 @@ from typing import Any
 
 from idcf.config import dataclass_from_dict, load_toml
 from idcf.errors import ConfigError, unknown_name_message
-from idcf.models.registry import all_models, model_entry
+from idcf.models.registry import MODELS, all_models, model_entry
 from idcf.training.loop import TrainConfig
 
 ENTRY_POINT_GROUP = "idcf.presets"
@@ -81,10 +81,7 @@ def stage_config(
     ConfigError
         If the model, the preset or an option does not exist, or a value has the wrong type.
     """
-    presets = _all_presets()
-    if preset not in presets:
-        raise ConfigError(unknown_name_message("preset", preset, presets))
-    row = presets[preset].get(model_entry(name).presets_of or name, {})
+    row = _preset_row(preset, model_entry(name).presets_of or name)
     refined = row.get(DATASET_KEY, {}).get(dataset, row.get(DEFAULT_KEY, {}))
     values: dict[str, Any] = {}
     for part in (row, refined):
@@ -99,6 +96,17 @@ def stage_config(
             _update_stage(values, {"options": {key: value}})
     train = dataclass_from_dict(TrainConfig, values.pop("train", {}), f"training of {name!r}")
     return dataclass_from_dict(StageConfig, {**values, "train": train}, f"preset of {name!r}")
+
+
+def _preset_row(preset: str, model: str) -> Mapping[str, Any]:
+    """Return the row of a model; plugins are read only for their own models and presets."""
+    presets = _core_presets()
+    if model not in MODELS or preset not in presets:
+        presets = _all_presets()
+    if preset not in presets:
+        raise ConfigError(unknown_name_message("preset", preset, presets))
+    row: Mapping[str, Any] = presets[preset].get(model, {})
+    return row
 
 
 def _update_stage(values: dict[str, Any], part: Mapping[str, Any]) -> None:
@@ -161,6 +169,12 @@ def preset_names() -> tuple[str, ...]:
 
 
 @cache
+def _core_presets() -> dict[str, Any]:
+    """Return preset -> model -> row of this package alone."""
+    return read_presets(_FOLDER)
+
+
+@cache
 def _all_presets() -> dict[str, Any]:
     """Return preset -> model -> row of this package and of installed plugins."""
     plugins = [Path(point.load()) for point in entry_points(group=ENTRY_POINT_GROUP)]
@@ -175,7 +189,7 @@ def read_presets(*folders: Path) -> dict[str, Any]:
             for preset, rows in load_toml(path).items():
                 merged = table.setdefault(preset, {})
                 for name, row in rows.items():
-                    if name not in all_models():
+                    if name not in MODELS and name not in all_models():
                         message = unknown_name_message("model", name, all_models())
                         raise ConfigError(f"{path.name}, {preset}: {message}")
                     _merge_row(merged.setdefault(name, {}), row, f"{path.name}, {preset}.{name}")
