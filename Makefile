@@ -12,12 +12,12 @@ PORT ?= 8000
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo serve test bench clean
+.PHONY: help demo serve test docs bench clean
 
 help: ## What can be made
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST)
 
-demo: $(READY) ## MovieLens-100K, trained and met by new users: a table, ten films, a report
+demo: $(READY) ## Train on MovieLens-100K, evaluate on new users, recommend ten films, write a report
 	$(BIN)/idcf demo
 
 serve: $(READY) $(MODEL)/config.json ## A page in the browser and an HTTP API, on MovieLens-100K
@@ -26,18 +26,23 @@ serve: $(READY) $(MODEL)/config.json ## A page in the browser and an HTTP API, o
 $(MODEL)/config.json: | $(READY)
 	$(BIN)/idcf train ml-100k --out $(MODEL)
 
-test: $(READY) ## Format, lint, types, import contract, tests
+test: $(READY) ## Format, lint, types, import contract, tests, documentation
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/pytest -n 2
+	$(MAKE) docs
+
+docs: $(READY) ## The documentation site, in docs/_build/html
+	$(BIN)/sphinx-build -W --keep-going -q -b html -d docs/_build/doctrees docs docs/_build/html
+	@echo "The site is docs/_build/html/index.html"
 
 bench: $(READY) ## Speed, beside other implementations; writes benchmarks/reports/
 	$(BIN)/python benchmarks/run.py
 
 clean: ## Forget the set-up, caches and runs
-	rm -rf $(VENV) runs build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) runs build dist docs/_build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 
 $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
