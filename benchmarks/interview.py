@@ -30,7 +30,6 @@ from numpy.typing import NDArray
 from idcf.data.datasets.catalog import load_dataset
 from idcf.data.history_reader import NewUser, as_users
 from idcf.data.interactions import Interactions
-from idcf.inference.explain import question_gains
 from idcf.metrics import PerUserMetric, bootstrap_interval, paired_difference
 from idcf.models.bayes import BayesModel
 from idcf.recommender import Recommender
@@ -107,8 +106,8 @@ def compare(users: InterviewedUsers, recommender: Recommender) -> list[dict[str,
         def gains(
             block: slice, new_users: list[NewUser], is_known: bool = pool == "known"
         ) -> UserItemMatrix:
-            scores: UserItemMatrix = question_gains(
-                model, as_users(new_users), items_are_known=is_known
+            scores: UserItemMatrix = model.question_gains(
+                as_users(new_users), items_are_known=is_known
             ).numpy()
             return scores
 

@@ -136,7 +136,7 @@ def untrained_recommender(
         options=dataclass_to_dict(config),
         backbone=entry.backbone,
         backbone_options=dataclass_to_dict(backbone_config) if backbone_config else {},
-        domain=DomainInfo.from_model(table, model),
+        domain=DomainInfo.from_table(table, domain.mean),
         training_data=TrainingData.from_split(split, KEY_THRESHOLD),
     )
     titles = (None,) * len(table.items)

@@ -44,6 +44,7 @@ nb_execution_in_temp = True
 nb_merge_streams = True
 nb_execution_show_tb = True
 
+default_role = "code"  # single backticks in docstrings
 autosummary_generate = True
 autodoc_typehints = "description"
 autodoc_member_order = "bysource"

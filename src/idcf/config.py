@@ -56,6 +56,10 @@ def _type_adapter(kind: Any) -> TypeAdapter[Any]:
 
 
 def _check_keys(kind: Any, values: Mapping[str, Any], label: str) -> None:
+    """Raise ConfigError for a key that is no field of the dataclass `kind`, in nested mappings too.
+
+    `label` begins the message.
+    """
     hints = _field_types(kind)
     for key, value in values.items():
         if key not in hints:
@@ -66,6 +70,7 @@ def _check_keys(kind: Any, values: Mapping[str, Any], label: str) -> None:
 
 @cache
 def _field_types(kind: Any) -> dict[str, Any]:
+    """Return the type of each field of a dataclass, by name."""
     hints = get_type_hints(kind)
     return {f.name: hints[f.name] for f in dataclasses.fields(kind)}
 

@@ -139,6 +139,7 @@ def _try_atomic_swap(temporary: Path, target: Path) -> bool:
 
 
 def _fsync(path: Path) -> None:
+    """Write a file or folder through to the disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)

@@ -117,6 +117,7 @@ class Recommender:
         return self.artifact.manifest
 
     def _set_state(self, artifact: Artifact, training_table: Interactions | None = None) -> None:
+        """Make the recommender a fitted one, which holds the model of an artifact."""
         self._predictor = Predictor(artifact, training_table)
 
     def fit(

@@ -20,7 +20,7 @@ class Recommendation(NamedTuple):
     item_id: Any
     score: float  # expected rating; for implicit feedback any scale, larger is better
     rank: int  # 1 is the best
-    title: str | None = None
+    title: str | None = None  # None: the item has no title
     std: float | None = None  # standard deviation of the rating, if requested and available
     source: str = "relation"  # origin of the score: posterior, relation, features or popular
 
@@ -85,14 +85,14 @@ class Reason(NamedTuple):
 
     item_id: Any
     title: str | None
-    rating: float
+    rating: float  # that of the history
     effect: float  # score with this item in the history minus the score without it
 
 
 class Cohort(NamedTuple):
     """A group of at least five key users that resemble the user."""
 
-    size: int
+    size: int  # number of key users
     weight: float  # share of the user's resemblance; over all cohorts the sum is 1
     liked_titles: tuple[str, ...]  # titles, or else ids, of items the cohort has in common
 
@@ -120,7 +120,7 @@ class Question(NamedTuple):
 class PredictionInterval(NamedTuple):
     """Predicted ratings of several items with intervals; each field has one value per item."""
 
-    score: Floats
-    std: Floats
-    low: Floats
-    high: Floats
+    score: Floats  # expected rating
+    std: Floats  # standard deviation of the rating
+    low: Floats  # lower bound of the interval
+    high: Floats  # upper bound of the interval

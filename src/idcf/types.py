@@ -137,7 +137,7 @@ class Users:
     """B users to score: their rows in the training table, histories and features."""
 
     ids: Tensor  # int64 [B]; -1 for a user who was not in the training table
-    history: History
+    history: History  # of B users
     features: Tensor | None = None  # float32 [B, F]
 
     def __len__(self) -> int:
@@ -203,6 +203,14 @@ class Embeddings(NamedTuple):
         return Embeddings(self.vector.index_select(0, rows), self.bias.index_select(0, rows))
 
 
+class CohortWeights(NamedTuple):
+    """How much each of C cohorts of key users resembles each of B users."""
+
+    weights: Tensor  # [B, C]; rows sum to 1
+    sizes: Tensor  # [C]: key users in the cohort; an empty cohort has 0
+    item_rows: Tensor  # int64 [C, K]: items that describe the cohort
+
+
 @dataclass(frozen=True, slots=True)
 class Domain:
     """Facts about the training data that a model may use when it is built."""
@@ -211,9 +219,9 @@ class Domain:
     n_items: int
     mean: float  # of the ratings; 0 for implicit feedback
     levels: tuple[float, ...]  # the rating values that occur; (1,) for implicit feedback
-    implicit: bool
+    implicit: bool  # whether the feedback is implicit
     raters: Ragged[Tensor]  # I rows: for each item the users who rated it, with their ratings
-    n_user_features: int = 0
+    n_user_features: int = 0  # F; 0: no features
     item_features: Tensor | None = None  # [I, F]
 
 

@@ -11,7 +11,7 @@ import torch
 from idcf.data.history_reader import as_users
 from idcf.data.interactions import Interactions
 from idcf.errors import ConfigError
-from idcf.inference.explain import cohort_weights, leave_one_out, question_gains
+from idcf.inference.explain import leave_one_out
 from idcf.models.bayes import BayesModel
 from idcf.recommender import Recommender
 from idcf.testing.synthetic import checkerboard
@@ -73,8 +73,8 @@ def test_a_gain_is_the_expected_reduction_of_the_variance() -> None:
     mean_outer = torch.einsum("i,tid,tie->tde", share, f, f)
     covariance = torch.cholesky_inverse(bayes.posterior(users).precision_cholesky)[0].double()
     before = torch.einsum("tde,tde->t", covariance, mean_outer)
-    gains = question_gains(bayes, users)[0]
-    gains_if_known = question_gains(bayes, users, items_are_known=True)[0]
+    gains = bayes.question_gains(users)[0]
+    gains_if_known = bayes.question_gains(users, items_are_known=True)[0]
     for item in (0, 7, 22):
         extra = (
             bayes.noise_precision.double()[:, None, None] * f[:, item, :, None] * f[:, item, None]
@@ -106,7 +106,7 @@ def test_cohorts_resemble_the_user_and_have_at_least_five_members() -> None:
     assert (sizes >= 5).all()
     histories = EVEN, {"i3": 5.0, "i7": 5.0, "i2": 1.0}
     users = as_users([predictor.read_new_user(x) for x in histories])
-    weight = cohort_weights(bayes, users)
+    weight = bayes.cohort_weights(users).weights
     torch.testing.assert_close(weight.sum(1), torch.ones(2))
     for row, odd in zip(weight, (0, 1), strict=True):
         best = bayes.cohort_items[int(row.argmax())]

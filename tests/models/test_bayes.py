@@ -188,6 +188,42 @@ def test_the_fast_kernel_gives_the_scores_of_the_model(n: int) -> None:
     torch.testing.assert_close(torch.from_numpy(fast), expected, rtol=1e-4, atol=1e-4)
 
 
+def slow_predictive_std(
+    model: BayesModel, users: Users, items: torch.Tensor, owner: torch.Tensor
+) -> torch.Tensor:
+    """Lay out every term of the variance per block, and average last."""
+    mean, cholesky = model.posterior(users)
+    covariance = torch.cholesky_inverse(cholesky)
+    w = torch.cat([mean[..., :-1], torch.ones_like(mean[..., :1])], -1)
+    square = w[..., :, None] * w[..., None, :]
+    square[..., :-1, :-1] += covariance[..., :-1, :-1]
+    item, second = model.means[items], model.second_moments[items][..., model.packed_index]
+    expected = torch.einsum("mtd,mktd->mkt", w[owner], item)
+    variance = torch.einsum("mtde,mktde->mkt", square[owner], second) - expected**2
+    variance += 2 * torch.einsum("mtd,mktd->mkt", covariance[owner, :, :-1, -1], item[..., :-1])
+    variance += covariance[owner, :, -1, -1][:, None]
+    score = expected + mean[owner, :, -1][:, None]
+    within = (variance.clamp(min=0) + 1 / model.noise_precision).mean(-1)
+    return model.std_scale * (within + score.var(-1, correction=0)).sqrt()
+
+
+def test_the_predictive_std_equals_a_slow_computation() -> None:
+    model, histories = random_model(), [random_history(n) for n in (0, 1, 7)]
+    users = Users(
+        torch.full((3,), -1),
+        History(
+            torch.cat([x.items for x in histories]),
+            torch.cat([x.values for x in histories]),
+            torch.tensor([0, 0, 1, 8]),
+        ),
+    )
+    items, owner = torch.arange(10).view(5, 2), torch.tensor([2, 0, 1, 0, 2])
+    expected = slow_predictive_std(model, users, items, owner)
+    torch.testing.assert_close(
+        model.predictive_std(users, items, owner), expected, rtol=1e-5, atol=1e-6
+    )
+
+
 def test_a_longer_history_lowers_the_predictive_std() -> None:
     model, items = random_model(), torch.arange(ITEMS)[None]
     std = [

@@ -44,6 +44,7 @@ app.command("doctor")(doctor.doctor)
 
 
 def _print_version(requested: bool) -> None:
+    """Print the version and exit, if --version was given."""
     if requested:
         from idcf import __version__
 

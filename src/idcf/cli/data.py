@@ -39,7 +39,7 @@ class DatasetSummary:
     n_rows: int
     density: float  # n_rows / (n_users * n_items)
     feedback: str  # implicit or explicit
-    has_timestamps: bool
+    has_timestamps: bool  # whether rows have a time
     rating_counts: dict[str, int]  # rating, or range of ratings -> number of rows
     n_users_with_one_row: int
     n_items_with_one_row: int
@@ -47,10 +47,10 @@ class DatasetSummary:
     n_items_without_rows: int
     history_lengths: dict[str, int]  # quantile -> rows per user
     split: SplitSizes | None  # None: the dataset has no official split
-    key_threshold: int
+    key_threshold: int  # rows that make a user a key user (the paper's δ)
     n_key_users: int
-    n_query_users: int
-    note: str
+    n_query_users: int  # users who are no key users
+    note: str  # remark on the split; empty if there is none
 
 
 @app.command("list")
@@ -168,6 +168,7 @@ def _count_ratings(table: Interactions) -> dict[str, int]:
 
 
 def _format_summary(summary: DatasetSummary) -> str:
+    """Return the text that `idcf data describe` prints, with a bar chart of the ratings."""
     x = summary
     lines = [
         f"{x.name}: {x.feedback} feedback{', with timestamps' if x.has_timestamps else ''}",

@@ -24,9 +24,9 @@ _MARKS = {"ok": "ok", "note": "--", "problem": "!!"}
 class CheckResult(NamedTuple):
     """Outcome of one check."""
 
-    name: str
+    name: str  # the part that was checked, such as gpu
     status: str  # ok, note (optional part missing) or problem
-    message: str
+    message: str  # the finding, in one line
 
 
 def doctor(
@@ -61,6 +61,7 @@ def doctor(
 
 
 def _check_python() -> Iterator[CheckResult]:
+    """Check that Python is 3.11 or newer."""
     status = "ok" if sys.version_info >= (3, 11) else "problem"
     yield CheckResult("python", status, f"{platform.python_version()}, {sys.executable}")
 
@@ -97,6 +98,7 @@ def _read_requirements() -> dict[str | None, list[str]]:
 
 
 def _check_hardware() -> Iterator[CheckResult]:
+    """Report cores and threads; check that a GPU, if there is one, can be used."""
     import torch
 
     from idcf.evaluation.parallel import available_cores
@@ -114,6 +116,7 @@ def _check_hardware() -> Iterator[CheckResult]:
 
 
 def _check_datasets() -> Iterator[CheckResult]:
+    """List the datasets on this machine; check that the folder IDCF_DATA exists if it is set."""
     from idcf.data.datasets.catalog import DATASET_SOURCES, find_dataset_folder
 
     folder = os.environ.get("IDCF_DATA")

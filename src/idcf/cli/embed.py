@@ -68,6 +68,7 @@ def write_embeddings(
     counts = history_files.HistoryCounts()
 
     def tables() -> Iterator[Any]:
+        """Yield an Arrow table of embeddings for each chunk of histories, adding to `counts`."""
         for chunk in history_files.chunk_histories(histories):
             parsed = history_files.parse_histories(predictor, chunk)
             counts.add(parsed)

@@ -28,14 +28,17 @@ HistoryRecord = tuple[Any, list[tuple[Any, Any]]]  # user id, (item id, rating) 
 class ParsedHistories(NamedTuple):
     """Histories of some users, translated for one model."""
 
-    user_ids: list[Any]
-    new_users: list[NewUser]
+    user_ids: list[Any]  # as in the file
+    new_users: list[NewUser]  # in the order of `user_ids`
     n_unknown_items: list[int]  # per user; these items are left out of `new_users`
 
 
 @dataclass
 class HistoryCounts:
-    """Totals over the histories of a file."""
+    """Totals over the histories of a file: users, users without a known item, unknown items.
+
+    An unknown item counts once for each history that holds it.
+    """
 
     n_users: int = 0
     n_users_without_known_items: int = 0
@@ -130,6 +133,7 @@ def write_parquet(tables: Iterator[Any], out: Path) -> None:
 
 
 def _text_key(user: Any) -> Any:
+    """Sort key of ids as text, or as numbers where they are no strings."""
     return user
 
 
@@ -158,6 +162,7 @@ def _read_rows(path: Path, implicit: bool) -> Iterator[tuple[Any, Any, Any]]:
 
 
 def _parquet_batches(path: Path, names: list[str]) -> Iterator[Any]:
+    """Yield the rows of a Parquet file in batches, with only the columns `names`."""
     from pyarrow import parquet
 
     file = parquet.ParquetFile(path)
@@ -183,6 +188,7 @@ def _csv_batches(path: Path, names: list[str]) -> Iterator[Any]:
 
 
 def _require_columns(path: Path, names: list[str], columns: list[str]) -> None:
+    """Raise DataError if one of `names` is not among the columns of the file."""
     for name in names:
         if name not in columns:
             raise DataError(f"{path}: {unknown_name_message('column', name, columns)}")

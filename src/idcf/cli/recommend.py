@@ -196,6 +196,10 @@ def _find_item_row(text: str, titles: TitleIndex) -> int:
 def _json_values(
     recommendations: Recommendations, explanations: list[Explanation]
 ) -> dict[str, Any]:
+    """Return a recommendation list as `idcf recommend --json` prints it.
+
+    `explanations` has one entry per item, or is empty: then there are no reasons and cohorts.
+    """
     items: list[dict[str, Any]] = [x._asdict() for x in recommendations]
     for item, explanation in zip(items, explanations, strict=False):
         item["reasons"] = [x._asdict() for x in explanation.reasons]
@@ -206,6 +210,10 @@ def _json_values(
 def _format_recommendations(
     recommendations: Recommendations, explanations: list[Explanation]
 ) -> str:
+    """Return a recommendation list as text, one line per item.
+
+    `explanations` has one entry per item, whose reasons follow it, or is empty.
+    """
     lines = []
     for k, item in enumerate(recommendations):
         std = "" if item.std is None else f" ±{item.std:.2f}"

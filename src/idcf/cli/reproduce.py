@@ -159,4 +159,5 @@ def _merge(source: Path, results: Path, as_json: bool) -> None:
 
 
 def _run_names(runs: Sequence[Run]) -> list[str]:
+    """Return the one-line description of each run."""
     return [str(run) for run in runs]

@@ -68,6 +68,7 @@ def serve(
     from idcf.server.batcher import BatcherLimits
 
     def print_address(address: str) -> None:
+        """Print the address of the server, as text or as one line of JSON."""
         values = {"address": address, "folder": str(model_folder), "pid": os.getpid()}
         typer.echo(json.dumps(values) if as_json else f"{address} (stop with Ctrl-C)")
 

@@ -21,17 +21,17 @@ if TYPE_CHECKING:
 class TrainingSummary:
     """Result of a training, as `idcf train --json` prints it."""
 
-    folder: str
+    folder: str  # where the model was saved
     model: str
     n_items: int
-    n_rows: int
+    n_rows: int  # training rows, of key users and query users
     n_users: int
     n_key_users: int
-    key_threshold: int
+    key_threshold: int  # rows that make a user a key user (the paper's δ)
     key_user_choice: str | int  # threshold, random, informative, or a number of informative users
     seed: int
     card_metrics: NewUserCurve | None  # None: not measured
-    seconds: float
+    seconds: float  # duration of the training
 
 
 def train(
@@ -134,6 +134,7 @@ def train(
 
 
 def _training_summary(recommender: Recommender, out: Path, seconds: float) -> TrainingSummary:
+    """Return the summary of a trained model that was saved in the folder `out`."""
     manifest = recommender.manifest
     data = manifest.training_data
     return TrainingSummary(
@@ -152,6 +153,7 @@ def _training_summary(recommender: Recommender, out: Path, seconds: float) -> Tr
 
 
 def _format_summary(summary: TrainingSummary) -> str:
+    """Return the text that `idcf train` prints at the end."""
     x = summary
     choice = "" if x.key_user_choice == "threshold" else f", chosen by {x.key_user_choice}"
     return (

@@ -101,10 +101,12 @@ def tune(
 
 
 def _print_trial(n_trials: int, trial: Trial) -> None:
+    """Print the value and the options of a finished trial to stderr."""
     typer.echo(f"trial {trial.number} of {n_trials}: {trial.value:.4f}, {trial.options}", err=True)
 
 
 def _format_text(result: TuningResult, toml_file: Path) -> str:
+    """Return the text that `idcf tune` prints: the best trial next to the default options."""
     best, default = result.best_trial, result.trials[0]
     return (
         f"{result.model}: {result.metric} {best.value:.4f} on {result.n_users} held-out users in "

@@ -222,6 +222,7 @@ def _block_batches(
 
 
 def _split_column(column: NDArray[Any], sizes: Ints) -> tuple[Tensor, ...]:
+    """Split a column into consecutive tensors of these sizes, which share its memory."""
     return torch.from_numpy(column).split_with_sizes(sizes.tolist())
 
 
@@ -246,6 +247,9 @@ def _make_batch(
 def _draw_negatives(
     table: Interactions, n_rows: int, n_negatives: int, rng: np.random.Generator
 ) -> Tensor:
-    """Draw items uniformly from the vocabulary, [n_rows, n_negatives]."""
+    """Draw item rows [n_rows, n_negatives], int64, uniformly from the vocabulary.
+
+    The items of positives are drawn too.
+    """
     drawn = rng.integers(len(table.items), size=(n_rows, n_negatives), dtype=np.int64)
     return torch.from_numpy(drawn)

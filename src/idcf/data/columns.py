@@ -34,7 +34,7 @@ class DataWarning(UserWarning):
 class ColumnOrigin:
     """Source of columns and the labels of its rows and columns, for error messages."""
 
-    source_name: str
+    source_name: str  # such as the path of a file
     row_label: Callable[[int], str] = "row {}".format  # label of the n-th row, such as "line 7"
     column_names: Mapping[str, str] = field(default_factory=dict)  # name of each role's column
 
@@ -374,12 +374,14 @@ def _ids_from_arrow(
 
 
 def _floats_from_series(series: nw.Series[Any]) -> Doubles:
+    """Return a column of a dataframe as float64; the dataframe library raises for other values."""
     import narwhals as nw
 
     return series.cast(nw.Float64).to_numpy().astype(np.float64)
 
 
 def _ratings_from_series(series: nw.Series[Any], origin: ColumnOrigin) -> Doubles:
+    """Return a column of ratings as float64; raise DataError naming the row that is no number."""
     try:
         return _floats_from_series(series)
     except Exception:  # each dataframe library raises its own; the slow parser names the row

@@ -28,8 +28,8 @@ _MAX_Z_SCORE = 20.0  # a number further from the mean, in standard deviations, i
 class FeatureColumn:
     """Encoding of one column: of words if `words` is set, otherwise of numbers."""
 
-    name: str
-    words: tuple[str, ...] | None = None
+    name: str  # name of the column
+    words: tuple[str, ...] | None = None  # the words that are encoded
     fill_value: float = 0.0  # number used where the value is missing
     bin_edges: tuple[float, ...] = ()  # between the quantile bins; empty for two values or fewer
 
@@ -58,7 +58,12 @@ class FeatureColumn:
         return 2 + len(self.bin_edges) if self.bin_edges else 1
 
     def transform(self, values: Sequence[Any]) -> Doubles:
-        """Features of n values, not standardized, [n, width]."""
+        """Encode n values, without standardizing them: [n, width].
+
+        A column of words becomes an indicator per word of `words`, all 0 where a value is missing
+        or holds other words. A column of numbers becomes the number, `fill_value` where it is
+        missing, and an indicator per bin if there are `bin_edges`.
+        """
         if self.words is not None:
             cells = [_split_words(x) for x in values]
             has_word = [[w in cell for w in self.words] for cell in cells]
@@ -75,7 +80,7 @@ class FeatureColumn:
 class FeatureEncoder:
     """Encoding of a table of features: its columns, and mean and standard deviation of each."""
 
-    columns: tuple[FeatureColumn, ...]
+    columns: tuple[FeatureColumn, ...]  # in the order of the features
     mean: tuple[float, ...]  # of each feature, before constant ones are dropped
     std: tuple[float, ...]  # 0 for a constant feature, which is dropped
 
@@ -115,7 +120,7 @@ class FeatureEncoder:
             start += column.width
 
     def transform(self, columns: Mapping[str, Sequence[Any]]) -> Floats:
-        """Features of n rows, [n, F]; a column that is missing counts as average everywhere."""
+        """Encode n rows, standardized: [n, F]. A column that is missing counts as average: 0."""
         std, mean = np.array(self.std), np.array(self.mean)
         n_rows = len(next(iter(columns.values()), ()))
         start, parts = 0, []

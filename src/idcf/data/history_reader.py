@@ -36,7 +36,7 @@ class NewUser(NamedTuple):
     Item rows are sorted and distinct, so the order of the history does not matter.
     """
 
-    item_rows: Ints
+    item_rows: Ints  # [n]: rows of the catalogue
     values: Floats  # rating of each item, or 1 for implicit feedback
     unknown_items: tuple[Hashable, ...] = ()  # external ids that the model does not know
     features: Floats | None = None  # [F]
@@ -400,6 +400,7 @@ def _stack_features(new_users: Sequence[NewUser]) -> Tensor | None:
 
 
 def _history_frame(table: Any) -> Any:
+    """Return a table as a dataframe; raise DataError naming the accepted forms if it is none."""
     return to_dataframe(
         table, f"cannot read {type(table).__name__} as a history; {_ACCEPTED_FORMS}"
     )

@@ -78,7 +78,7 @@ class Interactions:
     item: Ints  # [rows], 0..I-1
     rating: Floats  # [rows]; 1 everywhere for implicit feedback
     time: Ints | None = None  # [rows], seconds since 1970
-    implicit: bool = False
+    implicit: bool = False  # whether the feedback is implicit
     user_features: Floats | None = None  # [U, F]
     item_features: Floats | None = None  # [I, F]
 
@@ -91,6 +91,8 @@ class Interactions:
         time: NDArray[Any] | None = None,
     ) -> Self:
         """Build a table from columns of external ids, without the checks of `read_interactions`.
+
+        Used where the columns are known to be clean: in tests and in scripts.
 
         Parameters
         ----------
@@ -168,7 +170,11 @@ class Interactions:
         return group_rows_by_key(self.user, len(self.users))
 
     def history(self, users: Ints) -> History:
-        """Histories of these users, in table order; empty for user -1."""
+        """Return the histories of users, given as rows of `users` or -1 for a new user.
+
+        They are in the order given; the entries of each are in the order of the table's rows. The
+        history of -1 is empty.
+        """
         order, start = self.rows_by_user
         lengths = np.where(users < 0, 0, start[users + 1] - start[users])
         index, offsets = slice_index(start[users], lengths)
@@ -192,6 +198,11 @@ class Interactions:
         features[users < 0] = 0
         return torch.from_numpy(features)
 
+    @property
+    def mean_rating(self) -> float:
+        """Mean of the ratings; 0 for implicit feedback."""
+        return 0.0 if self.implicit else float(self.rating.mean(dtype=np.float64))
+
     def domain(self) -> Domain:
         """Facts about this table that a model needs when it is built."""
         order, start = group_rows_by_key(self.item, len(self.items))
@@ -206,7 +217,7 @@ class Interactions:
         return Domain(
             n_users=len(self.users),
             n_items=len(self.items),
-            mean=0.0 if self.implicit else float(self.rating.mean(dtype=np.float64)),
+            mean=self.mean_rating,
             levels=(1.0,) if self.implicit else tuple(np.unique(self.rating).tolist()),
             implicit=self.implicit,
             raters=raters,
@@ -216,7 +227,7 @@ class Interactions:
 
 
 def align_vocabularies(*tables: Interactions) -> list[Interactions]:
-    """The tables with common vocabularies, which hold the ids of all of them.
+    """Return the tables, in order, with common vocabularies: the union of their ids.
 
     Raises
     ------
@@ -252,6 +263,7 @@ def recode_ids(table: Interactions, users: Vocab, items: Vocab) -> Interactions:
 
 
 def _merge_vocabularies(kind: str, vocabs: Sequence[Vocab]) -> Vocab:
+    """Return the sorted union of vocabularies; raise DataError if ids mix strings and integers."""
     ids: list[Any] = list(set().union(*(v.ids for v in vocabs)))
     if len({isinstance(x, str) for x in ids}) > 1:
         raise DataError(f"{kind} ids are strings in one table and integers in the other")

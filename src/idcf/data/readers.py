@@ -145,6 +145,7 @@ def _format_suffix(path: Path) -> str:
 
 
 def _delimiter(path: Path) -> str:
+    """Return the delimiter of a text file: a tab for .tsv, otherwise a comma."""
     return "\t" if _format_suffix(path) == "tsv" else ","
 
 
@@ -213,6 +214,7 @@ def _raise_wrong_csv_width(path: Path, text: str, delimiter: str) -> None:
 def _read_parquet_interactions(
     path: Path, columns: Mapping[str, str] | None, implicit: bool | None
 ) -> Interactions:
+    """Read interactions from the needed columns of a Parquet file, see `read_interactions`."""
     from pyarrow import parquet
 
     with _parquet_errors(path):

@@ -25,8 +25,8 @@ EntityKind = Literal["user", "item"]
 class SideTable:
     """Feature columns of users or items, and titles of items; a title is not a feature."""
 
-    kind: EntityKind
-    ids: Sequence[Any]
+    kind: EntityKind  # whether the rows are users or items
+    ids: Sequence[Any]  # external ids, one per row
     columns: Mapping[str, Sequence[Any]]  # features by name, in the order of `ids`
     titles: Mapping[Any, str]  # by item id
 
@@ -108,7 +108,7 @@ def _check_distinct(ids: Sequence[Any], label: str) -> None:
 class EnrichedInteractions:
     """Interactions with the features and titles of side tables."""
 
-    interactions: Interactions
+    interactions: Interactions  # with the encoded features
     feature_fields: tuple[str, ...] = ()  # "user_features", "item_features": those that are set
     user_encoder: FeatureEncoder | None = None  # for the features of new users
     titles: Mapping[Any, str] | None = None  # by item id

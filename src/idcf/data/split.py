@@ -30,7 +30,7 @@ class Split:
     """
 
     train: Interactions
-    test: Interactions
+    test: Interactions  # rows to predict, of both kinds of users
     key_users: Ints  # users with many ratings, on whom the backbone is trained
     query_users: Ints  # users with few ratings, whose embeddings the relation model computes
 
@@ -39,8 +39,8 @@ class Split:
 class PredictionTask:
     """Rows to predict, and the histories of their users that a model may use for it."""
 
-    history_table: Interactions
-    target_table: Interactions
+    history_table: Interactions  # rows that a model may read
+    target_table: Interactions  # rows to predict, disjoint from the histories
 
 
 def split_by_threshold(train: Interactions, test: Interactions, threshold: int) -> Split:
@@ -148,6 +148,7 @@ def select_informative_users(
     users_per_round = max(1, max_selected // MAX_ROUNDS)
 
     def uncertainty(n: Doubles) -> float:
+        """Return the demand for items that is not yet met, if item i has n[i] raters."""
         return float((demand / (n + PRIOR_RATERS)).sum())
 
     lowest = uncertainty(demand)

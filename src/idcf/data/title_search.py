@@ -97,6 +97,7 @@ class TitleIndex:
         matcher = SequenceMatcher(b=normalize_text(text))
 
         def total_similarity(row: int) -> float:
+            """Return the sort key of a title: both similarities to the query, added."""
             matcher.set_seq1(self._normalized[row])
             return matcher.ratio() + float(similarity[row])
 

@@ -28,7 +28,7 @@ from idcf.errors import DataError
 from idcf.inference.scoring import interaction_std, score_interactions, top_unseen_items
 from idcf.metrics import Interval, PerUserMetric, RelevantItems
 from idcf.metrics.stats import Statistic
-from idcf.models.base import Model, PosteriorModel
+from idcf.models.base import Model
 from idcf.rng import random_stream
 
 N_NEGATIVES = 5  # per test positive
@@ -48,15 +48,15 @@ class ModelAssignment(NamedTuple):
     """A model and the users that it scores."""
 
     model: Model
-    users: Ints
+    users: Ints  # rows of the users
 
 
 class MetricResult(NamedTuple):
     """One metric of one system over a group of users."""
 
-    interval: Interval
-    n_users: int
-    n_ratings: int
+    interval: Interval  # the metric with its 95 % interval over users
+    n_users: int  # users that are averaged
+    n_ratings: int  # test rows that are averaged
     per_user: PerUserMetric | None = None  # the averaged values, for paired comparisons
 
 
@@ -187,11 +187,12 @@ def expected_random_metrics(evaluation_set: EvaluationSet) -> dict[str, MetricRe
 def predict_stds(
     evaluation_set: EvaluationSet, assignments: Sequence[ModelAssignment]
 ) -> Floats | None:
-    """Return the standard deviation of every scored row, or None if a model has no posterior."""
+    """Return the standard deviation of every scored row, or None if a model has no
+    uncertainty."""
     rows = evaluation_set.scored_rows
     stds = np.full(len(rows), np.nan, np.float32)
     for part, positions in _positions_by_assignment(rows.user, assignments, len(rows.users)):
-        if not isinstance(part.model, PosteriorModel):
+        if not part.model.has_uncertainty:
             return None
         stds[positions] = interaction_std(
             part.model,
@@ -213,6 +214,7 @@ def inductive_rmse(
 
 
 def _rating_metrics(evaluation_set: EvaluationSet, scores: Floats) -> dict[str, MetricResult]:
+    """Return the metrics rmse and mae of the scores of `scored_rows`."""
     rows = evaluation_set.scored_rows
     squared = metrics.squared_error(rows.user, scores, rows.rating)
     absolute = metrics.absolute_error(rows.user, scores, rows.rating)
@@ -238,6 +240,7 @@ def _calibration_metrics(
 
 
 def _auc_metrics(evaluation_set: EvaluationSet, scores: Floats) -> dict[str, MetricResult]:
+    """Return auc, pooled over all users, and auc-user of the scores of `scored_rows`."""
     rows = evaluation_set.scored_rows
     pooled = MetricResult(
         metrics.auc_interval(rows.user, scores, rows.rating),
@@ -252,6 +255,7 @@ def _auc_metrics(evaluation_set: EvaluationSet, scores: Floats) -> dict[str, Met
 def _catalog_metrics(
     evaluation_set: EvaluationSet, assignments: Sequence[ModelAssignment]
 ) -> dict[str, MetricResult]:
+    """Return the metrics of the best items of the whole catalogue: NDCG and recall at k."""
     relevant = evaluation_set.relevant
     top_items = _rank_catalog(evaluation_set, assignments, max(NDCG_AT, RECALL_AT))
     k = min(NDCG_AT, top_items.shape[1])

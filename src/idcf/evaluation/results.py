@@ -19,9 +19,9 @@ class RunKey:
     """The identity of one training run."""
 
     dataset: str
-    split: str
-    model: str
-    preset: str
+    split: str  # the name that `standard_split` returns
+    model: str  # a name of the registry
+    preset: str  # clean or published
     seed: int
 
 

@@ -148,6 +148,7 @@ def evaluate(
     evaluation_sets = make_evaluation_sets(chosen_split, plan.groups)
 
     def run_key(model: str, seed: int) -> RunKey:
+        """Return the identity of the run of a model and a seed."""
         return RunKey(plan.dataset.name, split_name, model, plan.preset, seed)
 
     rows: list[ResultRow] = []
@@ -177,9 +178,9 @@ def evaluate(
 
 
 class RunResult(NamedTuple):
-    """What one training run gave."""
+    """Result rows of one training run, per-user values of its metrics, and the trained model."""
 
-    rows: list[ResultRow]
+    rows: list[ResultRow]  # one for each group and metric
     per_user: Mapping[tuple[str, str], PerUserMetric]  # by group and metric
     trained: TrainingResult | None  # None unless `return_trained`
 
@@ -299,4 +300,5 @@ def _make_result_rows(
 
 
 def _print_note(text: str) -> None:
+    """Print a note to stderr."""
     print(f"note: {text}", file=sys.stderr)

@@ -20,7 +20,7 @@ class CellKey(NamedTuple):
     """The cell of a table that a published number belongs to."""
 
     dataset: str
-    users: str
+    users: str  # the user group
     metric: str
     model: str
 
@@ -53,10 +53,10 @@ class ResultTable:
     """The results of one group of users of one dataset; every cell is text."""
 
     title: str
-    notes: tuple[str, ...]
-    header: tuple[str, ...]
+    notes: tuple[str, ...]  # printed below the title
+    header: tuple[str, ...]  # names of the columns
     baseline_lines: tuple[tuple[str, ...], ...]  # trivial baselines
-    model_lines: tuple[tuple[str, ...], ...]
+    model_lines: tuple[tuple[str, ...], ...]  # all other models; a line has a cell per column
 
 
 def make_tables(
@@ -142,6 +142,7 @@ def _make_table(rows: Sequence[ResultRow], reference: ReferenceNumbers) -> Resul
         header += [f"{m} {direction_arrow(m)}", *(["paper"] if m in referenced else [])]
 
     def format_line(model: str) -> tuple[str, ...]:
+        """Return the cells of a model: its name, then each metric and its published number."""
         line = [model]
         for m in metrics:
             cell = cells.get((model, m))
@@ -171,6 +172,7 @@ def _ordered_metrics(rows: Sequence[ResultRow]) -> list[str]:
 
 
 def _table_notes(rows: Sequence[ResultRow]) -> list[str]:
+    """Return the note of a table: split, preset, sizes, seeds, and how to read a cell."""
     first, n_seeds = rows[0], len({row.seed for row in rows})
     n_users = max(row.n_users for row in rows)
     n_ratings = max(row.n_ratings for row in rows)
@@ -198,6 +200,7 @@ def _reference_notes(
 
 
 def _format_text_table(table: ResultTable) -> str:
+    """Return a table as text with aligned columns and a rule below header and baselines."""
     lines = [table.header, *table.baseline_lines, *table.model_lines]
     widths = [max(len(line[n]) for line in lines) for n in range(len(table.header))]
     rule = "  ".join("-" * width for width in widths)
@@ -211,6 +214,7 @@ def _format_text_table(table: ResultTable) -> str:
 
 
 def _format_markdown_table(table: ResultTable) -> str:
+    """Return a table as Markdown: title, notes and grid."""
     notes = "  \n".join(table.notes).replace(f"{_BEST_MARK} best", "bold: best")
     grid = format_markdown_grid(table.header, (*table.baseline_lines, *table.model_lines))
     return "\n".join([f"**{table.title}**", "", notes, "", grid])

@@ -43,8 +43,8 @@ _N_RANDOM_TRIALS = 8  # before the sampler models the trials
 class LogFloatRange(NamedTuple):
     """A positive number on a logarithmic scale, rounded to three digits."""
 
-    low: float
-    high: float
+    low: float  # included
+    high: float  # included
 
     def suggest(self, trial: Any, name: str) -> float:
         """Return the value that an Optuna trial suggests for a parameter."""
@@ -58,8 +58,8 @@ class LogFloatRange(NamedTuple):
 class LogIntRange(NamedTuple):
     """A positive integer on a logarithmic scale."""
 
-    low: int
-    high: int
+    low: int  # included
+    high: int  # included
 
     def suggest(self, trial: Any, name: str) -> int:
         """Return the value that an Optuna trial suggests for a parameter."""
@@ -73,7 +73,7 @@ class LogIntRange(NamedTuple):
 class CategoricalChoice(NamedTuple):
     """One of a few values."""
 
-    values: tuple[Any, ...]
+    values: tuple[Any, ...]  # the choices; the first is the fallback
 
     def suggest(self, trial: Any, name: str) -> Any:
         """Return the value that an Optuna trial suggests for a parameter."""

@@ -43,7 +43,7 @@ class Artifact:
 
     manifest: Manifest
     model: Model
-    items: Vocab
+    items: Vocab  # the catalogue, in row order
     titles: tuple[str | None, ...]  # one per item
 
 

@@ -1,7 +1,7 @@
 """Explanations of a score, and questions to ask a new user.
 
-`explain` and `next_questions` give results in item ids; the functions below them compute the
-numbers from a model and item rows.
+`explain` and `next_questions` give results in item ids; `leave_one_out` computes the effects from a
+model and item rows.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from idcf.data.history_reader import NewUser, as_users
 from idcf.data.interactions import Floats, Ints
@@ -19,7 +18,6 @@ from idcf.errors import ConfigError
 from idcf.inference.predictor import Predictor, no_posterior_message
 from idcf.inference.topk import mask_scores_1d, top_k_1d
 from idcf.models.base import Model
-from idcf.models.bayes import BayesModel
 from idcf.results import Cohort, Explanation, Question, Reason
 from idcf.types import History, Users
 
@@ -59,18 +57,15 @@ def explain(predictor: Predictor, new_user: NewUser, item_row: int) -> Explanati
     ]
     reasons.sort(key=lambda x: -abs(x.effect))
     users, std = as_users([new_user]), None
-    cohorts: tuple[Cohort, ...] = ()
     if predictor.posterior_std is not None:
         std = float(predictor.rating_std(users, np.array([[item_row]]))[0, 0])
-    if isinstance(model, BayesModel):
-        cohorts = _top_cohorts(predictor, model, users)
     return Explanation(
         predictor.item_ids[item_row],
         predictor.titles[item_row],
         score,
         std,
         tuple(reasons),
-        cohorts,
+        _top_cohorts(predictor, users),
         new_user.unknown_items,
     )
 
@@ -95,34 +90,41 @@ def next_questions(
     Raises
     ------
     ConfigError
-        If the model has no posterior.
+        If the model suggests no questions.
     """
     model = predictor.ranker.model
-    if not isinstance(model, BayesModel):
+    if not model.suggests_questions:
         raise ConfigError(no_posterior_message("next_question", predictor.source))
     candidate_rows = predictor.make_filters(candidates, None).candidates
     users = as_users([new_user]).to(model.device)
-    gains = question_gains(model, users, items_are_known=candidates is not None)[0].cpu().numpy()
+    with torch.inference_mode():
+        expected_gains = model.question_gains(users, items_are_known=candidates is not None)
+    gains = expected_gains[0].cpu().numpy()
     mask_scores_1d(gains, new_user.item_rows, candidate_rows)
     rows = top_k_1d(gains, n).tolist()
     return [Question(predictor.item_ids[r], predictor.titles[r], float(gains[r])) for r in rows]
 
 
-def _top_cohorts(predictor: Predictor, model: BayesModel, users: Users) -> tuple[Cohort, ...]:
-    """Return the cohorts that most resemble one user, largest weight first."""
-    weights = cohort_weights(model, users.to(model.device))[0]
+@torch.inference_mode()
+def _top_cohorts(predictor: Predictor, users: Users) -> tuple[Cohort, ...]:
+    """Return the cohorts that most resemble one user, largest weight first, if there are any."""
+    model = predictor.ranker.model
+    cohorts = model.cohort_weights(users.to(model.device))
+    if cohorts is None:
+        return ()
+    weights, sizes = cohorts.weights[0], cohorts.sizes
     best = weights.argsort(descending=True)[:_MAX_COHORTS].tolist()
 
+    cohort_items = cohorts.item_rows.tolist()
+
     def liked_titles(cohort: int) -> tuple[str, ...]:
+        """Return the titles, or else the ids, of the items that describe a cohort."""
         return tuple(
-            predictor.titles[row] or str(predictor.item_ids[row])
-            for row in model.cohort_items[cohort].tolist()
+            predictor.titles[row] or str(predictor.item_ids[row]) for row in cohort_items[cohort]
         )
 
     return tuple(
-        Cohort(int(model.cohort_sizes[c]), float(weights[c]), liked_titles(c))
-        for c in best
-        if model.cohort_sizes[c] > 0
+        Cohort(int(sizes[c]), float(weights[c]), liked_titles(c)) for c in best if sizes[c] > 0
     )
 
 
@@ -156,44 +158,3 @@ def leave_one_out(
     items = torch.full((n + 1, 1), item, device=model.device)
     scores = model(users, items, torch.arange(n + 1, device=model.device))[:, 0].tolist()
     return scores[0], [scores[0] - x for x in scores[1:]]
-
-
-@torch.inference_mode()
-def cohort_weights(model: BayesModel, users: Users) -> Tensor:
-    """Return how much each cohort of key users resembles each user: [B, C], rows sum to 1."""
-    vector = model.embed_users(users).vector
-    squared_distance = torch.cdist(vector, model.cohort_centers).square()
-    scaled_distance = squared_distance / (2 * model.cohort_spread.square() + 1e-12)
-    return torch.softmax(model.cohort_sizes.log() - scaled_distance, 1)
-
-
-@torch.inference_mode()
-def question_gains(model: BayesModel, users: Users, *, items_are_known: bool = False) -> Tensor:
-    """Return how much a rating of each item is expected to reduce the variance: [B, I].
-
-    With S the covariance of the user and M the mean of ff' over the items that users rate, a rating
-    of an item with moments f reduces the expected variance tr SM by f'SMSf / (1/α + f'Sf).
-
-    Parameters
-    ----------
-    model
-        The Bayesian model.
-    users
-        The users to ask.
-    items_are_known
-        Whether the users can rate every item. Otherwise the gain is multiplied by the square root
-        of the item's share of raters; the root, because a rating of an item that nearly all users
-        know says less than the model expects.
-    """
-    cholesky = model.posterior(users).precision_cholesky
-    covariance = torch.cholesky_inverse(cholesky)  # [B, T, D, D]
-    means = model.means.transpose(0, 1)  # [T, I, D]
-    f = torch.cat([means[..., :-1], torch.ones_like(means[..., :1])], -1)
-    share = model.n_raters / model.n_raters.sum().clamp(min=1)
-    mean_outer = f.mT @ (share[:, None] * f)
-    reduction = ((f @ (covariance @ mean_outer @ covariance)) * f).sum(-1)
-    variance = 1 / model.noise_precision[:, None] + ((f @ covariance) * f).sum(-1)
-    gain = (reduction / variance).mean(1)
-    if items_are_known:
-        return gain
-    return gain * (model.n_raters / model.n_raters.max().clamp(min=1)).sqrt()

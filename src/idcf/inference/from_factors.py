@@ -45,17 +45,20 @@ class Factors(NamedTuple):
 
 
 class Biases(NamedTuple):
-    """Biases that go with the factors, as given by the caller."""
+    """Biases that go with the factors, as given by the caller and not validated.
 
-    item: Any = None
-    user: Any = None
+    `item` [I] and `user` [U] are array-like, None for no biases; `mean` is the mean of the ratings.
+    """
+
+    item: Any = None  # [I]
+    user: Any = None  # [U]
     mean: float = 0.0
 
 
 class FoldInSpec(NamedTuple):
     """Kind of the feedback, and options of the solution for a new user."""
 
-    implicit: bool
+    implicit: bool  # whether the feedback is implicit
     reg: float = 0.5  # weight of the prior; for ratings, the variance of their noise
     alpha: float = 10.0  # confidence of an interaction, if no user factors are given
     rating_range: tuple[float, float] = (1.0, 5.0)  # lowest and highest rating

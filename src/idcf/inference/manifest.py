@@ -16,7 +16,6 @@ import numpy as np
 from idcf.data.features import FeatureEncoder
 from idcf.data.interactions import Interactions
 from idcf.data.split import Split
-from idcf.models.base import Model
 from idcf.types import Domain, Ragged
 
 
@@ -26,18 +25,25 @@ class DomainInfo:
 
     n_users: int
     n_items: int
-    mean: float  # of the ratings; 0 for implicit feedback
+    mean: float  # of the ratings that the model was built with; 0 for implicit feedback
     levels: tuple[float, ...]  # rating values in ascending order; (1,) for implicit feedback
-    implicit: bool
+    implicit: bool  # whether the feedback is implicit
 
     @classmethod
-    def from_model(cls, table: Interactions, model: Model) -> Self:
-        """Describe a table; the mean is that of the model, which may be trained on a part of it."""
-        means = (getattr(part, "mean", None) for part in model.modules())
+    def from_table(cls, table: Interactions, mean: float) -> Self:
+        """Describe a table.
+
+        Parameters
+        ----------
+        table
+            The interactions.
+        mean
+            Mean of the ratings that the model was built with, which may be a part of the table.
+        """
         return cls(
             n_users=len(table.users),
             n_items=len(table.items),
-            mean=next((x for x in means if isinstance(x, float)), 0.0),
+            mean=mean,
             levels=(1.0,) if table.implicit else tuple(np.unique(table.rating).tolist()),
             implicit=table.implicit,
         )
@@ -54,11 +60,11 @@ class DomainInfo:
 class TrainingData:
     """Description of the table that a model was trained on."""
 
-    sha256: str
+    sha256: str  # of the rows and ids of the table
     n_rows: int
     n_users: int
     n_key_users: int
-    key_threshold: int
+    key_threshold: int  # rows that make a user a key user (the paper's δ)
     key_user_rule: str | int = "threshold"  # see `data.split.split_by_key_users`
 
     @classmethod
@@ -87,9 +93,9 @@ class NewUserCurvePoint:
     """Quality for new users with histories of one length."""
 
     history_length: int
-    value: float
+    value: float  # of `NewUserCurve.metric`
     low: float  # lower end of the 95 % interval over users
-    high: float
+    high: float  # upper end of the interval
     baseline: float  # value of the baseline model
 
 
@@ -99,9 +105,9 @@ class NewUserCurve:
 
     metric: str
     baseline: str  # name of the baseline model
-    n_users: int
+    n_users: int  # held-out key users
     n_rows: int  # held-out interactions that were predicted
-    points: tuple[NewUserCurvePoint, ...]
+    points: tuple[NewUserCurvePoint, ...]  # one per history length
     cover90: float | None = None  # share of ratings in the 90 % intervals, longest histories
 
 
@@ -109,9 +115,9 @@ class NewUserCurve:
 class RecommenderConfig:
     """Configuration of a training, as given to `Recommender`."""
 
-    model: str
+    model: str  # a name of the registry
     options: Mapping[str, Any] = field(default_factory=dict)
-    key_threshold: int | None = None
+    key_threshold: int | None = None  # None: the default
     key_users: str | int = "threshold"
     preset: str = "clean"
     seed: int = 0
@@ -131,13 +137,13 @@ class Manifest:
     options: dict[str, Any]
     domain: DomainInfo
     training_data: TrainingData
-    backbone: str | None = None
+    backbone: str | None = None  # None: the model wraps none
     backbone_options: dict[str, Any] = field(default_factory=dict)
     preset: str = "clean"
     seed: int = 0
-    versions: dict[str, str] = field(default_factory=dict)
+    versions: dict[str, str] = field(default_factory=dict)  # of libraries, by name
     user_encoder: FeatureEncoder | None = None  # of user features
-    new_user_curve: NewUserCurve | None = None
+    new_user_curve: NewUserCurve | None = None  # None: not measured
 
     def config(self, device: str) -> RecommenderConfig:
         """Return a configuration that trains such a model again."""

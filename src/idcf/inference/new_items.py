@@ -1,7 +1,7 @@
 """Items that are added after training: `Recommender.partial_fit_items`.
 
-The moments of a new item are inferred from its raters, as the posterior of a new user is inferred
-from the rated items. The rest of the model does not change, and the old predictor stays valid.
+`Model.with_item_ratings` infers a new item from its raters, as a new user is inferred from the
+rated items. The rest of the model does not change, and the old predictor stays valid.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from idcf.data.history_reader import HistoryReader, NewUser, as_users, row_lookup, titles_by_row
 from idcf.data.interactions import Interactions, Ints, Vocab, group_rows_by_key
@@ -20,12 +19,8 @@ from idcf.data.readers import read_interactions
 from idcf.errors import ColdUserError, ConfigError, DataError
 from idcf.inference.artifact import Artifact, make_contiguous
 from idcf.inference.predictor import Predictor
-from idcf.models.bayes import BayesModel, Moments, infer_item_moments, with_items
-from idcf.models.layers.ragged import segment_sum
+from idcf.models.base import Model
 from idcf.types import Ragged, Users
-
-_ITEM_SHRINKAGE = 3.0  # pseudo-count of raters who give the expected rating
-_PSEUDO_RATERS = 10.0  # raters at which the offset for empty histories has half its full size
 
 
 def add_items(
@@ -54,7 +49,7 @@ def add_items(
     Raises
     ------
     ConfigError
-        If the model does not store moments of items.
+        If the model does not accept new items.
     ColdUserError
         If the history of a rater is not known.
     DataError
@@ -65,7 +60,7 @@ def add_items(
         predictor.history_reader,
         predictor.training_table,
     )
-    if not isinstance(old.model, BayesModel):
+    if not old.model.accepts_new_items:
         raise ConfigError(
             "partial_fit_items needs a model that stores the uncertainty of items, such as "
             f"idcf-bayes; this one is {old.manifest.model!r}: fit it again with the new items"
@@ -75,7 +70,7 @@ def add_items(
     items, item_rows = _extend_vocab(old.items, ratings.items)
     raters = _NewItemRaters(ratings, item_rows, training_table)
     users = as_users(raters.read_histories(reader, histories))
-    model = _add_item_moments(old.model, users, ratings, item_rows)
+    model = _add_item_ratings(old.model, users, ratings, item_rows)
     domain = replace(old.manifest.domain, n_items=len(items))
     old_titles = old.titles + (None,) * (len(items) - len(old.items))
     new_titles = titles_by_row(items, titles)
@@ -89,36 +84,17 @@ def add_items(
 
 
 @torch.no_grad()
-def _add_item_moments(
-    model: BayesModel, users: Users, ratings: Interactions, item_rows: Ints
-) -> BayesModel:
-    """Return a model with the moments of the rated items, whose rows are `item_rows`."""
-    users = users.to(model.device)
+def _add_item_ratings(model: Model, users: Users, ratings: Interactions, item_rows: Ints) -> Model:
+    """Return a model that knows the rated items, whose rows are `item_rows`."""
     order, offsets = group_rows_by_key(ratings.item, len(item_rows))
     raters = Ragged(
         torch.from_numpy(ratings.user[order]),
         torch.from_numpy(ratings.rating[order]),
         torch.from_numpy(offsets),
-    ).to(model.device)
-    rows = torch.from_numpy(item_rows).to(model.device)
-    old_rows = torch.where(rows < model.n_items, rows, -1)
-    moments = infer_item_moments(model, users, raters, old_rows)
-    offset = _empty_history_offset(model, users, raters, old_rows, moments)
-    return with_items(model, moments, rows, offset, raters.lengths())
-
-
-def _empty_history_offset(
-    model: BayesModel, users: Users, raters: Ragged[Tensor], item_rows: Tensor, moments: Moments
-) -> Tensor:
-    """Return what is added to the scores of the items for users with empty histories.
-
-    For a new item this is its shrunk mean residual minus its bias, weighted by its raters.
-    """
-    bias, n = model.posterior(users).mean[..., -1].mean(1), raters.lengths()
-    residuals = raters.values - model.mean - bias[raters.indices]
-    mean_residual = segment_sum(residuals, raters.owner(), len(n)) / (n + _ITEM_SHRINKAGE)
-    gap = (mean_residual - moments.means[..., -1].mean(1)) * n / (n + _PSEUDO_RATERS)
-    return torch.where(item_rows >= 0, model.empty_history_offset[item_rows], gap)
+    )
+    device = model.device
+    rows = torch.from_numpy(item_rows).to(device)
+    return model.with_item_ratings(users.to(device), raters.to(device), rows)
 
 
 class _NewItemRaters:
@@ -207,7 +183,7 @@ def _read_histories_by_user(
 
 
 def _check_rating_range(new_ratings: Interactions, history_reader: HistoryReader) -> None:
-    """Raise DataError for a rating far outside the scale of the training ratings."""
+    """Raise DataError for a rating below or above `history_reader.rating_limits`."""
     low, high = history_reader.rating_limits
     for row in np.flatnonzero((new_ratings.rating < low) | (new_ratings.rating > high))[:1]:
         item_id = new_ratings.items.ids[new_ratings.item[row]]

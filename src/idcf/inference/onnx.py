@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import logging
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from copy import deepcopy
 from pathlib import Path
@@ -71,16 +71,24 @@ def to_dense_model(model: Model) -> nn.Module:
         If the model has no ONNX form.
     """
     model = deepcopy(model).cpu().eval().requires_grad_(False)
-    name = type(model).__name__
-    if isinstance(model, FoldInModel):
-        return DenseFoldIn(model)
-    if isinstance(model, BayesModel):
-        return DenseBayes(model)
-    if isinstance(model, IDCF):
-        if isinstance(model.backbone, MatrixFactorization) and model.meta_path is None:
-            return DenseIDCF(model)
-        name = "meta-path" if model.meta_path is not None else type(model.backbone).__name__
-    raise ConfigError(
+    build = _DENSE_MODELS.get(type(model))
+    if build is None:
+        raise _no_onnx_form(type(model).__name__)
+    return build(model)
+
+
+def _dense_idcf(model: IDCF) -> DenseIDCF:
+    """Return the dense form of an IDCF around matrix factorization without meta-paths."""
+    if model.meta_path is not None:
+        raise _no_onnx_form("meta-path")
+    if not isinstance(model.backbone, MatrixFactorization):
+        raise _no_onnx_form(type(model.backbone).__name__)
+    return DenseIDCF(model)
+
+
+def _no_onnx_form(name: str) -> ConfigError:
+    """Return the error of a model that cannot be exported."""
+    return ConfigError(
         f"{name} has no ONNX form; idcf-dot, idcf-nn, idcf-bayes and als can be exported"
     )
 
@@ -113,7 +121,12 @@ class DenseFoldIn(nn.Module):
         self.model = model
 
     def forward(self, rated: Tensor, ratings: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Return user vectors [B, D] and scores [B, I] for dense histories [B, I]."""
+        """Return user vectors [B, D + 1] and scores [B, I] for dense histories.
+
+        `rated` [B, I] is 1 for the items of the history, else 0; `ratings` [B, I] holds their
+        ratings, None for implicit feedback. The last entry of a vector is 1 for an empty history
+        of implicit feedback, whose items are scored by popularity, else 0.
+        """
         model, base = self.model, self.model.bias_model
         n = rated.sum(1, keepdim=True)
         is_popular = (n == 0).to(rated.dtype)
@@ -210,6 +223,13 @@ class DenseIDCF(nn.Module):
             return query
         residuals = (values - model.mean - items.bias - model.mean_key_latent[-1]) * rated
         return torch.cat([query, residuals @ items.vector / n**0.5], 1)
+
+
+_DENSE_MODELS: Mapping[type[Model], Callable[[Any], nn.Module]] = {
+    FoldInModel: DenseFoldIn,
+    BayesModel: DenseBayes,
+    IDCF: _dense_idcf,
+}
 
 
 def solve(matrix: Tensor, rhs: Tensor) -> Tensor:

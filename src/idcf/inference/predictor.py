@@ -29,7 +29,6 @@ from idcf.inference.artifact import Artifact
 from idcf.inference.kernels import BayesSingleUserScorer
 from idcf.inference.topk import EXCLUDED_SCORE, CatalogRanker, mask_scores_1d, top_k_1d
 from idcf.inference.uncertainty import PosteriorStd
-from idcf.models.bayes import BayesModel
 from idcf.results import Recommendation, RecommendationBatch, Recommendations
 from idcf.types import Users
 
@@ -76,8 +75,8 @@ class RankingQuery(NamedTuple):
     """A request for the n best items of one user."""
 
     new_user: NewUser
-    n: int
-    filters: Filters = Filters()
+    n: int  # number of items
+    filters: Filters = Filters()  # all items but those of the history by default
     return_std: bool = False  # add standard deviations, if the model has a posterior
     user_id: Hashable = None  # copied into the result
 
@@ -425,11 +424,12 @@ def no_posterior_message(operation: str, source: str) -> str:
 
 
 def _popularity(artifact: Artifact) -> Floats | None:
-    """Return the order of items for users without data; None: they are ordered by score."""
-    if not isinstance(artifact.model, BayesModel):
-        return None
-    n_raters: Floats = artifact.model.n_raters.cpu().numpy()
-    return n_raters
+    """Return the values [I] that rank the items for users without history and features.
+
+    The highest comes first. None: the model's scores rank them (`Model.ranking_without_data`).
+    """
+    ranking = artifact.model.ranking_without_data()
+    return None if ranking is None else ranking.cpu().numpy()
 
 
 def _shared_candidates(queries: Sequence[RankingQuery]) -> Ints | None:

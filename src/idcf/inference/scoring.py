@@ -15,7 +15,7 @@ from idcf.data.batches import row_batches
 from idcf.data.interactions import Floats, Interactions, Ints
 from idcf.inference.topk import CatalogRanker
 from idcf.metrics import RelevantItems, ndcg_at
-from idcf.models.base import Model, PosteriorModel
+from idcf.models.base import Model
 from idcf.types import Users
 
 
@@ -51,14 +51,20 @@ def score_interactions(
 
 
 def interaction_std(
-    model: PosteriorModel,
+    model: Model,
     target_table: Interactions,
     history_table: Interactions,
     *,
     anonymous: bool,
     batch_size: int = 512,
 ) -> Floats:
-    """Return the standard deviation of the rating of every row; see `score_interactions`."""
+    """Return the standard deviation of the rating of every row; see `score_interactions`.
+
+    Raises
+    ------
+    ConfigError
+        If the model has no `has_uncertainty`.
+    """
     return _map_batches(
         model, model.predictive_std, target_table, history_table, anonymous, batch_size
     )

@@ -19,10 +19,7 @@ from idcf.data.interactions import Floats, Ints
 from idcf.errors import ConfigError
 from idcf.inference.kernels import batch_embedder, single_user_scorer
 from idcf.models.base import Model, TwoTower
-from idcf.models.baselines import FoldInModel, ItemItemModel
 from idcf.models.layers.heads import DotHead
-from idcf.models.layers.item_matrix import ItemMatrix
-from idcf.models.odds import OddsModel
 from idcf.types import Embeddings, History, Users
 
 EXCLUDED_SCORE = float("-inf")  # the score of an item that must not be recommended
@@ -314,34 +311,28 @@ class CatalogRanker:
     def item_similarities(self, item_row: int) -> Floats:
         """Return the similarity of every item to one item: [I].
 
-        This is the cosine of the item vectors, or the weight between the items in an item-item
-        model.
+        This is the model's own similarity, such as a weight between items, or the cosine of the
+        item vectors.
 
         Raises
         ------
         ConfigError
-            If the model has neither item vectors nor item-item weights.
+            If the model has neither a similarity between items nor item vectors.
         """
-        weights: ItemMatrix | None = None
-        if isinstance(self.model, ItemItemModel):
-            weights = self.model.item_weights
-        elif isinstance(self.model, OddsModel):
-            weights = self.model.similarity
-        if weights is not None:
-            similarities: Floats = weights.dense_row(item_row).cpu().numpy()
-            return similarities
-        if self.item_embeddings is None:
-            raise ConfigError(
-                f"{type(self.model).__name__} has no similarity between items; use an idcf-* "
-                "model, 'als', 'ease' or 'item-knn'"
-            )
-        vectors = self.item_embeddings.vector
-        if isinstance(self.model, FoldInModel):  # a constant column does not distinguish items
-            vectors = self.model.factors[:, self.model.factors.std(0) > 0]
-        cosine: Floats = F.cosine_similarity(vectors, vectors[item_row][None]).float().cpu().numpy()
-        return cosine
+        similarities = self.model.item_similarities(item_row)
+        if similarities is None:
+            if self.item_embeddings is None:
+                raise ConfigError(
+                    f"{type(self.model).__name__} has no similarity between items; use an idcf-* "
+                    "model, 'als', 'ease' or 'item-knn'"
+                )
+            vectors = self.item_embeddings.vector
+            similarities = F.cosine_similarity(vectors, vectors[item_row][None])
+        out: Floats = similarities.float().cpu().numpy()
+        return out
 
     def _require_two_towers(self) -> tuple[TwoTower, Embeddings]:
+        """Return the model and its item embeddings; raise ConfigError if it has no user vectors."""
         if self.item_embeddings is None or not isinstance(self.model, TwoTower):
             raise ConfigError(
                 f"{type(self.model).__name__} scores items without user vectors; use an idcf-* "

@@ -60,7 +60,7 @@ def check_no_nan(name: str, column: Array) -> None:
 
 
 def check_confidence_level(confidence_level: float) -> None:
-    """Raise `ConfigError` unless the level lies between 0 and 1."""
+    """Raise `ConfigError` unless 0 < confidence_level < 1."""
     if not 0 < confidence_level < 1:
         raise ConfigError(
             f"confidence_level is {confidence_level}: give a share between 0 and 1, such as 0.95"
@@ -90,7 +90,10 @@ def group_sorted_users(sorted_user: Array) -> tuple[Ints, Ints, Ints]:
 
 
 def segment_sums(values: Float64Array, start: Ints) -> Float64Array:
-    """Sum the values between consecutive entries of `start` [U + 1]: [U]."""
+    """Return the sums of values[start[u] : start[u + 1]]: [U].
+
+    `start` [U + 1] is strictly ascending, from 0 to len(values): no segment may be empty.
+    """
     return np.add.reduceat(values, start[:-1]) if len(values) else np.zeros(0)
 
 

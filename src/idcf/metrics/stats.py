@@ -95,8 +95,8 @@ class Interval(NamedTuple):
     """A value with the bounds of its confidence interval."""
 
     value: float
-    low: float
-    high: float
+    low: float  # lower bound
+    high: float  # upper bound
 
 
 class PairedTest(NamedTuple):
@@ -105,7 +105,7 @@ class PairedTest(NamedTuple):
     difference: Interval  # statistic of a - statistic of b
     t_test_p_value: float  # paired t-test of the users' averages
     wilcoxon_p_value: float  # signed-rank test of the users' averages, zero differences dropped
-    n_users: int
+    n_users: int  # users that both systems were measured on
 
 
 def bootstrap_interval(
@@ -256,6 +256,7 @@ def paired_difference(
     _check_interval_options(statistic, n_resamples, confidence_level)
 
     def difference(sums: Float64Array) -> Float64Array:
+        """Return the statistic of a minus that of b from sums [..., 3]: totals, then weight."""
         first = _compute_statistic(sums[..., [0, 2]], statistic)
         return first - _compute_statistic(sums[..., [1, 2]], statistic)
 
@@ -323,6 +324,7 @@ def _stack_user_sums(**arrays: Array) -> Float64Array:
 
 
 def _check_interval_options(statistic: str, n_resamples: int, confidence_level: float) -> None:
+    """Raise ConfigError for an unknown statistic, no resample, or a level outside (0, 1)."""
     if statistic not in get_args(Statistic):
         raise ConfigError(unknown_name_message("statistic", statistic, get_args(Statistic)))
     if n_resamples < 1:
@@ -353,6 +355,7 @@ def _resample_sums(sums: Float64Array, rng: np.random.Generator, n_resamples: in
 
 
 def _percentile_interval(value: float, draws: Float64Array, confidence_level: float) -> Interval:
+    """Return the central quantiles of bootstrap draws, widened to contain `value`."""
     low, high = np.quantile(draws, [0.5 - confidence_level / 2, 0.5 + confidence_level / 2])
     return Interval(value, min(value, float(low)), max(value, float(high)))
 

@@ -1,9 +1,9 @@
 """The abstract classes that every model is built from.
 
 A class of this file is abstract. A class of any other file is final: it has no subclass, and it
-overrides no method that is implemented here, except the hooks, which are marked with `@hook` and
-do nothing by default. A model scores items for users; it knows nothing of files, optimizers,
-metrics or HTTP.
+overrides no method that is implemented here, except the hooks, which are marked with `@hook`. By
+default a hook does nothing or, if a flag says whether the model has it, raises `ConfigError`.
+A model scores items for users; it knows nothing of files, optimizers, metrics or HTTP.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from typing import Any, ClassVar, TypeVar
 import torch
 from torch import Tensor, nn
 
-from idcf.errors import ColdUserError
+from idcf.errors import ColdUserError, ConfigError
 from idcf.models.layers.embedding import EmbeddingTable
 from idcf.models.layers.heads import Head
-from idcf.types import Batch, Embeddings, LossTerms, Users
+from idcf.types import Batch, CohortWeights, Embeddings, LossTerms, Ragged, Users
 
 HOOK_MARK = "_is_hook"  # the attribute that `hook` sets
 Method = TypeVar("Method", bound=Callable[..., Any])
 
 
 def hook(method: Method) -> Method:
-    """Mark a method with an empty default that a final class may override."""
+    """Mark a method with a default that a final class may override."""
     setattr(method, HOOK_MARK, True)
     return method
 
@@ -45,6 +45,12 @@ class Model(nn.Module, ABC):
         Scoring the whole catalogue for many users takes a reasonable time.
     reads_user_features
         The model is trained by gradient on user features, so every batch must carry them.
+    has_uncertainty
+        The model gives standard deviations of ratings: `predictive_std`.
+    suggests_questions
+        The model says which ratings of a new user it would learn most from: `question_gains`.
+    accepts_new_items
+        Items can be added after training: `with_item_ratings`.
     source
         How scores come about, as results report it: "posterior", "relation", "features" or
         "popular".
@@ -62,6 +68,9 @@ class Model(nn.Module, ABC):
     reads_history: ClassVar[bool] = True
     can_rank_catalog: ClassVar[bool] = True
     reads_user_features: ClassVar[bool] = False
+    has_uncertainty: ClassVar[bool] = False
+    suggests_questions: ClassVar[bool] = False
+    accepts_new_items: ClassVar[bool] = False
     source: ClassVar[str] = "relation"
     n_items: int
     predicts_ratings: bool = True
@@ -112,6 +121,71 @@ class Model(nn.Module, ABC):
     def extra_loss_terms(self, batch: Batch) -> LossTerms:
         """Return terms that are added to the preset's loss, such as a penalty; none by default."""
         return {}
+
+    @hook
+    def predictive_std(self, users: Users, items: Tensor, owner: Tensor) -> Tensor:
+        """Return the standard deviation of the rating, noise included, of each pair: [M, K].
+
+        Models with `has_uncertainty` implement it. The parameters are those of `forward`.
+        """
+        raise self._lacks("standard deviations of ratings")
+
+    @hook
+    def question_gains(self, users: Users, *, items_are_known: bool = False) -> Tensor:
+        """Return how much a rating of each item is expected to reduce the variance: [B, I].
+
+        Models with `suggests_questions` implement it.
+
+        Parameters
+        ----------
+        users
+            The users to ask.
+        items_are_known
+            Whether the users can rate every item. Otherwise the gain is weighted by how likely
+            they know the item.
+        """
+        raise self._lacks("expected gains of ratings")
+
+    @hook
+    def with_item_ratings(self, users: Users, raters: Ragged[Tensor], item_rows: Tensor) -> Model:
+        """Return a model with K items added or updated by ratings that training did not see.
+
+        Models with `accepts_new_items` implement it. The model itself does not change.
+
+        Parameters
+        ----------
+        users
+            The users who gave the ratings, with their histories.
+        raters
+            K rows: for each item its raters, as rows of `users`, and their ratings.
+        item_rows
+            int64 [K]: the rows of the items; rows from `n_items` on are new.
+        """
+        raise self._lacks("items that are added after training")
+
+    @hook
+    def cohort_weights(self, users: Users) -> CohortWeights | None:
+        """Return how much each cohort of key users resembles each user; None: no cohorts."""
+        return None
+
+    @hook
+    def item_similarities(self, item_row: int) -> Tensor | None:
+        """Return the similarity of every item to one item [I]; None: cosine of item vectors."""
+        return None
+
+    @hook
+    def ranking_without_data(self) -> Tensor | None:
+        """Return what orders the items for users without history and features [I], highest first.
+
+        None, which is the default: the scores do.
+        """
+        return None
+
+    def _lacks(self, capability: str) -> ConfigError:
+        """Return the error of a model that is asked for a capability which it has not declared."""
+        return ConfigError(
+            f"{type(self).__name__} has no {capability}; use a model that has, such as idcf-bayes"
+        )
 
     @property
     def device(self) -> torch.device:
@@ -207,14 +281,6 @@ class TwoTower(Model):
     def score_catalog(self, users: Users) -> Tensor:
         """Return the scores of every item for every user: [B, I]."""
         return self.score_all_pairs(self.embed_users(users), self.embed_catalog())
-
-
-class PosteriorModel(TwoTower):
-    """A model that gives the uncertainty of its scores."""
-
-    @abstractmethod
-    def predictive_std(self, users: Users, items: Tensor, owner: Tensor) -> Tensor:
-        """Return the standard deviation of the rating, noise included, of each pair: [M, K]."""
 
 
 class EmbeddingTableModel(Model):

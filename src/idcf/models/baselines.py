@@ -10,12 +10,18 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from idcf.models.base import Model, TwoTower
 from idcf.models.layers.heads import DotHead, Head
 from idcf.models.layers.item_matrix import ItemMatrix
-from idcf.models.layers.ragged import normal_equations, shrunk_mean
+from idcf.models.layers.ragged import (
+    DEFAULT_ITEM_SHRINKAGE,
+    DEFAULT_USER_SHRINKAGE,
+    normal_equations,
+    shrunk_mean,
+)
 from idcf.types import Domain, Embeddings, History, Users
 
 
@@ -51,8 +57,8 @@ class PopularityModel(Model):
 class BiasConfig:
     """Options of the bias model."""
 
-    shrinkage: float = 5.0  # pseudo-count of residuals of 0 in a user's bias
-    item_shrinkage: float = 3.0  # pseudo-count in an item's bias; not searched
+    shrinkage: float = DEFAULT_USER_SHRINKAGE  # pseudo-count of residuals of 0 in a user's bias
+    item_shrinkage: float = DEFAULT_ITEM_SHRINKAGE  # pseudo-count in an item's bias; not searched
 
 
 class BiasModel(Model):
@@ -92,11 +98,16 @@ class BiasModel(Model):
 
 @dataclass(frozen=True, kw_only=True)
 class ItemItemConfig:
-    """Options of item-kNN and EASE."""
+    """Options of item-kNN and EASE.
+
+    `reg` is the ridge λ of EASE, and the pseudo-count that shrinks the similarities of item-kNN.
+    `neighbors` is the number of weights stored per item, the largest. `shrinkage` is that of the
+    user bias (`BiasConfig`). `normalize`: item-kNN on ratings takes a weighted mean, not a sum.
+    """
 
     reg: float = 100.0  # EASE: ridge; item-kNN: pseudo-count that shrinks similarities
     neighbors: int = 50  # weights kept per item, the largest
-    shrinkage: float = 5.0  # of the user bias, see `BiasConfig`
+    shrinkage: float = DEFAULT_USER_SHRINKAGE  # of the user bias, see `BiasConfig`
     normalize: bool = True  # item-kNN on ratings: a weighted mean instead of a weighted sum
 
 
@@ -131,6 +142,10 @@ class ItemItemModel(Model):
             score = score / (self.item_weights.absolute().sum_pool(history) + 1.0)
         return self.bias_model.mean + self.bias_model.item_bias + bias[:, None] + score
 
+    def item_similarities(self, item_row: int) -> Tensor:
+        """Return the weights of one item for all items: [I]."""
+        return self.item_weights.dense_row(item_row)
+
     def forward(self, users: Users, items: Tensor, owner: Tensor) -> Tensor:
         """Score `items` [M, K] for the users `owner` [M]: [M, K]."""
         return self.score_catalog(users)[owner[:, None], items]
@@ -140,11 +155,11 @@ class ItemItemModel(Model):
 class FoldInConfig:
     """Options of ALS."""
 
-    embedding_size: int = 16
+    embedding_size: int = 16  # D
     reg: float = 10.0  # λ
     alpha: float = 10.0  # α: confidence of an interaction of implicit feedback
     epochs: int = 15  # alternations between users and items
-    shrinkage: float = 5.0  # of the user bias, see `BiasConfig`
+    shrinkage: float = DEFAULT_USER_SHRINKAGE  # of the user bias, see `BiasConfig`
 
 
 class FoldInModel(TwoTower):
@@ -203,3 +218,11 @@ class FoldInModel(TwoTower):
         """Return the factors with the popularity as last coordinate, and the item biases."""
         vector = torch.cat([self.factors[items], self.popularity[items][..., None]], -1)
         return Embeddings(vector, self.bias_model.item_bias[items])
+
+    def item_similarities(self, item_row: int) -> Tensor:
+        """Return the cosine of the factors of every item with those of one item: [I].
+
+        Constant columns are left out, because they do not distinguish items.
+        """
+        factors = self.factors[:, self.factors.std(0) > 0]
+        return F.cosine_similarity(factors, factors[item_row][None])

@@ -21,13 +21,14 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from idcf.models.base import PosteriorModel
+from idcf.models.base import TwoTower
 from idcf.models.layers.heads import DotHead, Head
-from idcf.models.layers.ragged import segment_sum, sum_pool
-from idcf.types import Domain, Embeddings, Ragged, RaggedRows, Users
+from idcf.models.layers.ragged import DEFAULT_ITEM_SHRINKAGE, segment_sum, sum_pool
+from idcf.types import CohortWeights, Domain, Embeddings, Ragged, RaggedRows, Users
 
 N_COHORTS = 12
 N_COHORT_ITEMS = 5
+_OFFSET_PSEUDO_COUNT = 10.0  # raters at which the offset for empty histories has half its size
 
 _BLOCK_BUFFERS = (  # the buffers whose first dimension is the block
     "noise_precision",
@@ -43,7 +44,7 @@ _BLOCK_BUFFERS = (  # the buffers whose first dimension is the block
 class BayesConfig:
     """Options of idcf-bayes."""
 
-    embedding_size: int = 20
+    embedding_size: int = 20  # D
     blocks: int = 4  # T; a larger number costs time and memory and hardly improves the scores
     sweeps: int = 160  # of the chain after the burn-in, divided among the blocks
     burn_in: int = 40  # sweeps that are discarded
@@ -77,7 +78,7 @@ class Moments(NamedTuple):
         return cls(mean, second_moments[..., low[0], low[1]])
 
 
-class BayesModel(PosteriorModel):
+class BayesModel(TwoTower):
     """Posterior moments of the items, and the prior of a new user.
 
     Parameters
@@ -94,6 +95,9 @@ class BayesModel(PosteriorModel):
 
     inductive: ClassVar[bool] = True
     source: ClassVar[str] = "posterior"
+    has_uncertainty: ClassVar[bool] = True
+    suggests_questions: ClassVar[bool] = True
+    accepts_new_items: ClassVar[bool] = True
     means: Tensor  # [I, T, D]: E (q_i, b_i)
     second_moments: Tensor  # [I, T, P]: E of the products of two coordinates of (q_i, b_i)
     noise_precision: Tensor  # [T]: α
@@ -159,7 +163,11 @@ class BayesModel(PosteriorModel):
         return self.prior_information.shape[1] - 1 - len(self.feature_std)
 
     def prior_features(self, users: Users) -> Tensor:
-        """Return φ [B, F]: standardized `history_features`, then the user features or zeros."""
+        """Return φ [B, F], the features that the prior mean of a user's latents depends on.
+
+        They are the standardized `history_features` [B, R + 1], then the user features if the
+        model has any: zeros, the average, where `users.features` is None.
+        """
         features = history_features(self.basis, users.history)
         features = (features - self.feature_mean) / self.feature_std
         if not self._n_user_features:
@@ -241,28 +249,140 @@ class BayesModel(PosteriorModel):
         return out
 
     def predictive_std(self, users: Users, items: Tensor, owner: Tensor) -> Tensor:
-        """Return the standard deviation of the rating of each pair: [M, K].
+        """Return the standard deviation of the rating of each pair [M, K]; see `rating_std`."""
+        return rating_std(self, self.posterior(users), items, owner)
 
-        The variance in a block is that of the noise and of the score under the posteriors of user
-        and item. With w = (p, 1), v = (q, b_i) and S the covariance of (p, b_u), the latter is
-        E w'vv'w + tr S_pp E qq' - (w'Ev)² + 2 Eq'S_pb + S_bb, linear in the second moments of v.
-        The variance of the scores between blocks is added to the mean over blocks.
+    def question_gains(self, users: Users, *, items_are_known: bool = False) -> Tensor:
+        """Return the expected gain of a rating of each item [B, I]; see `variance_reduction`.
+
+        Unless the items are known, it is multiplied by the square root of the item's share of
+        raters; the root, because a rating of an item that nearly all users know says less than
+        the model expects.
         """
-        mean, cholesky = self.posterior(users)
-        covariance = torch.cholesky_inverse(cholesky)  # [B, T, D, D]
-        w = torch.cat([mean[..., :-1], torch.ones_like(mean[..., :1])], -1)
-        square = w[..., :, None] * w[..., None, :]
-        square[..., :-1, :-1] += covariance[..., :-1, :-1]
-        low = torch.tril_indices(*self.packed_index.shape, device=w.device)
-        packed = square[..., low[0], low[1]] * (2 - (low[0] == low[1]).to(w.dtype))
-        item, q = self.means[items], self.means[items][..., :-1]
-        expected = torch.einsum("mtd,mktd->mkt", w[owner], item)
-        second = torch.einsum("mtp,mktp->mkt", packed[owner], self.second_moments[items])
-        cross = torch.einsum("mtd,mktd->mkt", covariance[owner, :, :-1, -1], q)
-        variance = second - expected**2 + 2 * cross + covariance[owner, :, -1, -1][:, None]
-        score = expected + mean[owner, :, -1][:, None]
-        within = (variance.clamp(min=0) + 1 / self.noise_precision).mean(-1)
-        return self.std_scale * (within + score.var(-1, correction=0)).sqrt()
+        gain = variance_reduction(self, self.posterior(users))
+        if items_are_known:
+            return gain
+        return gain * (self.n_raters / self.n_raters.max().clamp(min=1)).sqrt()
+
+    def cohort_weights(self, users: Users) -> CohortWeights:
+        """Return the weights of the cohorts: softmax of log size - ‖distance‖² / 2 spread²."""
+        squared_distance = torch.cdist(self.embed_users(users).vector, self.cohort_centers).square()
+        scaled_distance = squared_distance / (2 * self.cohort_spread.square() + 1e-12)
+        weights = torch.softmax(self.cohort_sizes.log() - scaled_distance, 1)
+        return CohortWeights(weights, self.cohort_sizes, self.cohort_items)
+
+    def ranking_without_data(self) -> Tensor:
+        """Return the number of raters of every item: [I]."""
+        return self.n_raters
+
+    def with_item_ratings(
+        self, users: Users, raters: Ragged[Tensor], item_rows: Tensor
+    ) -> BayesModel:
+        """Return a model with the moments of K items inferred from their raters."""
+        moments, offset = _infer_items(self, users, raters, item_rows)
+        return with_items(self, moments, item_rows, offset, raters.lengths())
+
+
+def rating_std(
+    model: BayesModel, posterior: UserPosterior, item_rows: Tensor, owner: Tensor | None = None
+) -> Tensor:
+    """Return the standard deviations [M, K] of the ratings of items.
+
+    The variance in a block is that of the noise and of the score under the posteriors of user
+    and item. With w = (p, 1), v = (q, b_i) and S the covariance of (p, b_u), the latter is
+    E w'vv'w + tr S_pp E qq' - (w'Ev)² + 2 Eq'S_pb + S_bb, linear in the second moments of v. The
+    variance of the scores between blocks is added to the mean over blocks. Terms that are linear
+    in the moments are summed over blocks and coordinates in one product.
+
+    Parameters
+    ----------
+    model
+        The fitted model.
+    posterior
+        The posteriors of B users.
+    item_rows
+        int64 [M, K]: K items for each of M rows.
+    owner
+        int64 [M]: row m is for user `owner[m]` of the B. None: row m is for user m.
+    """
+    (n_rows, k), (blocks, size) = item_rows.shape, model.mean_key_latent.shape
+    mean, covariance = posterior.mean, torch.cholesky_inverse(posterior.precision_cholesky)
+    w = torch.cat([mean[..., :-1], torch.ones_like(mean[..., :1])], -1)
+    square = w[..., :, None] * w[..., None, :]
+    square[..., :-1, :-1] += covariance[..., :-1, :-1]
+    low = torch.tril_indices(size, size, device=w.device)
+    weight = 2 - (low[0] == low[1]).to(w.dtype)
+    packed = square.flatten(-2).index_select(-1, low[0] * size + low[1]) * weight
+    cross = covariance[..., -1].clone()  # with the user bias, whose variance is added below
+    cross[..., -1] = 0
+    bias, bias_variance = mean[..., -1], covariance[..., -1, -1].sum(1)
+    if owner is not None:
+        w, packed, cross = w[owner], packed[owner], cross[owner]
+        bias, bias_variance = bias[owner], bias_variance[owner]
+    flat_rows = item_rows.flatten()
+    item = model.means.index_select(0, flat_rows).view(n_rows, k, blocks, size)
+    second_moments = model.second_moments.flatten(1).index_select(0, flat_rows)
+    expected = (item * w[:, None]).sum(-1)  # [M, K, T]
+    total = torch.bmm(second_moments.view(n_rows, k, -1), packed.view(n_rows, -1, 1))[..., 0]
+    total += 2 * torch.bmm(item.flatten(2), cross.view(n_rows, -1, 1))[..., 0]
+    total -= expected.square().sum(-1)
+    total += bias_variance[:, None]
+    within = total.clamp(min=0) / blocks + (1 / model.noise_precision).mean()
+    between = (expected + bias[:, None]).var(-1, correction=0)
+    return model.std_scale * (within + between).sqrt()
+
+
+def variance_reduction(model: BayesModel, posterior: UserPosterior) -> Tensor:
+    """Return how much a rating of each item reduces the expected variance of a user: [B, I].
+
+    With S the covariance of the user and M the mean of ff' over the items that users rate, a
+    rating of an item with moments f reduces the expected variance tr SM by f'SMSf / (1/α + f'Sf).
+    """
+    covariance = torch.cholesky_inverse(posterior.precision_cholesky)  # [B, T, D, D]
+    means = model.means.transpose(0, 1)  # [T, I, D]
+    f = torch.cat([means[..., :-1], torch.ones_like(means[..., :1])], -1)
+    share = model.n_raters / model.n_raters.sum().clamp(min=1)
+    mean_outer = f.mT @ (share[:, None] * f)
+    reduction = ((f @ (covariance @ mean_outer @ covariance)) * f).sum(-1)
+    variance = 1 / model.noise_precision[:, None] + ((f @ covariance) * f).sum(-1)
+    return (reduction / variance).mean(1)
+
+
+def offset_for_empty_histories(
+    item_residual: Tensor, item_bias: Tensor, n_raters: Tensor
+) -> Tensor:
+    """Return what is added to the scores of K items for users with empty histories: [K].
+
+    The offset replaces the bias in the model by the shrunk mean residual of the item's ratings,
+    which is the better prediction for a user of whom nothing is known; fully so for many raters.
+
+    Parameters
+    ----------
+    item_residual
+        [K]: the shrunk mean of the ratings less mean and user bias.
+    item_bias
+        [K]: the mean over blocks of b_i.
+    n_raters
+        [K]: the number of ratings of each item.
+    """
+    return (item_residual - item_bias) * n_raters / (n_raters + _OFFSET_PSEUDO_COUNT)
+
+
+def _infer_items(
+    model: BayesModel, users: Users, raters: Ragged[Tensor], item_rows: Tensor
+) -> tuple[Moments, Tensor]:
+    """Return the moments of K items, and their offsets for empty histories [K].
+
+    Items of the model keep their offsets.
+    """
+    in_model = item_rows < model.n_items
+    old_rows = torch.where(in_model, item_rows, -1)
+    moments = infer_item_moments(model, users, raters, old_rows)
+    bias, n = model.posterior(users).mean[..., -1].mean(1), raters.lengths()
+    residuals = raters.values - model.mean - bias[raters.indices]
+    item_residual = segment_sum(residuals, raters.owner(), len(n)) / (n + DEFAULT_ITEM_SHRINKAGE)
+    offset = offset_for_empty_histories(item_residual, moments.means[..., -1].mean(1), n)
+    return moments, torch.where(in_model, model.empty_history_offset[old_rows], offset)
 
 
 def infer_item_moments(
@@ -398,9 +518,10 @@ def expected_normal_equations(
 
 
 def history_features(basis: Tensor, history: RaggedRows) -> Tensor:
-    """Return Σ basis / √n over each history, and log(1 + n): [B, R + 1].
+    """Return Σ basis / √n over each history and log(1 + n): [B, R + 1]; zeros if n = 0.
 
-    For items, `history` is the raters of each item.
+    Ratings are not used. For the features of items, `history` holds the raters of each item and
+    `basis` is that of the users.
     """
     n = history.lengths()[:, None].to(basis.dtype)
     return torch.cat([sum_pool(basis, history) / n.clamp(min=1).sqrt(), n.log1p()], 1)

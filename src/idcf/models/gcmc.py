@@ -28,7 +28,7 @@ from idcf.types import Domain, Embeddings, Ragged, RaggedRows, Users
 class GCMCConfig:
     """Options of GC-MC."""
 
-    embedding_size: int = 32
+    embedding_size: int = 32  # D
     hidden: tuple[int, ...] = (32, 32)  # layer sizes of the head
     init_std: float = 0.1  # of the initial latents
     center: bool = True  # add the mean rating
@@ -107,6 +107,10 @@ class GCMC(Backbone):
         return self._rater_sums_cache.get(p, self._compute_rater_sums)
 
     def _compute_rater_sums(self) -> tuple[Tensor, Tensor]:
+        """Return sums of the raters' vectors [I, L, D] and numbers of raters [I, L].
+
+        In training, edge dropout weights the vectors but not the numbers.
+        """
         graph = Ragged(self.raters, None, self.starts)
         shape = (self.n_items, len(self.levels))
         p, weights = self.user_table.vector, self._edge_dropout_weights(graph)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from idcf.models.base import Backbone, BackboneWrapper
 from idcf.models.layers.meta_path import MetaPathNeighbors
-from idcf.models.layers.ragged import segment_sum, sum_pool
+from idcf.models.layers.ragged import DEFAULT_USER_SHRINKAGE, segment_sum, sum_pool
 from idcf.models.layers.relation import AttentionKind, Relation
 from idcf.types import Embeddings, EncodedHistory, History, Users
 
@@ -60,7 +60,7 @@ class IDCFConfig:
     query: Literal["items", "ratings"] = "items"
     standardize: bool = True
     bias: Literal["inferred", "own"] = "inferred"
-    bias_shrinkage: float = 5.0
+    bias_shrinkage: float = DEFAULT_USER_SHRINKAGE
 
 
 class IDCF(BackboneWrapper):
@@ -197,9 +197,11 @@ class IDCF(BackboneWrapper):
         return self.relation.attention_weights(query, self.key_latents, self.key_scale, mask)
 
     def _sample_key_latents(self) -> Tensor:
-        """Return all key latents [K, D + 1], or in training a sample per head [H, S, D + 1].
+        """Return the latents of all key users, vector and bias: [K, D + 1].
 
-        With a meta-path there is no sample: the mask selects.
+        In training, return a random sample of S = `config.n_attended_users` of them for each head:
+        [H, S, D + 1]. There is no sample if K <= S, nor with meta-paths, where `_neighbor_mask`
+        selects the key users of each query user.
         """
         n_key_users, n_attended = self.key_latents.shape[0], self.config.n_attended_users
         if not self.training or self.meta_path or n_key_users <= n_attended:

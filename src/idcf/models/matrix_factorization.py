@@ -22,9 +22,9 @@ from idcf.types import Domain, Embeddings, Users
 class MatrixFactorizationConfig:
     """Options of PMF and NNMF."""
 
-    embedding_size: int = 16
+    embedding_size: int = 16  # D
     plain_size: int = 10  # of the part of the latents that "concat" does not multiply
-    head: Literal["dot", "perceptron", "concat"] = "dot"
+    head: Literal["dot", "perceptron", "concat"] = "dot"  # f: p·q or a network
     hidden: tuple[int, ...] = (32, 32)  # layer sizes of the head
     center: bool = True  # add the mean rating; the published code does not
     random_items: bool = False  # keep the random initial Q, as a baseline without trained items
@@ -67,6 +67,7 @@ class MatrixFactorization(Backbone):
 
 
 def _build_head(config: MatrixFactorizationConfig) -> Head:
+    """Return the head that `config.head` names."""
     size, hidden = config.embedding_size, config.hidden
     if config.head == "concat":
         return ConcatHead(config.plain_size, size, hidden)

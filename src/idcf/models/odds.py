@@ -119,6 +119,10 @@ class OddsModel(Model):
         """Return the probability of `items` [M, K] for the users `owner` [M]: [M, K]."""
         return self.logits(users.history, items, owner).sigmoid()
 
+    def item_similarities(self, item_row: int) -> Tensor:
+        """Return row `item_row` of K^p: [I]."""
+        return self.similarity.dense_row(item_row)
+
     def logits(
         self, history: History, items: Tensor | None = None, owner: Tensor | None = None
     ) -> Tensor:

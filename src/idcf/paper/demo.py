@@ -28,7 +28,7 @@ from idcf.evaluation.tables import format_text, make_tables
 from idcf.inference.scoring import interaction_std, score_interactions
 from idcf.metrics import Interval
 from idcf.metrics.calibration import CONFIDENCE_LEVELS, reliability_curve
-from idcf.models.base import Model, PosteriorModel
+from idcf.models.base import Model
 from idcf.models.idcf import IDCF
 from idcf.paper import figures
 from idcf.paper.html_report import Section, write_report
@@ -116,6 +116,7 @@ def run_demo(
 
 
 def _split_text(dataset_name: str, split_name: str, split: Split) -> str:
+    """Return the sentence that tells the sizes of the split."""
     return (
         f"Dataset {dataset_name}, split {split_name}: training on {len(split.key_users):,} key "
         f"users, then predicting for {len(split.query_users):,} new users, who are absent from "
@@ -200,6 +201,7 @@ def _new_user_ratings(dataset: Dataset) -> Mapping[str, float]:
 
 
 def _recommendations_text(ratings: Mapping[str, float], recommendations: Recommendations) -> str:
+    """Return the ratings of the example user, by title, and the films recommended to them."""
     lines = ["A new user has rated five films:"]
     lines += [f"  {rating:g}  {title}" for title, rating in ratings.items()]
     lines.append(
@@ -213,6 +215,7 @@ def _recommendations_text(ratings: Mapping[str, float], recommendations: Recomme
 
 
 def _results_section(rows: Sequence[ResultRow], split: Split) -> Section:
+    """Return the section with the table of results."""
     text = (
         f"The models are trained on {len(split.key_users):,} key users and measured on new users, "
         "who are absent from training. ndcg follows the paper: its gain is 2^rating - 1 and it "
@@ -258,7 +261,7 @@ def _figure_sections(
         _history_length_section(evaluation_set, models),
     ]
     posterior_model = models.get(BEST_MODEL)
-    if isinstance(posterior_model, PosteriorModel):
+    if posterior_model is not None and posterior_model.has_uncertainty:
         sections.append(_reliability_section(evaluation_set, posterior_model))
     attention_model = models.get("idcf-nn")
     if isinstance(attention_model, IDCF):
@@ -274,6 +277,7 @@ def _figure_sections(
 
 
 def _history_length_section(evaluation_set: EvaluationSet, models: Mapping[str, Model]) -> Section:
+    """Return the section with the RMSE of each model by length of history."""
     curves = rmse_by_history_length(evaluation_set, models)
     return Section(
         "Quality against length of history",
@@ -283,7 +287,8 @@ def _history_length_section(evaluation_set: EvaluationSet, models: Mapping[str, 
     )
 
 
-def _reliability_section(evaluation_set: EvaluationSet, model: PosteriorModel) -> Section:
+def _reliability_section(evaluation_set: EvaluationSet, model: Model) -> Section:
+    """Return the section on the calibration of a model's predicted intervals."""
     test_rows, histories = evaluation_set.test_rows, evaluation_set.history_table
     std = interaction_std(model, test_rows, histories, anonymous=True)
     scores = score_interactions(model, test_rows, histories, anonymous=True)
@@ -297,6 +302,7 @@ def _reliability_section(evaluation_set: EvaluationSet, model: PosteriorModel) -
 
 
 def _attention_section(evaluation_set: EvaluationSet, model: IDCF) -> Section:
+    """Return the section on the attention of new users to key users."""
     return Section(
         "Attention on key users (idcf-nn)",
         "The left panel shows the weight that each new user (row) gives to key users (columns), "
@@ -322,6 +328,7 @@ def _attention_weights(evaluation_set: EvaluationSet, model: IDCF) -> np.typing.
 def _write_report(
     path: Path, dataset_name: str, sections: Sequence[Section], notice: str, seconds: float
 ) -> None:
+    """Write the page of the demo, with the versions and `seconds` in its footer."""
     footer = (
         f"This page was made by idcf {__version__} with torch {torch.__version__} and Python "
         f"{platform.python_version()} on {platform.machine()} with {os.cpu_count()} cores, in "

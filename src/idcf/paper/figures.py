@@ -59,6 +59,7 @@ def with_style(draw: Callable[P, Figure]) -> Callable[P, Figure]:
 
     @wraps(draw)
     def draw_with_style(*args: P.args, **options: P.kwargs) -> Figure:
+        """Draw in the style of this module; raise ConfigError without matplotlib."""
         try:
             from matplotlib import rc_context
         except ImportError:
@@ -240,6 +241,10 @@ def plot_training(logs: Mapping[str, Mapping[str, TrainingLog]]) -> Figure:
 
 
 def _plot_curve(axis: Axes, log: TrainingLog, key: str, name: str) -> None:
+    """Plot the value `key` of a log against the epochs, from 1, as the curve of model `name`.
+
+    The color and the label are those of the model; a circle marks the best epoch.
+    """
     from matplotlib.ticker import MaxNLocator
 
     axis.xaxis.set_major_locator(MaxNLocator(integer=True))
@@ -252,6 +257,7 @@ def _plot_curve(axis: Axes, log: TrainingLog, key: str, name: str) -> None:
 
 
 def _plot_interval(axis: Axes, position: float, interval: Interval, color: str) -> None:
+    """Plot an interval as a horizontal bar at height `position`, with a dot at its value."""
     axis.hlines(position, interval.low, interval.high, color=color, lw=2.2, alpha=0.55)
     axis.plot(interval.value, position, "o", color=color, ms=6, zorder=3)
 

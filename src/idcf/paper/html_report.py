@@ -36,9 +36,9 @@ class Section:
 
     title: str
     text: str = ""  # the caption of the figure, where there is one
-    png: bytes | None = None
+    png: bytes | None = None  # the figure
     table: ResultTable | None = None
-    items: Sequence[str] = ()
+    items: Sequence[str] = ()  # entries of the numbered list
 
 
 def write_report(
@@ -81,6 +81,7 @@ def render_html(
 
 
 def _render_section(section: Section) -> str:
+    """Return the HTML of a section; the text is the caption of the figure, if there is one."""
     parts = [f"<section><h2>{escape(section.title)}</h2>"]
     if section.table:
         parts.append(_render_table(section.table))
@@ -98,6 +99,7 @@ def _render_section(section: Section) -> str:
 
 
 def _render_table(table: ResultTable) -> str:
+    """Return the HTML of a table and its notes, baselines first and set apart."""
     head = "".join(f"<th>{escape(name)}</th>" for name in table.header)
     rows = [
         _render_row(line, "floor last" if n + 1 == len(table.baseline_lines) else "floor")
@@ -109,6 +111,7 @@ def _render_table(table: ResultTable) -> str:
 
 
 def _render_row(values: Sequence[str], css_class: str) -> str:
+    """Return the HTML of a table row; a cell that ends with * is marked as the best."""
     cells = "".join(
         f'<td class="best">{escape(text)}</td>'
         if text.endswith("*")

@@ -46,10 +46,15 @@ _MAX_REASON_LENGTH = 60
 
 @dataclass(frozen=True)
 class _DatasetResults:
-    """The stored results of one dataset, indexed for the tables."""
+    """The stored results of one dataset, indexed for the tables.
+
+    `rows_by_column` is keyed by (split, user group, metric), `differences` by
+    `PairedDifference.key`, and `failures`, which holds error messages, by (split, model, preset,
+    query user mode).
+    """
 
     rows_by_column: Mapping[tuple[str, str, str], RowsBySystem]  # (split, users, metric) -> rows
-    differences: Mapping[tuple[Any, ...], PairedDifference]
+    differences: Mapping[tuple[Any, ...], PairedDifference]  # by `PairedDifference.key`
     failures: Mapping[tuple[str, str, str, str], str]  # (split, model, preset, mode) -> the error
 
     @classmethod
@@ -201,7 +206,7 @@ class _ColumnReport:
         )
 
     def table_lines(self) -> Iterable[tuple[str, ...]]:
-        """Yield the line of each system, with a cell for each name of `_HEADER`."""
+        """Yield a table row for each system: its text cells, one for each name of `_HEADER`."""
         for model, presets in self.spec.systems.items():
             yield (
                 model,
@@ -238,10 +243,12 @@ class _ColumnReport:
         return [note]
 
     def _mean_over_seeds(self, model: str, preset: str) -> Interval | None:
+        """Return the mean of a system over its seeds; None if it has no stored row."""
         rows = self.rows_by_system.get((model, preset))
         return mean_of_seeds([Interval(r.value, r.low, r.high) for r in rows]) if rows else None
 
     def _best_value(self, preset: str) -> float | None:
+        """Return the best mean of all systems but random under a preset; None if there is none."""
         values = [
             mean.value
             for model in self.spec.systems
@@ -250,6 +257,7 @@ class _ColumnReport:
         return best_value(self.column.metric, values) if values else None
 
     def _published_cell(self, model: str) -> str:
+        """Return the number that the paper prints, or why there is none; a * marks the best."""
         if not self.spec.has_published_column(self.column):
             return ""
         value = self.published.get(model)
@@ -259,6 +267,10 @@ class _ColumnReport:
         return f"{value:.{self.digits}f}{'*' if value == self.best_published else ''}"
 
     def _measured_cell(self, model: str, preset: str) -> str:
+        """Return the mean over seeds with its interval, or why there is none.
+
+        † marks a number of other settings, * the best one; missing seeds are counted.
+        """
         mean = self._mean_over_seeds(model, preset)
         if mean is None:
             return self._missing_reason(model, preset)
@@ -295,6 +307,10 @@ class _ColumnReport:
         return f"not run: {reason}" if reason else "not run"
 
     def _difference_cell(self, model: str) -> str:
+        """Return the paired difference to the best simple baseline, empty if it is not stored.
+
+        Another baseline is named; † marks a difference of rows that have changed since.
+        """
         if model == self.best_baseline:
             return "best simple"
         column = self.column
@@ -312,6 +328,7 @@ class _ColumnReport:
         return f"{value} [{low}, {high}]{other_baseline}{'' if is_current else ' †'}"
 
     def _seconds_cell(self, model: str) -> str:
+        """Return the mean training time of the clean preset in seconds; empty if it was not run."""
         rows = self.rows_by_system.get((model, "clean"), [])
         if not rows or model == "random":
             return ""

@@ -42,13 +42,13 @@ DatasetLoader = Callable[[str], Dataset]
 class ReproduceOutcome:
     """The runs that a call of `reproduce` completed, and those that it did not."""
 
-    completed: Sequence[Run]
+    completed: Sequence[Run]  # with stored results
     failed: Mapping[str, str]  # `str(run)` -> the error
     n_remaining: int  # runs that were given and are not completed
 
 
 def missing_runs(runs: Iterable[Run], results: Path, *, longest_first: bool = False) -> list[Run]:
-    """Return the runs whose results are not stored, or were made with other settings.
+    """Return the runs without a stored result, or with one made under other settings.
 
     Parameters
     ----------
@@ -57,7 +57,8 @@ def missing_runs(runs: Iterable[Run], results: Path, *, longest_first: bool = Fa
     results
         The folder of results.
     longest_first
-        Sort by expected duration, longest first, which packs parallel workers best.
+        Sort by expected duration, longest first, which packs parallel workers best; otherwise
+        keep the order of `runs`.
     """
     runs = list(runs)
     rows_by_run = _rows_by_run(runs, results)
@@ -193,6 +194,7 @@ def _evaluation_tasks(
 
 
 def _require_split(split_name: str, run: Run) -> None:
+    """Raise DataError if the files of a dataset give another split than the run needs."""
     if split_name != run.split:
         raise DataError(
             f"{run.dataset} gives the split {split_name!r} where the table needs {run.split!r}: "

@@ -37,9 +37,9 @@ class StoredRow(ResultRow):
     of: int  # number of rows of the run; the run was cut short if the file has fewer
     options: str  # `run_plan.settings_fingerprint` of the run
     version: str  # of this package
-    device: str
+    device: str  # name of the device that the run was trained on
 
-    suffix: ClassVar[str] = ""
+    suffix: ClassVar[str] = ""  # ends the stem of the file that holds such lines
 
     def key(self) -> tuple[Any, ...]:
         """Return the key of the row: a later row of the same key replaces it."""
@@ -67,19 +67,22 @@ class PairedDifference:
     split: str
     model: str
     preset: str
-    users: str
+    users: str  # the user group
     metric: str
-    baseline: str
+    baseline: str  # name of the best simple baseline
     difference: float
     low: float
     high: float
-    n_users: int
+    n_users: int  # users that are compared
     seeds: int
     options: str  # fingerprints "system/baseline", joined by "+" where seeds differ in them
-    suffix: ClassVar[str] = ".paired"
+    suffix: ClassVar[str] = ".paired"  # ends the stem of the file that holds such lines
 
     def key(self) -> tuple[Any, ...]:
-        """Return the key of the difference: a later one of the same key replaces it."""
+        """Return (dataset, split, model, preset, users, metric).
+
+        In a file of results, a later difference of the same key replaces an earlier one.
+        """
         return self.dataset, self.split, self.model, self.preset, self.users, self.metric
 
     def run_keys(self) -> set[tuple[Any, ...]]:
@@ -99,8 +102,8 @@ class RunFailure:
     preset: str
     users: str  # how query users are trained on: "new" or "few-shot"
     seed: int
-    reason: str
-    suffix: ClassVar[str] = ".failed"
+    reason: str  # the error message
+    suffix: ClassVar[str] = ".failed"  # ends the stem of the file that holds such lines
 
     def key(self) -> tuple[Any, ...]:
         """Return the key of the run; equal to `StoredRow.run_key`."""
@@ -242,6 +245,7 @@ def _has_keys_of(path: Path, line_class: type[Any]) -> bool:
 
 
 def _encode_lines(lines: Iterable[Any]) -> bytes:
+    """Return records as lines of JSON."""
     return "".join(json.dumps(_rounded_dict(line)) + "\n" for line in lines).encode()
 
 
@@ -251,6 +255,7 @@ def _rounded_dict(line: Any) -> dict[str, Any]:
 
 
 def _drop_incomplete_line(path: Path) -> None:
+    """Cut a file after its last complete line, as a killed process may have left part of one."""
     if path.exists() and not (text := path.read_bytes()).endswith(b"\n") and text:
         with path.open("r+b") as file:
             file.truncate(text.rfind(b"\n") + 1)
@@ -296,6 +301,7 @@ def load_per_user(results: Path, row: StoredRow) -> PerUserMetric | None:
 
 
 def _per_user_path(results: Path, row: StoredRow, group: str) -> Path:
+    """Return the path of the file with the per-user values of a row's run and user group."""
     split = re.sub(r"[^\w.-]+", "-", row.split)
     name = f"{row.model}.{row.preset}.{group}.{row.seed}.{split}.{row.options}.npz"
     return results / ".per-user" / row.dataset / name

@@ -32,10 +32,10 @@ class Run(NamedTuple):
 
     dataset: str
     split: str  # the split name that result rows carry
-    key_user_rule: KeyUserRule
+    key_user_rule: KeyUserRule  # the rule behind `split`
     model: str
     preset: str
-    users: QueryUserMode
+    users: QueryUserMode  # how query users are trained on: "new" or "few-shot"
     seed: int
 
     def __str__(self) -> str:
@@ -115,6 +115,10 @@ def plan_runs(
 
 
 def _table_runs(table: TableSpec, n_seeds: int | None) -> Iterator[Run]:
+    """Yield the runs of one table, without systems that refuse the data or lack the preset.
+
+    `n_seeds` of None takes the seeds of the table; the system random has one seed.
+    """
     for dataset in table.datasets:
         for label, rule in table.splits.items():
             split = table.split_name(dataset, label)
@@ -189,6 +193,7 @@ def settings_fingerprint(model: str, preset: str, dataset: str, users: str) -> s
 
 
 def _changed_settings(name: str, stage_config: StageConfig) -> dict[str, Any]:
+    """Return the settings of a stage that differ from the defaults of the code, by name."""
     changed = _changed_fields(stage_config)
     return {
         **{k: v for k, v in changed.items() if k not in ("options", "train")},

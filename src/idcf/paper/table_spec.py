@@ -49,7 +49,7 @@ class TableColumn(NamedTuple):
 
     dataset: str
     split: str  # a key of `TableSpec.splits`; "" is the standard split
-    users: str
+    users: str  # the user group
     metric: str
 
 
@@ -64,11 +64,11 @@ class TableSpec:
     title: str
     shows: str  # a paragraph for the page: what the numbers are
     datasets: tuple[str, ...]
-    groups: tuple[str, ...]
+    groups: tuple[str, ...]  # user groups
     metrics: tuple[str, ...]
     systems: Mapping[str, tuple[str, ...]]  # system -> the presets that it is run under
-    paper: tuple[PublishedBlock, ...] = ()
-    seeds: int = 3
+    paper: tuple[PublishedBlock, ...] = ()  # the numbers that the paper prints
+    seeds: int = 3  # number of runs of each system
     splits: Mapping[str, KeyUserRule] = field(default_factory=lambda: {"": KeyUserRule()})
     pairs_only: tuple[str, ...] = ()  # systems too slow to rank a whole catalogue
     not_run: Mapping[str, str] = field(default_factory=dict)  # see `not_run_reason`
@@ -107,6 +107,7 @@ class TableSpec:
             self._validate_block(block)
 
     def _validate_block(self, block: PublishedBlock) -> None:
+        """Raise ConfigError for an unknown name, a wrong count of numbers, or a cell of text."""
         self._require_known("dataset", block.dataset, self.datasets)
         self._require_known("split", block.split, self.splits)
         columns = [f"{group} {metric}" for group in self.groups for metric in self.metrics]
@@ -127,6 +128,7 @@ class TableSpec:
                     )
 
     def _require_known(self, kind: str, name: str, names: Collection[str]) -> None:
+        """Raise ConfigError if `name` is not one of `names`."""
         if name not in names:
             raise ConfigError(f"{self.name}: {unknown_name_message(kind, name, names)}")
 

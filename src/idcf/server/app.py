@@ -100,6 +100,8 @@ def create_app(
 
 
 def _post_routes(batcher: RequestBatcher) -> list[PostRoute]:
+    """Return the POST routes under /v1, which answer requests for one new user."""
+
     async def embed(request: s.EmbedRequest) -> s.NewUserEmbedding:
         return batcher.service.embed(request)
 
@@ -148,6 +150,8 @@ def _post_routes(batcher: RequestBatcher) -> list[PostRoute]:
 
 
 def _add_item_routes(app: FastAPI, batcher: RequestBatcher) -> None:
+    """Add the GET routes that search items by title and list the items similar to one."""
+
     @app.get(
         "/v1/items",
         operation_id="search_items",
@@ -172,6 +176,8 @@ def _add_item_routes(app: FastAPI, batcher: RequestBatcher) -> None:
 
 
 def _add_status_routes(app: FastAPI, batcher: RequestBatcher, metrics: ServerMetrics) -> None:
+    """Add the GET routes /v1/model, /health, /ready and /metrics."""
+
     @app.get(
         "/v1/model",
         operation_id="model_info",
@@ -216,6 +222,7 @@ def _add_page(app: FastAPI) -> None:
     folder = files("idcf.server") / "static"
 
     def add_asset(path: str, body: bytes, media_type: str) -> None:
+        """Add a GET route for a static file; a request with its current ETag gets status 304."""
         etag = f'"{sha256(body).hexdigest()[:16]}"'
 
         async def get_asset(request: Request) -> Response:
@@ -230,6 +237,7 @@ def _add_page(app: FastAPI) -> None:
 
 
 def _json_response(content: msgspec.Struct) -> Response:
+    """Return a response with the JSON of a schema object."""
     return Response(s.encode_json(content), media_type="application/json")
 
 

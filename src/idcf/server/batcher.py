@@ -49,9 +49,9 @@ class BatcherCounts:
     """Counts of a `RequestBatcher` since its start."""
 
     n_batches: int = 0
-    n_answered: int = 0
-    n_rejected: int = 0
-    n_model_swaps: int = 0
+    n_answered: int = 0  # requests answered in batches
+    n_rejected: int = 0  # requests rejected because of load
+    n_model_swaps: int = 0  # models loaded by `swap_model`
 
 
 class PendingRequest(NamedTuple):
@@ -147,6 +147,7 @@ class RequestBatcher:
             freeze_garbage_collector()
 
     def _reject(self, reason: str) -> NoReturn:
+        """Count a rejected request and raise OverloadedError."""
         self.counts.n_rejected += 1
         raise OverloadedError(f"{reason}; try again in a second")
 

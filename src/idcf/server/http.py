@@ -46,7 +46,7 @@ def to_http_exception(error: Exception) -> HTTPException:
 
 
 async def send_error(send: Send, error: HTTPException) -> None:
-    """Send an HTTP error with its reason as JSON."""
+    """Send the status of an HTTP error through ASGI, with the body {"detail": reason}."""
     headers = [(name.encode(), value.encode()) for name, value in (error.headers or {}).items()]
     await send_json(send, encode_json(ErrorDetail(error.detail)), error.status_code, headers)
 
@@ -92,6 +92,7 @@ async def read_body(scope: Scope, receive: Receive) -> bytes:
 
 
 def _body_chunk(message: Message) -> bytes:
+    """Return the body bytes of one ASGI message; raise if the client left or sent too much."""
     if message["type"] == "http.disconnect":
         raise HTTPException(400, "the client disconnected before the body was complete")
     body: bytes = message.get("body", b"")
@@ -101,6 +102,7 @@ def _body_chunk(message: Message) -> bytes:
 
 
 def _body_too_large() -> HTTPException:
+    """Return the error of a body longer than MAX_BODY_BYTES, which closes the connection."""
     reason = f"the body is longer than {MAX_BODY_BYTES:,} bytes"
     return HTTPException(413, reason, _CLOSE_CONNECTION)
 

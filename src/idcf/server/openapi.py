@@ -42,6 +42,7 @@ def install_openapi(app: FastAPI, post_routes: Sequence[PostRoute]) -> None:
         schemas[request_type.__name__]["examples"] = [example]
 
     def openapi() -> dict[str, Any]:
+        """Return the OpenAPI description of all routes, which is built once."""
         if app.openapi_schema is None:
             description = get_openapi(
                 title=app.title,
@@ -76,6 +77,7 @@ def _post_operation(route: PostRoute) -> dict[str, Any]:
 
 
 def _error_response(status: int) -> dict[str, Any]:
+    """Return the OpenAPI response of an error status."""
     response = _json_body(s.ErrorDetail, _STATUS_DESCRIPTIONS[status])
     if status == 503:
         response["headers"] = {"Retry-After": {"schema": {"type": "integer"}}}
@@ -83,6 +85,7 @@ def _error_response(status: int) -> dict[str, Any]:
 
 
 def _json_body(schema_type: type[Any], description: str | None = None) -> dict[str, Any]:
+    """Return an OpenAPI body that refers to a schema; its name is the default description."""
     schema = {"$ref": _REF_TEMPLATE.format(name=schema_type.__name__)}
     text = " ".join((description or schema_type.__name__).split())
     return {"description": text, "content": {"application/json": {"schema": schema}}}

@@ -24,7 +24,7 @@ class ServerMetrics:
         self._total_seconds: dict[str, float] = {}
 
     def record_request(self, route: str, status: int, seconds: float) -> None:
-        """Count one finished request."""
+        """Count a finished request by route and status, and add its duration to the histogram."""
         self.request_counts[route, status] += 1
         buckets = self._bucket_counts.get(route)
         if buckets is None:
@@ -38,6 +38,7 @@ class ServerMetrics:
         return "\n".join([*self._http_lines(), *_batcher_lines(batcher), *_process_lines()]) + "\n"
 
     def _http_lines(self) -> Iterator[str]:
+        """Yield the lines of request counts, open requests and durations."""
         name = "idcf_http_requests_total"
         yield from _header_lines(name, "counter", "Requests by route and status.")
         for (route, status), count in sorted(self.request_counts.items()):
@@ -57,6 +58,7 @@ class ServerMetrics:
 
 
 def _batcher_lines(batcher: RequestBatcher) -> Iterator[str]:
+    """Yield the lines of the batcher's counts, its queue and its model."""
     counts, model = batcher.counts, batcher.service.model_info()
     for name, help_text, value in (
         ("batches_total", "Batches of recommendation requests.", counts.n_batches),
@@ -78,6 +80,7 @@ def _batcher_lines(batcher: RequestBatcher) -> Iterator[str]:
 
 
 def _process_lines() -> Iterator[str]:
+    """Yield the lines of CPU time and peak memory."""
     usage = resource.getrusage(resource.RUSAGE_SELF)
     bytes_per_unit = 1 if sys.platform == "darwin" else 1024
     yield from _header_lines("process_cpu_seconds_total", "counter", "CPU time of the process.")
@@ -87,5 +90,6 @@ def _process_lines() -> Iterator[str]:
 
 
 def _header_lines(name: str, kind: str, help_text: str) -> Iterator[str]:
+    """Yield the HELP and TYPE lines of a metric."""
     yield f"# HELP {name} {help_text}"
     yield f"# TYPE {name} {kind}"

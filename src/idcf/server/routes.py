@@ -108,5 +108,6 @@ class PostDispatcher:
 
 
 def _require_post(scope: Scope) -> None:
+    """Raise the HTTP error 405 unless the method is POST."""
     if scope["method"] != "POST":
         raise HTTPException(405, "method not allowed: use POST", {"allow": "POST"})

@@ -34,7 +34,7 @@ class ParsedRequest(NamedTuple):
     """A recommendation request whose ids are translated to item rows."""
 
     query: RankingQuery
-    ignored_ratings: bool
+    ignored_ratings: bool  # ratings were given to a model of implicit feedback
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class RecommendationService:
     """Answers the requests of `schemas` with one model."""
 
     predictor: Predictor
-    title_index: TitleIndex
+    title_index: TitleIndex  # of the whole catalogue
     can_explain: bool
     can_suggest_questions: bool
 
@@ -150,7 +150,14 @@ class RecommendationService:
         )
 
     def explain(self, request: s.ExplainRequest) -> s.ExplanationBody:
-        """Return the history items and key users that the score of an item comes from."""
+        """Explain the score of one item for a new user.
+
+        Returns
+        -------
+        ExplanationBody
+            The score, its standard deviation if the model has a posterior, the effects of the
+            history items and the cohorts of key users, largest first (`idcf.inference.explain`).
+        """
         self._require_known_items([request.item_id], "item_id")
         new_user, predictor = self._parse_user(request), self.predictor
         result = explain(predictor, new_user, predictor.history_reader.item_row(request.item_id))
@@ -199,6 +206,7 @@ class RecommendationService:
         return self.predictor.domain.implicit and any(x.rating is not None for x in request.history)
 
     def _require_known_items(self, ids: Sequence[Any], field: str) -> None:
+        """Raise an error for the first unknown id, which names the request's `field`."""
         for item in ids:
             if not self.has_item(item):
                 _raise_unknown_items(field, [item])
@@ -223,6 +231,7 @@ def _raise_unknown_items(field: str, ids: Sequence[Any]) -> NoReturn:
 def _recommendation_list(
     recommendations: Recommendations, ignored_ratings: bool
 ) -> s.RecommendationList:
+    """Return recommendations as a response body, numbers rounded."""
     items = [
         s.RecommendationBody(
             str(item_id), title, round(score, _SCORE_DIGITS), _round_or_none(std), rank, source
@@ -233,12 +242,15 @@ def _recommendation_list(
 
 
 def _ids_as_text(ids: Iterable[Any]) -> list[str]:
+    """Return each id as a string."""
     return [str(x) for x in ids]
 
 
 def _round(value: float) -> float:
+    """Round a number to _SCORE_DIGITS."""
     return round(value, _SCORE_DIGITS)
 
 
 def _round_or_none(value: float | None) -> float | None:
+    """Round a number to _SCORE_DIGITS; None stays None."""
     return None if value is None else round(value, _SCORE_DIGITS)

@@ -391,7 +391,7 @@ def users_without_history(n_users: int) -> Users:
 
 
 def append_empty_histories(history: History, n_users: int) -> History:
-    """Return the histories, followed by empty ones of more users."""
+    """Return the histories followed by `n_users` empty ones."""
     end = history.offsets[-1:].expand(n_users)
     return history._replace(offsets=torch.cat([history.offsets, end]))
 

@@ -20,8 +20,8 @@ class LowRankRatings:
     """Ratings mean + user bias + item bias + p_u·q_i + noise, with their parameters."""
 
     interactions: Interactions
-    user_bias: Floats = field(repr=False)
-    item_bias: Floats = field(repr=False)
+    user_bias: Floats = field(repr=False)  # [U]
+    item_bias: Floats = field(repr=False)  # [I]
     user_factors: Floats = field(repr=False)  # [U, rank]
     item_factors: Floats = field(repr=False)  # [I, rank]
 
@@ -36,8 +36,8 @@ class ClusteredRatings:
     """Ratings that are high between users and items of one group, and low elsewhere."""
 
     interactions: Interactions
-    user_group: Ints = field(repr=False)
-    item_group: Ints = field(repr=False)
+    user_group: Ints = field(repr=False)  # [U]
+    item_group: Ints = field(repr=False)  # [I]
 
 
 def checkerboard(

@@ -61,7 +61,7 @@ class SyntheticWorld:
 
 @cache
 def synthetic_world(*, implicit: bool = False, shared_taste: bool = False) -> SyntheticWorld:
-    """Return a world of 160 users and 40 items, cached.
+    """Return a world, that is a small split dataset, of 160 users and 40 items, cached.
 
     Parameters
     ----------
@@ -122,7 +122,18 @@ def untrained_model(
 
 
 def training_objective(model: Model, table: Interactions, loss: LossName = "fit") -> Objective:
-    """Return the objective that a model is trained on in the worlds."""
+    """Return the objective that a model is trained on in a synthetic world (`train_in_world`).
+
+    Parameters
+    ----------
+    model : Model
+        A backbone gets the fit with a ridge penalty, `IDCF` the fit with a contrastive loss, any
+        other model `loss`.
+    table : Interactions
+        The training rows, whose counts scale the penalty.
+    loss : str
+        Loss of a model that is neither, see `prediction_objective`.
+    """
     if isinstance(model, Backbone):
         user_counts = torch.from_numpy(table.user_counts()).float()
         item_counts = torch.from_numpy(table.item_counts()).float()
@@ -144,12 +155,12 @@ def train_in_world(
     seed: int = 0,
     epochs: int | None = None,
 ) -> TrainingResult:
-    """Train a model on the key users of a world; a model with a backbone, in two stages.
+    """Train a model on the key users of a synthetic world; a model with a backbone, in two stages.
 
     Parameters
     ----------
     name : str
-        A name of the registry, or of an installed plugin.
+        The model: a name of the registry, or of an installed plugin.
     implicit, shared_taste : bool
         The world, as in `synthetic_world`.
     seed : int
@@ -176,21 +187,30 @@ def train_in_world(
         torch.manual_seed(derive_seed(seed, name))
         model = untrained_model(name, table, users_with_rows(table), backbone=backbone)
     if isinstance(model, BackboneWrapper) and not model.has_adaption_stage:
-        return TrainingResult(model.eval(), backbone or model)
+        return TrainingResult(model.eval(), backbone or model, table.mean_rating)
 
     def epoch(number: int) -> Iterator[Batch]:
+        """Return the batches of an epoch."""
         return epoch_batches(model, table, config.batch_size, seed=seed, epoch=number)
 
     objective = training_objective(model, table, entry.check_loss)
     log = fit_by_gradient(model, epoch, objective, config, seed=seed)
-    return TrainingResult(model, backbone or model, {}, {name: log})
+    return TrainingResult(model, backbone or model, table.mean_rating, {}, {name: log})
 
 
 @cache
 def trained_in_world(
     name: str, *, implicit: bool = False, shared_taste: bool = False
 ) -> TrainingResult:
-    """Return the result of `train_in_world`, cached: copy the model before changing it."""
+    """Return the result of `train_in_world`, cached: copy the model before changing it.
+
+    Parameters
+    ----------
+    name : str
+        The model.
+    implicit, shared_taste : bool
+        The world, as in `synthetic_world`.
+    """
     return train_in_world(name, implicit=implicit, shared_taste=shared_taste)
 
 

@@ -33,7 +33,7 @@ class TrainingLog:
     """One record per epoch; the model was left with the weights of `best_epoch`."""
 
     records: list[EpochRecord] = field(default_factory=list)
-    best_epoch: int = -1
+    best_epoch: int = -1  # index into `records`; -1 before the first one
 
     def column(self, name: str) -> list[float]:
         """Return one value of every record that has it."""
@@ -61,10 +61,12 @@ class TrainingLog:
         return len(self.records) - 1 - self.best_epoch
 
     def _validation_of(self, epoch: int) -> float:
+        """Return the validation error of an epoch; infinity if it has none."""
         return _nan_to_inf(self.records[epoch].get("valid", math.nan))
 
 
 def _nan_to_inf(valid: float) -> float:
+    """Return a validation error, infinity in place of NaN, so that it is never the best."""
     return math.inf if math.isnan(valid) else valid
 
 
@@ -72,10 +74,10 @@ def _nan_to_inf(valid: float) -> float:
 class Checkpoint:
     """The state of a training after an epoch."""
 
-    model_state: dict[str, Tensor]
+    model_state: dict[str, Tensor]  # the weights after the epoch
     best_state: dict[str, Tensor]  # the weights of the best epoch
     optimizer_state: dict[int, dict[str, Tensor]]  # by position of the weight, see `Optimizer`
-    log: TrainingLog
+    log: TrainingLog  # the epochs so far
 
 
 def write_checkpoint(

@@ -22,11 +22,11 @@ from idcf.types import Batch, Users, select_histories
 
 @dataclass(frozen=True)
 class Runtime:
-    """A device and the place of this process among those that train together."""
+    """The device of this process, and its rank among the `world_size` processes of one training."""
 
     device: torch.device
-    rank: int = 0
-    world_size: int = 1
+    rank: int = 0  # 0..world_size-1
+    world_size: int = 1  # number of processes
 
     def local_batch(self, batch: Batch) -> Batch:
         """Return this process's share of a batch: some of its users, with their rows."""
@@ -75,6 +75,7 @@ class _GatherRows(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, rows: Tensor, rank: int, world_size: int) -> Tensor:
+        """Return the rows of all processes, in the order of their ranks."""
         sizes = [torch.zeros(1, dtype=torch.int64, device=rows.device) for _ in range(world_size)]
         dist.all_gather(sizes, torch.tensor([len(rows)], device=rows.device))
         counts = [int(s) for s in sizes]
@@ -87,6 +88,7 @@ class _GatherRows(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
+        """Return the gradient of this process's rows, summed over the processes."""
         total = grads[0].contiguous()
         dist.all_reduce(total)
         return total[ctx.start : ctx.start + ctx.count], None, None

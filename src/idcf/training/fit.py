@@ -88,7 +88,7 @@ def fit_artifact(
         options=dataclass_to_dict(configure(resolved, result.options)),
         backbone=entry.backbone,
         backbone_options=backbone_options,
-        domain=DomainInfo.from_model(table, result.model),
+        domain=DomainInfo.from_table(table, result.mean_rating),
         training_data=TrainingData.from_split(split, threshold, config.key_users),
         preset=config.preset,
         seed=config.seed,

@@ -100,13 +100,22 @@ def fit_standalone(
     validate = None if task is None else validation_metric(task, job.seed)
     train_config = stage_config.train
     log = run_gradient_loop(name, model, epochs, objective, train_config, validate, job, n_epochs)
-    return StageResult(stage_config, model, log)
+    return StageResult(stage_config, model, log, graph.mean_rating)
 
 
 def _hold_out(
     name: str, job: TrainingJob, stage_config: StageConfig, table: Interactions
 ) -> tuple[Interactions, PredictionTask]:
-    """Hold out users if the model is for new users, else half as large a share of the rows."""
+    """Hold out the validation data of model `name` from a training table.
+
+    For an inductive model and new users: a share `stage_config.validation` of the users, with short
+    histories. Otherwise: half that share of the rows, to be predicted from the other rows.
+
+    Returns
+    -------
+    tuple[Interactions, PredictionTask]
+        The rows to train on, and the task to validate on.
+    """
     if job.query_user_mode == "new" and model_entry(name).inductive:
         users = np.flatnonzero(table.user_counts())
         return hold_out_validation_users(table, users, stage_config, job.seed)
@@ -141,6 +150,7 @@ def epoch_batches(
     n_negatives = stage_config.train.negatives if table.implicit else 0
 
     def epoch(number: int) -> Iterator[Batch]:
+        """Return the batches of an epoch: episodes, or random rows."""
         rng = random_stream(job.seed, name, "epoch", number)
         if not (model.reads_history and stage_config.episodes):
             return batches.row_batches(

@@ -32,10 +32,10 @@ class TrainingJob:
     preset: str = "clean"
     dataset: str = ""  # chooses the preset's row
     seed: int = 0
-    runtime: Runtime = LOCAL_RUNTIME
+    runtime: Runtime = LOCAL_RUNTIME  # the device and the processes to train on
     folder: Path | None = None  # for checkpoints and journals
-    progress: bool = False
-    callback: EpochCallback | None = None
+    progress: bool = False  # whether to show progress bars
+    callback: EpochCallback | None = None  # called after each epoch
     stage_prefix: str = ""  # begins the stage's name in calls of `callback`
 
     def training_table(self) -> Interactions:
@@ -52,17 +52,19 @@ class TrainingResult:
 
     model: Model  # scores query users and, if it is inductive, new users
     key_user_model: Model  # scores key users: the backbone, or `model` itself
-    options: Mapping[str, Any] = field(default_factory=dict)
+    mean_rating: float  # `Domain.mean` that the model, or its backbone, was built with
+    options: Mapping[str, Any] = field(default_factory=dict)  # those the model was built with
     logs: Mapping[str, TrainingLog] = field(default_factory=dict)  # by model name
-    backbone_options: Mapping[str, Any] = field(default_factory=dict)
+    backbone_options: Mapping[str, Any] = field(default_factory=dict)  # empty without a backbone
 
 
 class StageResult(NamedTuple):
-    """One stage trained by gradient: its config, the trained model and the log."""
+    """One stage trained by gradient."""
 
     config: StageConfig
     model: Model
     log: TrainingLog
+    mean_rating: float  # `Domain.mean` that the model, or its backbone, was built with
 
     @property
     def n_epochs(self) -> int:

@@ -34,8 +34,8 @@ from idcf.types import Batch
 class TrainConfig:
     """Options of gradient training; users set them as `train.*`."""
 
-    epochs: int = 30
-    learning_rate: float = 0.005
+    epochs: int = 30  # at most, see `patience`
+    learning_rate: float = 0.005  # of the first epoch
     schedule: Literal["constant", "exponential", "cosine"] = "exponential"
     decay: float = 0.95  # factor of the exponential schedule, per epoch
     weight_decay: float = 0.0  # AdamW's, of network weights only; tables have `reg`
@@ -47,11 +47,11 @@ class TrainConfig:
     reg: float = 0.05  # penalty on embedding vectors, per interaction
     row_reg: float = 0.0  # penalty on embedding vectors, per table row
     bias_reg: float = 3.0  # penalty on biases, per table row
-    penalty: Literal["squared", "norm"] = "squared"
+    penalty: Literal["squared", "norm"] = "squared"  # of `reg`: ‖p‖² or ‖p‖
     contrast: float = 0.0  # weight of the contrastive loss of IDCF
     loss: LossName = "fit"  # of models that do not wrap a backbone
     negatives: int = 5  # sampled per positive, for implicit feedback
-    precision: Literal["float32", "bfloat16"] = "float32"
+    precision: Literal["float32", "bfloat16"] = "float32"  # of the forward pass
     compile: bool = False  # use torch.compile
 
 
@@ -189,6 +189,7 @@ def _schedule_factor(config: TrainConfig, epoch: int) -> float:
 
 
 def _copy_state(model: Model) -> dict[str, Tensor]:
+    """Return a copy of the model's weights and buffers."""
     return {k: v.detach().clone() for k, v in model.state_dict().items()}
 
 

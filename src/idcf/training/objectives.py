@@ -51,6 +51,7 @@ def prediction_objective(loss: LossName = "fit", penalty: Penalty | None = None)
     """
 
     def objective(model: Model, batch: Batch) -> LossTerms:
+        """Return the loss terms of a batch."""
         if (model_terms := model.loss_terms(batch)) is not None:
             return model_terms
         scores = model(batch.users, batch.items, batch.owner)
@@ -106,6 +107,7 @@ def norm_penalty(reg: float, runtime: Runtime = LOCAL_RUNTIME) -> Penalty:
     """Return the published penalty: λ (Σ_u ‖p_u‖ + Σ_i ‖q_i‖) over the whole tables per step."""
 
     def penalty(model: EmbeddingTableModel, batch: Batch) -> Tensor:
+        """Return reg · (Σ ‖p_u‖ + Σ ‖q_i‖) / n, this process's share of it."""
         norms = (
             model.user_table.vector.norm(dim=1).sum() + model.item_table.vector.norm(dim=1).sum()
         )
@@ -128,6 +130,7 @@ def adaption_objective(contrast: float, runtime: Runtime = LOCAL_RUNTIME) -> Obj
     """
 
     def objective(model: Model, batch: Batch) -> LossTerms:
+        """Return the loss terms of a batch."""
         if not isinstance(model, IDCF):
             raise TypeError(f"the adaption objective is for IDCF, got {type(model).__name__}")
         users = batch.users

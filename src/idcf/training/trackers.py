@@ -117,6 +117,7 @@ def combine_callbacks(callbacks: list[EpochCallback]) -> EpochCallback | None:
     """Return a callback that calls all of `callbacks` in turn; None if there are none."""
 
     def call_all(stage: str, record: Mapping[str, float]) -> None:
+        """Call each of the callbacks."""
         for callback in callbacks:
             callback(stage, record)
 
@@ -129,4 +130,5 @@ def _metrics_of(record: Mapping[str, float]) -> dict[str, float]:
 
 
 def _not_installed_error(package: str) -> ConfigError:
+    """Return the error of a missing optional package, with the command that installs it."""
     return ConfigError(f"{package} is not installed; pip install 'idcf[{package}]'")

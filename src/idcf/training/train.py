@@ -73,7 +73,7 @@ def _train_by_solver(name: str, job: TrainingJob, options: Mapping[str, Any]) ->
         errors = [validate(solver(configure(name, x), train_rows, context)) for x in candidates]
         best = candidates[errors.index(min(errors))]
     model = solver(configure(name, best), table, context).to(job.runtime.device).eval()
-    return TrainingResult(model, model, best)
+    return TrainingResult(model, model, table.mean_rating, best)
 
 
 def _train_single_stage(name: str, job: TrainingJob, stage_config: StageConfig) -> TrainingResult:
@@ -84,4 +84,6 @@ def _train_single_stage(name: str, job: TrainingJob, stage_config: StageConfig) 
     log, config = result.log, result.config
     if config.refit_on_all and log.best_epoch >= 0 and config.validation:
         result = fit_standalone(name, job, config, table, n_epochs=result.n_epochs)
-    return TrainingResult(result.model, result.model, config.options, {name: log})
+    return TrainingResult(
+        result.model, result.model, result.mean_rating, config.options, {name: log}
+    )

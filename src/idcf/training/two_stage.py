@@ -10,7 +10,7 @@ import torch
 
 from idcf.data.interactions import Interactions
 from idcf.data.split import PredictionTask, hold_out_rows
-from idcf.models.base import BackboneWrapper, Model
+from idcf.models.base import BackboneWrapper
 from idcf.models.registry import configure, model_entry
 from idcf.rng import derive_seed, random_stream
 from idcf.training.checkpoint import TrainingLog
@@ -46,9 +46,7 @@ def train_two_stage(
     backbone = select_stage(backbone_name, job, backbone_config, search.key_rows)
     wrapper = best_result(
         [
-            _fit_on_backbone(
-                name, job, replace(stage_config, options=options), backbone.model, search
-            )
+            _fit_on_backbone(name, job, replace(stage_config, options=options), backbone, search)
             for options in expand_grid(name, stage_config.options, full.key_rows.implicit)
         ]
     )
@@ -58,10 +56,15 @@ def train_two_stage(
             backbone_name, job, backbone.config, full.key_rows, n_epochs=backbone.n_epochs
         )
         wrapper = _fit_on_backbone(
-            name, job, wrapper.config, backbone.model, full, n_epochs=wrapper.n_epochs
+            name, job, wrapper.config, backbone, full, n_epochs=wrapper.n_epochs
         )
     return TrainingResult(
-        wrapper.model, backbone.model, wrapper.config.options, logs, backbone.config.options
+        wrapper.model,
+        backbone.model,
+        backbone.mean_rating,
+        wrapper.config.options,
+        logs,
+        backbone.config.options,
     )
 
 
@@ -93,7 +96,7 @@ def _fit_on_backbone(
     name: str,
     job: TrainingJob,
     stage_config: StageConfig,
-    backbone: Model,
+    backbone: StageResult,
     tables: StageTables,
     *,
     n_epochs: int | None = None,
@@ -103,14 +106,17 @@ def _fit_on_backbone(
     key_users = Users(torch.from_numpy(user_rows), tables.key_rows.history(user_rows))
     torch.manual_seed(derive_seed(job.seed, name, "weights"))
     config = configure(name, stage_config.options)
-    model = model_entry(name).build_around(config, backbone, key_users.to(backbone.device))
+    model = model_entry(name).build_around(
+        config, backbone.model, key_users.to(backbone.model.device)
+    )
     validate = None if tables.task is None else validation_metric(tables.task, job.seed)
     if isinstance(model, BackboneWrapper) and not model.has_adaption_stage:
         records = [{"epoch": 0, "valid": validate(model)}] if validate else []
-        return StageResult(stage_config, model.eval(), TrainingLog(records, 0))
+        log = TrainingLog(records, 0)
+        return StageResult(stage_config, model.eval(), log, backbone.mean_rating)
     contrast = stage_config.train.contrast if job.query_user_mode == "new" else 0.0
     objective = adaption_objective(contrast, job.runtime)
     epochs = epoch_batches(name, job, stage_config, tables.adaption_rows, model)
     train_config = stage_config.train
     log = run_gradient_loop(name, model, epochs, objective, train_config, validate, job, n_epochs)
-    return StageResult(stage_config, model, log)
+    return StageResult(stage_config, model, log, backbone.mean_rating)

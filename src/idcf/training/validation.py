@@ -21,12 +21,24 @@ _SHORT_HISTORY_LENGTHS = (4, 15)
 def hold_out_validation_users(
     table: Interactions, users: Ints, stage_config: StageConfig, seed: int
 ) -> tuple[Interactions, PredictionTask]:
-    """Hold out a sample of `users`, with histories as short as those of new users.
+    """Hold out a random sample of `users`, with histories as short as those of new users.
+
+    Parameters
+    ----------
+    table
+        The training rows.
+    users
+        Rows of the users to sample from.
+    stage_config
+        `validation`, the share of `users` to hold out, 0.1 if it is 0; and
+        `validation_history_lengths`, the shortest and the longest history.
+    seed
+        Seed of the draw.
 
     Returns
     -------
     tuple[Interactions, PredictionTask]
-        The table without them; their short histories and their remaining rows.
+        The table without the sampled users; their short histories, and their other rows as targets.
     """
     held_out = sample_users(
         users, stage_config.validation or 0.1, random_stream(seed, "validation users")

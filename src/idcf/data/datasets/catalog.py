@@ -31,10 +31,10 @@ from idcf.errors import ConfigError, DataError, unknown_name_message
 class Dataset:
     """A loaded dataset: all interactions, the official split if there is one, and titles."""
 
-    name: str
-    interactions: Interactions
+    name: str  # a name of `DATASET_SOURCES`, or the path of a file
+    interactions: Interactions  # all rows, those of the official split included
     train: Interactions | None  # the official split; it shares the vocabularies of `interactions`
-    test: Interactions | None
+    test: Interactions | None  # None exactly if `train` is None
     titles: Mapping[Hashable, str]  # by item id; empty if the dataset has none
     key_threshold: int  # the paper's δ: training rows that make a user a key user
     note: str = ""  # remark on the split
@@ -43,11 +43,11 @@ class Dataset:
 class ParsedDataset(NamedTuple):
     """Content of a dataset folder, as its parser returns it."""
 
-    interactions: Interactions
-    train: Interactions | None = None
-    test: Interactions | None = None
-    titles: Mapping[Hashable, str] = {}
-    note: str = ""
+    interactions: Interactions  # all rows
+    train: Interactions | None = None  # the official split; None if there is none
+    test: Interactions | None = None  # None exactly if `train` is None
+    titles: Mapping[Hashable, str] = {}  # by item id
+    note: str = ""  # remark on the split
     features: Mapping[str, Floats] = {}  # "user_features" and "item_features", where there are any
 
 
@@ -56,7 +56,7 @@ class DatasetCounts(NamedTuple):
 
     users: int
     items: int
-    rows: int
+    rows: int  # all rows, those of both parts of the split
     train: int = 0  # rows of the official split, 0 if there is none
     test: int = 0
 
@@ -68,13 +68,13 @@ class DatasetSource:
     name: str
     url: str  # of an archive, or of the folder that holds the files
     license: str
-    parser: Callable[[Path], ParsedDataset]
+    parser: Callable[[Path], ParsedDataset]  # reads a folder of downloaded files
     expected_counts: tuple[DatasetCounts, ...]  # one for each accepted edition
-    implicit: bool
+    implicit: bool  # whether the feedback is implicit
     key_threshold: int  # the paper's δ
     remote_names: Mapping[str, str]  # local file name -> name under the URL or in the archive
     layouts: tuple[tuple[str, ...], ...]  # sets of files, each of which is sufficient
-    archive_sha256: str | None = None
+    archive_sha256: str | None = None  # None: it is not checked
     file_sha256: Mapping[str, str] = field(default_factory=dict)  # by local file name
     fallback: Callable[[Path], None] | None = None  # writes the files if the URL is unreachable
 
@@ -104,6 +104,7 @@ def load_dataset(name: str, *, progress: bool = True) -> Dataset:
     _check_counts(source, parsed, folder)
 
     def add_features(table: Interactions) -> Interactions:
+        """Return a table with the features of the dataset."""
         return replace(table, **parsed.features)  # type: ignore[arg-type]
 
     return Dataset(
@@ -146,6 +147,7 @@ def fetch_dataset(name: str, *, progress: bool = True) -> Path:
     source, target = _get_source(name), cache_folder() / name
 
     def download(folder: Path) -> None:
+        """Download the files of the dataset into a folder."""
         download_files(
             source.url,
             source.remote_names,
@@ -179,12 +181,14 @@ def find_dataset_folder(name: str) -> Path | None:
 
 
 def _get_source(name: str) -> DatasetSource:
+    """Return the entry of a dataset; raise ConfigError for an unknown name."""
     if name not in DATASET_SOURCES:
         raise ConfigError(unknown_name_message("dataset", name, DATASET_SOURCES))
     return DATASET_SOURCES[name]
 
 
 def _parse_ml_100k(folder: Path) -> ParsedDataset:
+    """Read ML-100K with its u1 split, or RecBole's copy where u.data is missing."""
     if not (folder / "u.data").exists():
         return _parse_recbole_ml_100k(folder)
     table = formats.read_movielens(folder / "u.data")
@@ -198,6 +202,7 @@ def _parse_ml_100k(folder: Path) -> ParsedDataset:
 
 
 def _parse_recbole_ml_100k(folder: Path) -> ParsedDataset:
+    """Read RecBole's copy of ML-100K, which has no official split."""
     columns, origin = formats.read_recbole(folder / "ml-100k.inter")
     table = formats.interactions_from_text(columns, origin, integer_ids=True)
     return ParsedDataset(
@@ -209,6 +214,7 @@ def _parse_recbole_ml_100k(folder: Path) -> ParsedDataset:
 
 
 def _parse_ml_1m(folder: Path) -> ParsedDataset:
+    """Read ML-1M, from ratings.dat or else from ratings.csv.gz."""
     official = folder / "ratings.dat"
     table = formats.read_movielens(official if official.exists() else folder / "ratings.csv.gz")
     return ParsedDataset(
@@ -220,10 +226,12 @@ def _parse_ml_1m(folder: Path) -> ParsedDataset:
 
 
 def _read_titles(path: Path) -> Mapping[Hashable, str]:
+    """Return the titles in a file by item id; empty if there is no such file."""
     return formats.read_titles(path) if path.exists() else {}
 
 
 def _parse_douban(folder: Path) -> ParsedDataset:
+    """Read Douban with its official split, and features of its friend graph if the file has one."""
     file = folder / "training_test_dataset.mat"
     train, test = formats.read_douban(file)
     friends = formats.read_douban_friends(file)
@@ -232,6 +240,7 @@ def _parse_douban(folder: Path) -> ParsedDataset:
 
 
 def _parse_beauty(folder: Path) -> ParsedDataset:
+    """Read Amazon-Beauty, filtered as the paper does."""
     table = filter_as_published(formats.read_user_item_pairs(folder / "Beauty.txt"))
     note = "the paper's cut; its test part is 10 random rows of each user, the rest is training"
     return ParsedDataset(table, note=note)
@@ -255,6 +264,7 @@ def filter_as_published(table: Interactions, max_dropped_rows: int = 15) -> Inte
 
 
 def _parse_books(folder: Path) -> ParsedDataset:
+    """Read Amazon-Books with its official split, as implicit feedback."""
     train, test = align_vocabularies(
         *(formats.read_adjacency(folder / f"{x}.txt") for x in ("train", "test"))
     )

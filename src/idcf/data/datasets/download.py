@@ -90,6 +90,7 @@ def download_files(
 
 
 def _download_file(url: str, path: Path, progress: bool) -> None:
+    """Download a URL to a file; raise DataError if it is out of reach."""
     import pooch
 
     # a short connection timeout, because without network there is the fallback of the catalog

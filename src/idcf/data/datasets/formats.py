@@ -148,9 +148,11 @@ def interactions_from_text(
     origin = replace(origin, column_names=names)
 
     def encode(role: str) -> EncodedIds:
+        """Encode the ids of a role, "user" or "item"."""
         return encode_text_ids(table[names[role]], role, origin, integer_ids=integer_ids)
 
     def parse(role: str) -> Doubles | None:
+        """Parse the numbers of a role, or return None if it has no column."""
         return parse_numbers(table[names[role]], role, origin) if role in names else None
 
     seconds = parse("timestamp")
@@ -246,6 +248,7 @@ def read_douban(path: Path) -> tuple[Interactions, Interactions]:
     users, items = (Vocab(range(n)) for n in rating.shape)
 
     def masked_table(mask: Ints) -> Interactions:
+        """Return the ratings of the cells that are not 0 in a mask [U, I]."""
         user, item = np.nonzero(mask)
         origin = ColumnOrigin(str(path), lambda i: f"user {user[i]}, item {item[i]}")
         return build_interactions(origin, (users, user), (items, item), rating[user, item], None)

@@ -42,6 +42,7 @@ def movielens_features(
 
 
 def _movielens_user_features(users: Vocab, path: Path) -> Floats:
+    """Encode age, gender and occupation from a MovieLens file of users: [U, F]."""
     columns = formats.read_side_columns(path)
     selected = {
         "age": columns["age"],
@@ -53,6 +54,7 @@ def _movielens_user_features(users: Vocab, path: Path) -> Floats:
 
 
 def _movielens_item_features(items: Vocab, path: Path) -> Floats:
+    """Encode genres and the year in the title from a MovieLens file of items: [I, F]."""
     columns = formats.read_side_columns(path)
     ids = [int(x) for x in columns["item_id"]]
     selected = {k: v for k, v in columns.items() if k in ("genres", "class") or "genre_" in k}

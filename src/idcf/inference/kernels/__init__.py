@@ -6,17 +6,22 @@ the two. A model without a kernel is scored by its own methods. Models do not kn
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
 
 from idcf.data.interactions import Floats, Ints
 from idcf.inference.kernels.als import FoldInKernel, fold_in_kernel
 from idcf.inference.kernels.bayes import BayesSingleUserScorer
-from idcf.inference.kernels.idcf import IDCFBatchEmbedder, IDCFSingleUserScorer
+from idcf.inference.kernels.idcf import (
+    IDCFBatchEmbedder,
+    IDCFSingleUserScorer,
+    idcf_batch_embedder,
+    idcf_single_user_scorer,
+)
 from idcf.models.base import Model
 from idcf.models.baselines import FoldInModel
 from idcf.models.bayes import BayesModel
 from idcf.models.idcf import IDCF
-from idcf.models.matrix_factorization import MatrixFactorization
 from idcf.types import Embeddings, Users
 
 __all__ = [
@@ -47,9 +52,8 @@ class BatchEmbedder(Protocol):
 
 def batch_embedder(model: Model) -> BatchEmbedder | None:
     """Return the kernel that embeds many users, or None if the model has none."""
-    if isinstance(model, IDCF) and model.relation.attention == "dot" and model.meta_path is None:
-        return IDCFBatchEmbedder(model)
-    return fold_in_kernel(model) if isinstance(model, FoldInModel) else None
+    build = _BATCH_EMBEDDERS.get(type(model))
+    return None if build is None else build(model)
 
 
 def single_user_scorer(model: Model, embedder: BatchEmbedder | None) -> SingleUserScorer | None:
@@ -62,9 +66,19 @@ def single_user_scorer(model: Model, embedder: BatchEmbedder | None) -> SingleUs
     embedder
         Its `batch_embedder`, whose arrays are shared.
     """
-    if isinstance(model, BayesModel):
-        return BayesSingleUserScorer(model)
-    if isinstance(embedder, IDCFBatchEmbedder):
-        has_table = isinstance(embedder.model.backbone, MatrixFactorization)
-        return IDCFSingleUserScorer(embedder) if has_table else None
-    return embedder if isinstance(embedder, FoldInKernel) else None
+    source = model if embedder is None else embedder
+    build = _SINGLE_USER_SCORERS.get(type(source))
+    return None if build is None else build(source)
+
+
+# What builds the kernel of a class; it returns None for instances that have no kernel. The keys
+# are final classes, so that `type` finds them.
+_BATCH_EMBEDDERS: Mapping[type, Callable[[Any], BatchEmbedder | None]] = {
+    IDCF: idcf_batch_embedder,
+    FoldInModel: fold_in_kernel,
+}
+_SINGLE_USER_SCORERS: Mapping[type, Callable[[Any], SingleUserScorer | None]] = {
+    BayesModel: BayesSingleUserScorer,  # the classes below are batch embedders
+    IDCFBatchEmbedder: idcf_single_user_scorer,
+    FoldInKernel: lambda kernel: kernel,
+}

@@ -11,7 +11,20 @@ from idcf.data.interactions import Floats, Ints
 from idcf.inference.kernels.linalg import MatrixVectorProduct, to_float32_array
 from idcf.models.idcf import IDCF, POOLING_POWER, split_latents
 from idcf.models.layers.heads import DotHead
+from idcf.models.matrix_factorization import MatrixFactorization
 from idcf.types import Embeddings, EncodedHistory, Users
+
+
+def idcf_batch_embedder(model: IDCF) -> IDCFBatchEmbedder | None:
+    """Return the kernel of an IDCF, or None unless it attends to all key users by dot products."""
+    has_kernel = model.relation.attention == "dot" and model.meta_path is None
+    return IDCFBatchEmbedder(model) if has_kernel else None
+
+
+def idcf_single_user_scorer(embedder: IDCFBatchEmbedder) -> IDCFSingleUserScorer | None:
+    """Return the kernel of an IDCF, or None unless the item vectors of its backbone are a table."""
+    has_table = isinstance(embedder.model.backbone, MatrixFactorization)
+    return IDCFSingleUserScorer(embedder) if has_table else None
 
 
 class IDCFBatchEmbedder:
@@ -48,8 +61,9 @@ class IDCFBatchEmbedder:
 
 
 class IDCFSingleUserScorer:
-    """Score the catalogue for one new user of an IDCF around a table of item vectors.
+    """Score the catalogue for one new user with NumPy, for an IDCF whose backbone has item vectors.
 
+    A call takes the item rows and values of a history, and returns the score of every item [I].
     All items are scored without the user bias first; the residuals of the history are among these
     scores, and they give the bias.
     """

@@ -30,7 +30,12 @@ def build_edge_index(domain: Domain, levels: Tensor) -> EdgeIndex:
 
 
 class EdgeLookup(NamedTuple):
-    """The result of `find_edges`; shapes are those of its `items`, except `user`."""
+    """The result of `find_edges` for users [M] and items [M, K] or [M].
+
+    `exists` and `position`, the index of the edge in `EdgeIndex.edges`, have the shape of `items`;
+    `position` is arbitrary where there is no edge. `user` [M, 1] or [M] is the user row of each
+    pair, 0 in place of -1 (a new user), so that it can be used as an index.
+    """
 
     exists: Tensor  # bool: the pair is an edge
     position: Tensor  # int64: its position in `EdgeIndex.edges`; arbitrary if there is no edge

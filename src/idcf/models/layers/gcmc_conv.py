@@ -32,7 +32,15 @@ class LevelConv(nn.Module):
         self.combine = nn.Linear(n_levels * size, size)
 
     def forward(self, sums: Tensor, counts: Tensor) -> Tensor:
-        """Return messages [..., D] from neighbor sums [..., L, D] and neighbor counts [..., L]."""
+        """Combine the neighbors of each node into one message [..., D].
+
+        Parameters
+        ----------
+        sums
+            [..., L, D]: sum of the neighbors' vectors at each level.
+        counts
+            [..., L]: number of neighbors at each level, by which the sums are divided if `average`.
+        """
         inputs = sums / counts.clamp(min=1)[..., None] if self.average else sums
         weight = self.weight.expand(sums.shape[-2], -1, -1)
         messages = torch.einsum("...ld,lde->...le", inputs, weight)

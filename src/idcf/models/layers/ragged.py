@@ -16,6 +16,8 @@ from idcf.types import Ragged, RaggedRows, Values
 
 _MAX_GATHERED_ENTRIES = 1 << 18  # vectors gathered at a time, which bounds memory
 MAX_CHUNK_LENGTH = 256
+DEFAULT_USER_SHRINKAGE = 5.0  # pseudo-count of residuals of 0 in a user's bias, see `shrunk_mean`
+DEFAULT_ITEM_SHRINKAGE = 3.0  # pseudo-count of residuals of 0 in an item's bias
 
 
 def sum_pool(table: Tensor, rows: RaggedRows, weights: Tensor | None = None) -> Tensor:
@@ -126,9 +128,10 @@ def nearest_level(values: Tensor, levels: Tensor) -> Tensor:
 
 
 def split_by_level(ragged: Ragged[Tensor], levels: Tensor) -> Ragged[None]:
-    """Split each row by the rating levels [L] of its values: R · L rows, levels ascending.
+    """Split each of R rows by rating level: R · L rows without values, row r · L + l for level l.
 
-    A value between two levels counts as the nearest one.
+    `levels` [L] are ascending. A value between two levels counts as the nearest one
+    (`nearest_level`). Indices keep their order within a row.
     """
     key = ragged.owner() * len(levels) + nearest_level(ragged.values, levels)
     order = torch.argsort(key, stable=True)

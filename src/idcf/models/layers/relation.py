@@ -129,6 +129,11 @@ class Relation(nn.Module):
         query_key: Tensor,
         mask: Tensor | None,
     ) -> Tensor:
+        """Return the weights c [H, B, S] of "dot" attention: softmax of scale · dᵀ W p over keys.
+
+        `query_key` [H, Q, D] is W, a product of `fold()`. The other parameters are those of
+        `attention_weights`; with a mask of None a query user attends to every key user.
+        """
         # bmm instead of @, which adds views to the autograd graph
         heads = query_key.shape[0]
         scaled = (query * (self.scale * key_scale)).expand(heads, -1, -1)
@@ -137,6 +142,7 @@ class Relation(nn.Module):
 
 
 def _masked_softmax(score: Tensor, mask: Tensor | None) -> Tensor:
+    """Return the softmax of scores [H, B, S] over the last axis, 0 where `mask` [B, S] is False."""
     # adding log(mask) has a cheaper backward pass than filling with -inf
     return torch.softmax(score if mask is None else score + mask.to(score.dtype).log(), -1)
 

@@ -63,6 +63,7 @@ class MatrixAxis(NamedTuple):
         return (share @ (means - overall_mean).square() + 1e-6).sqrt()
 
     def _shrunken_mean(self, total: Tensor, overall_mean: Tensor) -> Tensor:
+        """Return the means [R, C] of groups with sums `total` [R, C], shrunk to `overall_mean`."""
         pseudo_count = max(self.shrinkage, 1e-6)
         return (total + pseudo_count * overall_mean) / (self.n_visible + pseudo_count)[:, None]
 
@@ -73,12 +74,14 @@ class _SegmentSum(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, axis: MatrixAxis) -> Tensor:
+        """Return the sum of the visible entries x [N, C] of each group: [R, C]."""
         ctx.axis = axis
         groups = Ragged(axis.entry_order, None, axis.offsets)
         return sum_pool(x, groups, axis.visible[axis.entry_order])
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        """Return the gradient of the entries [N, C] from that of the sums [R, C]."""
         return grad.index_select(0, ctx.axis.group) * ctx.axis.visible[:, None], None
 
 
@@ -165,7 +168,11 @@ class ExchangeableLayer(nn.Module):
     def row_means(
         self, x: Tensor, rows: MatrixAxis, column_index: Tensor, statistics: ColumnStatistics
     ) -> Tensor:
-        """Return the mean of `forward` over each row [B, C'] without computing single entries."""
+        """Return the mean of `forward` over the visible entries of each row: [B, C'].
+
+        The layer has no activation, so the mean is computed from the mean input of each row and no
+        entry is transformed. The parameters are those of `forward`.
+        """
         mean = rows.mean(x, statistics.overall_mean)
         mean_column_terms = rows.mean_gathered(
             statistics.column_terms, column_index, statistics.mean_column_term
@@ -176,7 +183,10 @@ class ExchangeableLayer(nn.Module):
     def column_means(
         self, x: Tensor, rows: MatrixAxis, columns: MatrixAxis, statistics: ColumnStatistics
     ) -> Tensor:
-        """Return the mean of `forward` over each column [I, C'] without computing entries."""
+        """Return the mean of `forward` over the visible entries of each column: [I, C'].
+
+        No entry is transformed, see `row_means`. `rows` and `columns` are the axes of the matrix.
+        """
         row_terms = self.row_terms(rows.mean(x, statistics.overall_mean), statistics)
         share = rows.n_visible / rows.n_visible.sum().clamp(min=1)
         mean_row_terms = columns.mean_gathered(row_terms, rows.group, share @ row_terms)

@@ -10,10 +10,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from idcf.models.layers.embedding import EmbeddingTable
-from idcf.models.layers.ragged import segment_sum, shrunk_mean, sum_pool
+from idcf.models.layers.ragged import (
+    DEFAULT_ITEM_SHRINKAGE,
+    DEFAULT_USER_SHRINKAGE,
+    segment_sum,
+    shrunk_mean,
+    sum_pool,
+)
 from idcf.types import Domain, Embeddings, History
-
-_ITEM_SHRINKAGE = 3.0  # pseudo-count of zero residuals of an item
 
 
 class HistoryEncoder(nn.Module):
@@ -54,7 +58,7 @@ class HistoryEncoder(nn.Module):
         mean: float,
         has_ratings: bool,
         alpha: float = 0.5,
-        shrinkage: float = 5.0,
+        shrinkage: float = DEFAULT_USER_SHRINKAGE,
         dropout: float = 0.0,
         use_item_identity: bool = True,
         init_std: float = 0.1,
@@ -108,7 +112,7 @@ class OffsetEmbedding(nn.Module):
 
     @property
     def bias(self) -> Tensor:
-        """Fixed plus learned bias of every item: [I]."""
+        """Bias of every item [I]: the fixed `bias_offset` plus the learned bias."""
         return self.bias_offset + self.embedding.bias
 
     @property
@@ -130,7 +134,7 @@ def item_ridge_biases(domain: Domain, user_shrinkage: float, n_rounds: int = 5) 
     domain : Domain
         The training ratings.
     user_shrinkage : float
-        Pseudo-count of zero residuals in b_u; that of b_i is 3.
+        Pseudo-count of zero residuals in b_u; that of b_i is `DEFAULT_ITEM_SHRINKAGE`.
     n_rounds : int
         How often both sides are updated.
     """
@@ -141,7 +145,7 @@ def item_ridge_biases(domain: Domain, user_shrinkage: float, n_rounds: int = 5) 
     residuals, item_bias = centered, centered.new_zeros(domain.n_items)
     for _ in range(n_rounds):
         item_sums = segment_sum(residuals, item, domain.n_items)
-        item_bias = item_sums / (n_item_ratings + _ITEM_SHRINKAGE)
+        item_bias = item_sums / (n_item_ratings + DEFAULT_ITEM_SHRINKAGE)
         user_sums = segment_sum(centered - item_bias[item], user, domain.n_users)
         user_bias = user_sums / (n_user_ratings + user_shrinkage)
         residuals = centered - user_bias[user]

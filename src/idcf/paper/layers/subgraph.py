@@ -15,11 +15,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from idcf.models.layers.cache import TensorCache
-from idcf.models.layers.ragged import nearest_level
+from idcf.models.layers.ragged import (
+    DEFAULT_ITEM_SHRINKAGE,
+    DEFAULT_USER_SHRINKAGE,
+    nearest_level,
+)
 from idcf.types import History, Ragged
 
-_USER_SHRINKAGE = 5.0  # pseudo-count of zero residuals of a user, as in `bias`
-_ITEM_SHRINKAGE = 3.0  # and of an item
 _MAX_DENSE_CELLS = 1 << 28  # largest training table that is stored as a dense matrix of bytes
 
 
@@ -34,7 +36,7 @@ class NodeOffsets(NamedTuple):
     """Shrunken mean residual of each node, and the number of ratings it is computed from."""
 
     value: Tensor  # in units of the standard deviation of the ratings
-    n_ratings: Tensor
+    n_ratings: Tensor  # float, in the order of `value`
 
 
 class RatingLookup(NamedTuple):
@@ -163,9 +165,10 @@ class RatingGraph(nn.Module):
         return positions, step < n[:, None]
 
     def lookup_levels(self, users: Tensor, items: Tensor) -> Tensor:
-        """Return the level of the rating of each (user, item), 0 where there is none.
+        """Return the rating level (1..L) of each pair of rows (user, item), 0 without a rating.
 
-        `users` and `items` are broadcast against each other; user U and item I have no ratings.
+        `users` and `items` are broadcast against each other; the result has their common shape. The
+        rows U and I, one past the last user and the last item, stand for missing nodes: level 0.
         """
         lookup = self.rating_lookup()
         pairs = users * (self.n_items + 1) + items
@@ -186,20 +189,21 @@ class RatingGraph(nn.Module):
         users = torch.where(exclude_users < 0, no_user, exclude_users)
         level = self.lookup_levels(users, items).int()
         value, n = (x[items] for x in self.rating_lookup().item_offsets)
-        total = value * (n + _ITEM_SHRINKAGE) - self.scaled_levels[level]
+        total = value * (n + DEFAULT_ITEM_SHRINKAGE) - self.scaled_levels[level]
         n_other = n - (level > 0).to(n.dtype)
-        return NodeOffsets(total / (n_other + _ITEM_SHRINKAGE), n_other)
+        return NodeOffsets(total / (n_other + DEFAULT_ITEM_SHRINKAGE), n_other)
 
     def adjusted_rater_offsets(self, raters: Tensor, item_change: Tensor) -> NodeOffsets:
         """Return the offsets of raters [P, R] of one item each, whose offset changed by [P]."""
         value, n = (x[raters] for x in self.rating_lookup().user_offsets)
-        return NodeOffsets(value - item_change[:, None] / (n + _USER_SHRINKAGE), n)
+        return NodeOffsets(value - item_change[:, None] / (n + DEFAULT_USER_SHRINKAGE), n)
 
     def rating_lookup(self) -> RatingLookup:
         """Return levels and offsets of the training table, computed once."""
         return self._lookup_cache.get(self.edge_level, self._build_lookup)
 
     def _build_lookup(self) -> RatingLookup:
+        """Compute the lookup of the training ratings, dense up to _MAX_DENSE_CELLS cells."""
         width = self.n_items + 1
         every_item = torch.arange(self.n_items, device=self.edge_level.device)
         item = every_item.repeat_interleave(self.starts.diff())
@@ -213,7 +217,7 @@ class RatingGraph(nn.Module):
         scaled_ratings = self.scaled_levels[level.int()]
         sums = self.scaled_levels.new_zeros(width).index_add_(0, item, scaled_ratings)
         n = F.pad(self.starts.diff(), (0, 1)).to(sums.dtype)
-        items = NodeOffsets(sums / (n + _ITEM_SHRINKAGE), n)
+        items = NodeOffsets(sums / (n + DEFAULT_ITEM_SHRINKAGE), n)
         residuals = scaled_ratings - items.value[item]
         users = _shrunken_offsets(residuals, self.raters, self.n_users + 1)
         return RatingLookup(cells, keys, users, items)
@@ -236,4 +240,4 @@ def _shrunken_offsets(residuals: Tensor, owner: Tensor, n_users: int) -> NodeOff
         residuals.new_zeros(n_users).index_add_(0, owner, x)
         for x in (residuals, torch.ones_like(residuals))
     )
-    return NodeOffsets(sums / (n + _USER_SHRINKAGE), n)
+    return NodeOffsets(sums / (n + DEFAULT_USER_SHRINKAGE), n)

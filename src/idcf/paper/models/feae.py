@@ -206,7 +206,21 @@ class FEAE(Model):
     def _encode_matrix(
         self, rows: MatrixAxis, columns: MatrixAxis, level: Tensor
     ) -> tuple[RowCodes, ColumnCodes]:
-        """Encode a whole matrix with entries at `level` [N], computing its statistics."""
+        """Encode the rows and the columns of a whole matrix with N entries.
+
+        Parameters
+        ----------
+        rows, columns
+            The two axes, which say which entries are visible.
+        level
+            int64 [N]: the rating level of each entry.
+
+        Returns
+        -------
+        tuple[RowCodes, ColumnCodes]
+            The codes. `ColumnCodes` also holds the means that each exchangeable layer needs to
+            encode further rows.
+        """
         statistics: list[ColumnStatistics] = []
         column_index = columns.group
         x = F.one_hot(level, len(self.levels)).to(rows.visible.dtype)
@@ -295,8 +309,10 @@ def _entry_linear(layer: nn.Module) -> nn.Linear:
 
 
 def _make_layers(layer_class: Callable[[int, int], nn.Module], *sizes: int) -> nn.ModuleList:
+    """Return a layer for each pair of consecutive sizes."""
     return nn.ModuleList(layer_class(a, b) for a, b in pairwise(sizes))
 
 
 def _exchangeable_layers(layers: nn.ModuleList) -> list[ExchangeableLayer]:
+    """Return those of the layers that are exchangeable, in order."""
     return [x for x in layers if isinstance(x, ExchangeableLayer)]

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from idcf.models.base import TwoTower
 from idcf.models.layers.heads import DotHead, Head
+from idcf.models.layers.ragged import DEFAULT_USER_SHRINKAGE
 from idcf.paper.layers.history_encoder import (
     HistoryEncoder,
     OffsetEmbedding,
@@ -23,10 +24,10 @@ from idcf.types import Domain, Embeddings, Users
 class FISMConfig:
     """Options of FISM."""
 
-    embedding_size: int = 16
+    embedding_size: int = 16  # D
     init_std: float = 0.1  # of the initial vectors; items without interactions keep theirs
     alpha: float = 0.5  # a history of n items is multiplied by n^-α
-    shrinkage: float = 5.0  # pseudo-count of zero residuals in a user's bias
+    shrinkage: float = DEFAULT_USER_SHRINKAGE  # pseudo-count of zero residuals in a user's bias
     use_item_identity: bool = True  # with ratings: which items were rated counts, not only how
     dropout: float = 0.0  # share of a history that a training step does not see
     binary: bool = False  # train on interactions as 1, whatever the rating; see the class

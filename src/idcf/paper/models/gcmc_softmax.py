@@ -24,7 +24,7 @@ class GCMCSoftmaxConfig:
     """Options of the original GC-MC."""
 
     hidden: int = 500  # units of the convolution, all levels together where they are stacked
-    embedding_size: int = 75
+    embedding_size: int = 75  # D
     bases: int = 2  # of the bilinear decoder
     accumulate: Literal["stack", "sum"] = "stack"  # the levels' messages; sums are ordinal
     symmetric: bool = False  # divide by sqrt(|N_i| |N_j|) instead of |N_i|
@@ -95,7 +95,7 @@ class GCMCSoftmax(Model):
         return out
 
     def score_catalog(self, users: Users) -> Tensor:
-        """Score the whole catalogue: [B, I]."""
+        """Return the expected rating of every item under the softmax over levels: [B, I]."""
         logits = self.head.score_all_pairs(self._embed_users(users), self._embed_items())
         return expected_rating(logits, self.levels)
 

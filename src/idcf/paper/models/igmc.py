@@ -30,14 +30,14 @@ class IGMCConfig:
     residual: bool = (
         True  # edges carry residuals of the nodes' offsets; False: levels, as published
     )
-    layers: int = 2
+    layers: int = 2  # graph convolutions
     size: int = 32  # of a node's state
     bases: int = 4  # of the weights of levels
     hidden: int = 128  # units of the readout
     cap: int = 255  # largest number of neighbours on each side of a subgraph
     train_cap: int = 63  # `cap` in training, drawn anew in each step: faster, and as accurate
     dropout: float = 0.1  # of the hidden layer
-    edge_dropout: float = 0.0
+    edge_dropout: float = 0.0  # share of edges dropped in training
     smoothness: float = 0.001  # weight of the adjacent rating penalty (ARR)
     center: bool = True  # add the mean rating; always so with `residual`
 

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from idcf.models.base import TwoTower
 from idcf.models.layers.heads import DotHead, Head
+from idcf.models.layers.ragged import DEFAULT_USER_SHRINKAGE
 from idcf.paper.layers.history_encoder import (
     HistoryEncoder,
     OffsetEmbedding,
@@ -27,12 +28,12 @@ class MultVAEConfig:
     """Options of Mult-VAE."""
 
     embedding_size: int = 32  # of z
-    hidden: int = 64
+    hidden: int = 64  # size of the hidden layers
     init_std: float = 0.1  # of the initial vectors; items without interactions keep theirs
     dropout: float = 0.5  # share of a history that a training step does not see
     beta: float = 0.2  # β, weight of the KL divergence
     anneal: int = 1000  # training steps until the weight reaches β
-    shrinkage: float = 5.0  # pseudo-count of zero residuals in a user's bias
+    shrinkage: float = DEFAULT_USER_SHRINKAGE  # pseudo-count of zero residuals in a user's bias
     use_item_identity: bool = True  # with ratings: which items were rated counts, not only how
     binary: bool = False  # train on interactions as 1, whatever the rating; see the class
 
@@ -141,6 +142,7 @@ class MultVAE(TwoTower):
 
 
 def _initial_item_bias(domain: Domain, config: MultVAEConfig) -> Tensor:
+    """Return fixed item biases [I]: log popularity, 0 for binary ratings, or ridge biases."""
     if domain.implicit:
         return item_log_popularity(domain)
     if config.binary:

@@ -22,8 +22,8 @@ _SLOPE = 0.2  # of the leaky ReLU
 class NGCFConfig:
     """Options of NGCF."""
 
-    embedding_size: int = 64
-    layers: int = 3
+    embedding_size: int = 64  # D
+    layers: int = 3  # propagation layers
     dropout: float = 0.1  # of messages
     init_std: float = 0.1  # of the initial embeddings
     item_bias: bool = True  # learn an item bias, which starts at the item's log popularity

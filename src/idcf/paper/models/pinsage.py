@@ -39,8 +39,8 @@ _FOLD_GRAPH_BUFFERS = ("fold_graph_items", "fold_graph_values", "fold_graph_offs
 class PinSageConfig:
     """Options of PinSAGE."""
 
-    embedding_size: int = 64
-    layers: int = 2
+    embedding_size: int = 64  # D
+    layers: int = 2  # convolution layers
     neighbors: int = 20  # of each item: the most visited items
     hops: int = 1  # length of a walk, from item to item
     restart: float = 0.5  # probability that a walk returns to its start before each further hop
@@ -159,6 +159,7 @@ class PinSage(TwoTower):
 
 
 def _walk_graph(incidence: csr_array, config: PinSageConfig) -> csr_array:
+    """Return `visit_shares` of the random walks that the config describes."""
     return visit_shares(incidence, config.neighbors, config.hops, config.restart)
 
 

@@ -56,11 +56,11 @@ class ObservedRatings(NamedTuple):
 
 
 class BlockRegularization(NamedTuple):
-    """λ of each block."""
+    """Weight λ of the nuclear norm of each penalized block: item biases, user biases, residual."""
 
-    items: float
-    users: float
-    residual: float
+    items: float  # of item_bias
+    users: float  # of user_bias
+    residual: float  # of left_factors right_factorsᵀ
 
     @classmethod
     def from_config(cls, config: BomicConfig, ratings: ObservedRatings) -> BlockRegularization:
@@ -80,7 +80,11 @@ class BlockRegularization(NamedTuple):
 
 
 class BomicSolution(NamedTuple):
-    """The blocks of Z, and Z at the observed ratings."""
+    """The completed rating matrix Z [m, n] as its blocks, for the m users and n items with ratings.
+
+    Z = mean + user_bias + item_bias + left_factors right_factorsᵀ. `predictions` [N] is Z at the
+    observed ratings; `penalty` is the regularization term of the objective, Σ λ ‖block‖.
+    """
 
     mean: float  # c
     item_bias: Array  # [n]: b
@@ -309,4 +313,5 @@ def _store_solution(
 
 
 def _to_float32(values: Array) -> torch.Tensor:
+    """Return a contiguous float32 tensor with the values."""
     return torch.from_numpy(np.array(values, np.float32, order="C"))

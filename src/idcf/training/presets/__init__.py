@@ -31,7 +31,7 @@ class StageConfig:
     """How one model is built and trained; the keys of a preset's row are these fields."""
 
     options: Mapping[str, Any] = field(default_factory=dict)  # of the model
-    train: TrainConfig = field(default_factory=TrainConfig)
+    train: TrainConfig = field(default_factory=TrainConfig)  # of the training
     history_lengths: tuple[int, int] = (1, 29)  # shortest and longest, in a training episode
     validation_history_lengths: tuple[int, int] = (4, 29)  # of held-out users
     targets_per_episode: int = 8  # rows of a user that an episode predicts

@@ -14,6 +14,6 @@ class SolverContext(NamedTuple):
     """The arguments that every solver takes besides the model's config and the table."""
 
     seed: int = 0
-    device: torch.device = torch.device("cpu")
+    device: torch.device = torch.device("cpu")  # of the fitted model
     progress_label: str | None = None  # label of the progress bar; None: no bar
     query_users_in_table: bool = False  # the table holds rows of the users to be scored

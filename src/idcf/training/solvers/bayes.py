@@ -18,7 +18,12 @@ from idcf.data.interactions import Floats, Interactions, Ints, slice_index
 from idcf.data.split import PredictionTask, hold_out_users, least_active_users
 from idcf.inference.scoring import interaction_std, rmse_on, score_interactions
 from idcf.models.baselines import BiasConfig
-from idcf.models.bayes import BayesConfig, BayesModel, history_features
+from idcf.models.bayes import (
+    BayesConfig,
+    BayesModel,
+    history_features,
+    offset_for_empty_histories,
+)
 from idcf.models.layers.ragged import transpose
 from idcf.rng import derive_seed, random_stream
 from idcf.training.solvers import SolverContext
@@ -29,7 +34,6 @@ from idcf.types import History, Ragged, RaggedRows, Users
 
 _CALIBRATION_PSEUDO_COUNT = 50.0  # rows that favor leaving the intervals as wide as they are
 _MAX_SELECTION_USERS = 1000  # key users, at most, that the selection offset is fitted on
-_RATER_PSEUDO_COUNT = 10.0  # raters that shrink an item's offset for empty histories
 
 
 def fit_bayes(config: BayesConfig, table: Interactions, context: SolverContext) -> BayesModel:
@@ -113,11 +117,10 @@ def _fit_offsets(
     gram = features.T @ features + PRIOR_PSEUDO_COUNT * np.eye(2)
     coefficients = np.linalg.solve(gram, features.T @ mean_error)
     model.selection_coefficients.copy_(torch.from_numpy(coefficients))
-    ridge_bias = fit_bias(BiasConfig(), table).item_bias.numpy()
-    item_bias = model.means[..., -1].mean(1).cpu().numpy()
-    count = table.item_counts()
-    offset = (ridge_bias - item_bias) * count / (count + _RATER_PSEUDO_COUNT)
-    model.empty_history_offset.copy_(torch.from_numpy(offset))
+    ridge_bias = fit_bias(BiasConfig(), table).item_bias
+    item_bias = model.means[..., -1].mean(1).cpu()
+    n_raters = torch.from_numpy(table.item_counts())
+    model.empty_history_offset.copy_(offset_for_empty_histories(ridge_bias, item_bias, n_raters))
 
 
 def _calibrate_intervals(model: BayesModel, task: PredictionTask) -> None:

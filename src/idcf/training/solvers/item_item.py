@@ -66,7 +66,10 @@ def _nearest_cosines(
 
 
 def fit_ease(config: ItemItemConfig, table: Interactions, context: SolverContext) -> ItemItemModel:
-    """Fit EASE: B = I - P / diag(P) with P = (XᵀX + λI)⁻¹; `context` is not used."""
+    """Fit EASE: B = I - P / diag(P) with P = (XᵀX + λI)⁻¹ and λ = `config.reg`.
+
+    The `config.neighbors` largest weights of each item are stored. `context` is not used.
+    """
     model, x = _initialize_model(config, table)
     model.item_weights.set_entries(ease_weights(x, config.reg, config.neighbors))
     return model

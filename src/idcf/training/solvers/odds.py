@@ -39,8 +39,8 @@ Array = NDArray[np.float64]
 class HeldOutUsers(NamedTuple):
     """Users held out of the relations: their short histories and their next items."""
 
-    history: History
-    targets: History
+    history: History  # H short histories
+    targets: History  # the next items of the same H users
 
 
 def fit_odds(config: OddsConfig, table: Interactions, context: SolverContext) -> OddsModel:
