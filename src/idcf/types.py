@@ -213,7 +213,12 @@ class CohortWeights(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Domain:
-    """Facts about the training data that a model may use when it is built."""
+    """Description of a training table for the constructor of a model.
+
+    `n_users` counts all users of the table; `raters` holds the users of each item and their
+    ratings. `Interactions.domain` makes it; a saved model is loaded with a placeholder from its
+    manifest, in which `raters` is empty.
+    """
 
     n_users: int
     n_items: int

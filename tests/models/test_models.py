@@ -14,7 +14,7 @@ from idcf.models.registry import all_models, configure, model_entry
 from idcf.testing import checks
 
 CASES = [check for name in all_models() for check in testing.model_checks(name)]
-MAX_CLASS_LINES = 150  # without docstrings
+MAX_CLASS_LINES = 180  # without docstrings
 
 
 def _parameter(check):

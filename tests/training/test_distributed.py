@@ -118,6 +118,15 @@ def test_the_shares_partition_the_batch(world_size):
     assert actual == expected
 
 
+def test_a_share_keeps_the_features_of_its_users():
+    model = untrained_model("idcf-dot", TABLE, users_with_rows(TABLE))
+    batch = next(iter(epoch_batches(model, TABLE, 50)))
+    features = torch.arange(2.0 * len(batch.users)).view(-1, 2)
+    batch = replace(batch, users=replace(batch.users, features=features))
+    shares = [Runtime(torch.device("cpu"), rank, 2).local_batch(batch) for rank in range(2)]
+    assert torch.equal(torch.cat([s.users.features for s in shares]), features)
+
+
 def test_one_process_has_the_whole_batch():
     batch = next(
         iter(epoch_batches(untrained_model("pmf", TABLE, users_with_rows(TABLE)), TABLE, 50))

@@ -285,7 +285,10 @@ def _score_rows(evaluation_set: EvaluationSet, assignments: Sequence[ModelAssign
 def _rank_catalog(
     evaluation_set: EvaluationSet, assignments: Sequence[ModelAssignment], k: int
 ) -> Ints:
-    """Rank the unseen items of the catalogue for every user: the k best [U, k]."""
+    """Rank the unseen items of the catalogue for every user: rows of the best, [U, min(k, I)].
+
+    Each user is ranked by the model that is assigned to the user; without a model the row is -1.
+    """
     users, n_items = evaluation_set.users, len(evaluation_set.scored_rows.items)
     top_items = np.full((len(users), min(k, n_items)), -1)
     n_users = len(evaluation_set.scored_rows.users)

@@ -231,7 +231,13 @@ def _check_file(path: Path, checksum: Any) -> None:
 
 
 def _read_items(path: Path) -> tuple[Vocab, tuple[str | None, ...]]:
-    """Return item ids and titles."""
+    """Read item ids and titles (None if missing) from the Parquet file of a saved model.
+
+    Raises
+    ------
+    ArtifactError
+        If the file cannot be read or lacks a column.
+    """
     import pyarrow as pa
     from pyarrow import parquet
 

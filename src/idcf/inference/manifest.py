@@ -90,7 +90,11 @@ class TrainingData:
 
 @dataclass(frozen=True, kw_only=True)
 class NewUserCurvePoint:
-    """Quality for new users with histories of one length."""
+    """One point of a `NewUserCurve`: its metric for new users with histories of one length.
+
+    `low` to `high` is the 95 % interval over users; `baseline` is the value of the baseline model
+    that the curve names. `training.new_user_curve` measures it.
+    """
 
     history_length: int
     value: float  # of `NewUserCurve.metric`

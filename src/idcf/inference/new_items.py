@@ -113,7 +113,15 @@ class _NewItemRaters:
             self._refuse_repeated_ratings(training_table)
 
     def read_histories(self, history_reader: HistoryReader, histories: Any) -> list[NewUser]:
-        """Return the history of each rater, without the items that are now rated."""
+        """Return the history of each rater: that in `histories`, else that of the training table.
+
+        Leave out the items that this rater rates now, so that no rating counts twice.
+
+        Raises
+        ------
+        ColdUserError
+            If a rater is neither in `histories` nor in the training table.
+        """
         given = _read_histories_by_user(history_reader, histories)
         order, offsets = group_rows_by_key(self.new_ratings.user, len(self.new_ratings.users))
         users = []
@@ -183,7 +191,10 @@ def _read_histories_by_user(
 
 
 def _check_rating_range(new_ratings: Interactions, history_reader: HistoryReader) -> None:
-    """Raise DataError for a rating below or above `history_reader.rating_limits`."""
+    """Raise DataError for a rating below or above `history_reader.rating_limits`.
+
+    The limits extend the training scale by its width, and by at least 1, on both sides.
+    """
     low, high = history_reader.rating_limits
     for row in np.flatnonzero((new_ratings.rating < low) | (new_ratings.rating > high))[:1]:
         item_id = new_ratings.items.ids[new_ratings.item[row]]

@@ -87,7 +87,11 @@ def _dense_idcf(model: IDCF) -> DenseIDCF:
 
 
 def _no_onnx_form(name: str) -> ConfigError:
-    """Return the error of a model that cannot be exported."""
+    """Build the error for a part without ONNX form, which the caller raises.
+
+    `name` is the class name of a model or of a backbone, or "meta-path". The message lists the
+    models that can be exported.
+    """
     return ConfigError(
         f"{name} has no ONNX form; idcf-dot, idcf-nn, idcf-bayes and als can be exported"
     )

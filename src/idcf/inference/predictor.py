@@ -82,12 +82,14 @@ class RankingQuery(NamedTuple):
 
 
 class Predictor:
-    """A trained model with its item ids and titles.
+    """Recommend, predict and embed with a trained model, in item ids instead of rows.
+
+    `Recommender`, the server and the command line use it.
 
     Parameters
     ----------
     artifact
-        The trained model and its description.
+        The trained model and its description, with item ids and titles.
     training_table
         The interactions that the model was trained on, for `recommend_known`. A loaded model has
         none, because training histories are not saved.

@@ -249,10 +249,11 @@ class CatalogRanker:
 
     @torch.inference_mode()
     def score_buffer(self, n_users: int) -> Tensor | None:
-        """Return memory for the scores of a block, which all blocks of `n_users` users reuse.
+        """Allocate memory for the scores of one block of users: [max_block_users, I].
 
-        New memory costs as much time as the scores. None if there is one block, or if the model's
-        head allocates its own.
+        Pass it to `top_k_block` for every block of a ranking of `n_users` users, because allocating
+        anew takes as long as scoring. Return None if `n_users` fit into one block, or if the scores
+        are not a single matrix product, so that the memory could not be used.
         """
         if self._vectors_with_bias is None or n_users <= self.max_block_users:
             return None

@@ -140,7 +140,12 @@ class IDCF(BackboneWrapper):
     def _neighbor_mask(
         self, history: History, exclude_users: Tensor | None = None
     ) -> Tensor | None:
-        """Return the key users that each user may attend to, bool [B, K], or None for all."""
+        """Return the key users that each user may attend to: those who share the most items.
+
+        The mask is bool [B, K], with at most `n_attended_users` key users in a row, each with at
+        least one shared item. It is None, which means all key users, if the model does not use
+        meta-paths. `exclude_users` [B] are the ids of the users themselves, to leave out.
+        """
         if self.meta_path is None:
             return None
         return self.meta_path.neighbor_mask(history, self.config.n_attended_users, exclude_users)

@@ -227,7 +227,10 @@ class _ColumnReport:
         return f"{ours}{paper}{'*' if is_best else ''}"
 
     def notes(self) -> list[str]:
-        """Return one note on the split, the test rows, the devices and the best baseline."""
+        """Return a list of one note, which covers split, test rows, devices and best baseline.
+
+        If nothing was run on the split, the note says so instead.
+        """
         rows = [row for rows in self.rows_by_system.values() for row in rows]
         if not rows:
             return [f'On the split "{self.split}" nothing was run.']

@@ -26,7 +26,11 @@ def is_paper_split(dataset: str, split: str) -> bool:
 
 @cache
 def paper_numbers() -> ReferenceNumbers:
-    """Return the paper's numbers on its standard splits, to print beside our own."""
+    """Return the numbers that the paper prints for its standard splits.
+
+    They are looked up by dataset, users, metric and model. `idcf evaluate`, the demo and the
+    figures show them next to measured ones.
+    """
     blocks = [block for spec in load_tables().values() for block in spec.paper if not block.split]
     numbers = {
         CellKey(block.dataset, users, metric, model): value

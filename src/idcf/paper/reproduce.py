@@ -241,7 +241,11 @@ def _rows_by_run(runs: Iterable[Run], results: Path) -> dict[tuple[Any, ...], li
 
 
 def _expected_seconds(run: Run, seconds_by_run: Mapping[tuple[Any, ...], float]) -> float:
-    """Return the longest time of the system on this dataset, or a guess if it was never run."""
+    """Return the longest recorded time of a run's model and preset on its dataset.
+
+    If there is none, return a default by how the model is trained, or 0 if the model is not
+    registered. Long runs are started first.
+    """
     timed = [
         seconds
         for (dataset, _, model, preset, *_), seconds in seconds_by_run.items()

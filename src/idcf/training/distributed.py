@@ -37,7 +37,12 @@ class Runtime:
         high = n_users * (self.rank + 1) // self.world_size
         rows = (batch.owner >= low) & (batch.owner < high)
         positions = torch.arange(low, high)
-        users = Users(batch.users.ids[positions], select_histories(batch.users.history, positions))
+        features = batch.users.features
+        users = Users(
+            batch.users.ids[positions],
+            select_histories(batch.users.history, positions),
+            None if features is None else features[positions],
+        )
         return Batch(
             users,
             batch.owner[rows] - low,

@@ -73,7 +73,11 @@ def grid_search_validation(
 
 
 def validation_metric(task: PredictionTask, seed: int) -> Callable[[Model], float]:
-    """Return the error on a task: RMSE of ratings, 1 - AUC of implicit feedback."""
+    """Return a function that measures a model's error on a task; lower is better.
+
+    The error is the RMSE for ratings and 1 - AUC for implicit feedback. `seed` draws the negatives
+    of the AUC, which are equal for every model.
+    """
     if not task.target_table.implicit:
         return lambda model: rmse_on(model, task.target_table, task.history_table)
     make_rng = partial(random_stream, seed, "validation negatives")  # equal for every model

@@ -121,7 +121,7 @@ class OffsetEmbedding(nn.Module):
         return self.embedding.vector
 
     def forward(self, items: Tensor) -> Embeddings:
-        """Look up items of any shape [...]: vectors [..., D] and biases [...]."""
+        """Look up items [...]: vectors [..., D], and biases [...], learned plus fixed."""
         learned: Embeddings = self.embedding(items)
         return Embeddings(learned.vector, learned.bias + self.bias_offset[items])
 

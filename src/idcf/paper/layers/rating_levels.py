@@ -15,7 +15,10 @@ def expected_rating(logits: Tensor, levels: Tensor) -> Tensor:
 
 
 def level_cross_entropy(logits: Tensor, levels: Tensor, batch: Batch) -> LossTerms:
-    """Return the mean cross-entropy of the levels nearest to the labels of a batch.
+    """Return {"levels": mean cross-entropy of the levels nearest to the labels of a batch}.
+
+    The mean is over the items of the whole batch; a process with a share of the batch returns its
+    part of the mean.
 
     Parameters
     ----------

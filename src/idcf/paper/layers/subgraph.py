@@ -199,7 +199,11 @@ class RatingGraph(nn.Module):
         return NodeOffsets(value - item_change[:, None] / (n + DEFAULT_USER_SHRINKAGE), n)
 
     def rating_lookup(self) -> RatingLookup:
-        """Return levels and offsets of the training table, computed once."""
+        """Return the level of any training pair (user, item), and mean deviations of all nodes.
+
+        The deviations are shrunken mean residuals of users and items, see `NodeOffsets`. Compute
+        them once and cache them.
+        """
         return self._lookup_cache.get(self.edge_level, self._build_lookup)
 
     def _build_lookup(self) -> RatingLookup:

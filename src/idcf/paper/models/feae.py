@@ -267,7 +267,11 @@ class FEAE(Model):
         return RowCodes(code, decoder_terms)
 
     def _append_log_counts(self, code: Tensor, axis: MatrixAxis) -> Tensor:
-        """Append the log number of ratings to each code, with the option `counts`."""
+        """Append 0.2 · log(1 + number of visible ratings) to the code of each node of `axis`.
+
+        A node is a row or a column of the matrix. Return the codes unchanged if the option `counts`
+        is off.
+        """
         if not self.config.counts:
             return code
         return torch.cat([code, axis.n_visible.log1p()[:, None] * _COUNT_SCALE], -1)

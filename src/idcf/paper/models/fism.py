@@ -78,7 +78,12 @@ class FISM(TwoTower):
         self.global_bias = None if uses_ratings else nn.Parameter(torch.zeros(()))
 
     def embed_users(self, users: Users) -> Embeddings:
-        """Embed users from their histories; without ratings the bias is one global number."""
+        """Embed users from their histories.
+
+        If the model is trained on interactions instead of rating values (implicit feedback, or the
+        option `binary`), all users have one learned bias. Else the bias of a user is computed from
+        the ratings of the history.
+        """
         encoded: Embeddings = self.history_encoder(users.history, self.items.bias)
         if self.global_bias is None:
             return encoded

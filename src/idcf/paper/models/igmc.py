@@ -129,8 +129,12 @@ class IGMC(Model):
         return torch.cat(scores)[position] if scores else self.out.bias[:0]
 
     def _order_by_size(self, histories: CappedHistories, n_raters: Tensor, owner: Tensor) -> Tensor:
-        """Return an order of the pairs in which subgraphs of similar size are adjacent, so that
-        little of a chunk is empty."""
+        """Return a permutation of the pairs that puts subgraphs of similar size next to each other.
+
+        Chunks are padded, so this leaves little of them empty. Sort by number of raters `n_raters`
+        [P], in steps of 16, then by the length of the capped history of the pair's user, `owner`
+        [P].
+        """
         n_items = (histories.level > 0).sum(1)[owner]
         return torch.argsort(n_raters // 16 * (self.cap + 1) + n_items, stable=True)
 

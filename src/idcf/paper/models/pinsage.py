@@ -37,7 +37,11 @@ _FOLD_GRAPH_BUFFERS = ("fold_graph_items", "fold_graph_values", "fold_graph_offs
 
 @dataclass(frozen=True, kw_only=True)
 class PinSageConfig:
-    """Options of PinSAGE."""
+    """Options of PinSAGE: its random walks between items, its convolutions and its training.
+
+    A walk has `hops` steps from item to item. Users are dealt into `folds`; if there are
+    several, each fold is trained on an item graph that is built without the rows of its users.
+    """
 
     embedding_size: int = 64  # D
     layers: int = 2  # convolution layers

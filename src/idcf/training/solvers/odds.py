@@ -224,10 +224,11 @@ def held_out_folds(
 def cut_histories(
     x: csr_array, config: OddsConfig, n_next_items: int, rng: np.random.Generator
 ) -> HeldOutUsers:
-    """Cut each row into a history of random length and the `n_next_items` items that follow it.
+    """Split the end of each row into a history and targets.
 
-    The targets are the last items of the row, which is shuffled first if `holdout_order` is
-    "random".
+    The targets are the last `n_next_items` items. The history is a random number of items just
+    before them, between the two `history_lengths`, or all if the row has fewer. Earlier items are
+    dropped. With `holdout_order` "random", shuffle each row first.
     """
     lengths, items = np.diff(x.indptr), x.indices
     if config.holdout_order == "random":
