@@ -218,8 +218,9 @@ def _results_section(rows: Sequence[ResultRow], split: Split) -> Section:
     """Return the section with the table of results."""
     text = (
         f"The models are trained on {len(split.key_users):,} key users and measured on new users, "
-        "who are absent from training. ndcg follows the paper: its gain is 2^rating - 1 and it "
-        "ranks only the user's test items, so even random order scores high. ndcg@10 ranks the "
+        "who are absent from training. ndcg is that of the paper's public code: its gain is "
+        "2^rating - 1 and it ranks only the user's test items, so even random order scores high. "
+        "ndcg@10 ranks the "
         "whole catalogue. Brackets hold 95 % bootstrap intervals over users. Models of ratings "
         "rarely beat popularity in ndcg@10, because high predicted ratings are not what users "
         "choose next; for such lists, train on implicit feedback "
