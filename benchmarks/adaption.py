@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 import plain
 import torch
+from serving import Measurement, log, measurement
 from torch import Tensor, nn
 
 from idcf.data import batches
@@ -42,12 +43,11 @@ from idcf.models.base import Backbone, Model
 from idcf.models.registry import configure, model_entry
 from idcf.rng import random_stream
 from idcf.testing.synthetic import long_tailed
-from idcf.training.loop import fit_by_gradient
+from idcf.training.loop import TrainConfig, fit_by_gradient
 from idcf.training.objectives import RidgePenalty, adaption_objective, prediction_objective
 from idcf.training.presets import StageConfig, stage_config
 from idcf.types import Batch, Users
 
-Measurement = dict[str, Any]  # name, value, unit, higher_is_better
 N_HEADS, N_ATTENDED_USERS = 4, 200
 NNMF_OPTIONS = {"embedding_size": 16, "hidden": [32, 16]}
 BATCH_SIZE, KEY_THRESHOLD = 256, 30
@@ -146,17 +146,27 @@ def _pretrained_backbone(table: Interactions, n_epochs: int) -> Backbone:
         model = model_entry("nnmf").build(configure("nnmf", config.options), table.domain())
     if not isinstance(model, Backbone):
         raise TypeError(f"nnmf is a {type(model).__name__}, not a Backbone")
+    train_backbone(model, table, train, n_epochs, stream="pretrain")
+    return model
+
+
+def train_backbone(
+    model: Model, table: Interactions, train: TrainConfig, n_epochs: int, *, stream: str
+) -> list[dict[str, float]]:
+    """Train a backbone on ratings and return the record of each epoch.
+
+    `stream` labels the random numbers that order the rows.
+    """
     user_counts = torch.from_numpy(table.user_counts()).float()
     item_counts = torch.from_numpy(table.item_counts()).float()
     penalty = RidgePenalty(user_counts, item_counts, train.reg, train.row_reg, train.bias_reg)
 
     def epoch_batches(epoch: int) -> Iterator[Batch]:
-        rng = random_stream(0, "pretrain", epoch)
+        rng = random_stream(0, stream, epoch)
         return batches.row_batches(table, None, batch_size=train.batch_size, rng=rng)
 
     objective = prediction_objective(penalty=penalty)
-    fit_by_gradient(model, epoch_batches, objective, train, n_epochs=n_epochs)
-    return model
+    return fit_by_gradient(model, epoch_batches, objective, train, n_epochs=n_epochs).records
 
 
 class PlainTrainer:
@@ -214,20 +224,9 @@ def train_ours(
 ) -> list[dict[str, float]]:
     """Train IDCF-NN with our loop and return the record of each epoch.
 
-    Parameters
-    ----------
-    flow
-        A key of `FLOWS`.
-    backbone
-        The pretrained backbone, which is copied.
-    table
-        The rows to train on.
-    n_epochs
-        Number of epochs; validation may stop training before.
-    validate
-        The validation error of a model; adds a record of the untrained model.
-    schedule
-        Training options that replace those of the preset.
+    `flow` is a key of `FLOWS`; the backbone is copied; `schedule` replaces training options of the
+    preset. `validate` gives the validation error of a model: it may stop training early, and adds
+    a record of the untrained model.
     """
     config = _stage_config(flow, schedule or {})
     train, keys = config.train, np.flatnonzero(table.user_counts())
@@ -264,7 +263,7 @@ def epoch_times(data: BenchmarkData, size: Size) -> tuple[list[Measurement], lis
         for flow in FLOWS:
             records = train_ours(flow, data.backbone, data.key_rows, size.epochs_per_turn)
             seconds[flow] += [record["seconds"] for record in records]
-        _log({name: [round(x, 3) for x in values] for name, values in seconds.items()})
+        log({name: [round(x, 3) for x in values] for name, values in seconds.items()})
     best = {name: min(values) for name, values in seconds.items()}
     measurements = [measurement("adaption epoch, plain", best["plain"], "s", False)]
     for flow in FLOWS:
@@ -284,7 +283,7 @@ def times_to_best(data: BenchmarkData, size: Size) -> tuple[list[Measurement], l
     for _ in range(size.plain_epochs):
         clock.append(clock[-1] + plain_side.train_epoch())
         errors.append(plain_side.rmse(data.validation))
-        _log(f"plain: {errors[-1]:.4f} after {clock[-1]:.1f} s")
+        log(f"plain: {errors[-1]:.4f} after {clock[-1]:.1f} s")
     best = int(np.argmin(errors[1:])) + 1
     plain_error, plain_seconds = errors[best], clock[best]
     measurements = [
@@ -324,7 +323,7 @@ def _our_times_to_best(
     clock = np.cumsum([record["seconds"] for record in records])
     errors = [record["valid"] for record in records]
     best = int(np.argmin(errors[1:])) + 1
-    _log(f"{name}: {errors[best]:.4f} after {clock[best]:.2f} s ({best} epochs)")
+    log(f"{name}: {errors[best]:.4f} after {clock[best]:.2f} s ({best} epochs)")
     seconds_to = {"best": clock[best]}
     if as_good := [n for n in range(1, len(errors)) if errors[n] <= plain_error]:
         seconds_to["the plain side's best"] = clock[as_good[0]]
@@ -365,16 +364,6 @@ def _history_lists(table: Interactions) -> list[list[int]]:
 
 def _join(values: Sequence[float]) -> str:
     return ", ".join(f"{x:.4g}" for x in values)
-
-
-def measurement(name: str, value: float, unit: str, higher_is_better: bool) -> Measurement:
-    """Return one measurement for the report, rounded to four digits."""
-    value = float(f"{value:.4g}")
-    return {"name": name, "value": value, "unit": unit, "higher_is_better": higher_is_better}
-
-
-def _log(message: object) -> None:
-    print(message, file=sys.stderr)
 
 
 if __name__ == "__main__":

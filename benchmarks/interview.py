@@ -132,21 +132,9 @@ def compare(users: InterviewedUsers, recommender: Recommender) -> list[dict[str,
 def interview(
     users: InterviewedUsers, score: QuestionScore, allowed: NDArray[np.bool_]
 ) -> NDArray[np.bool_]:
-    """Ask each user the questions of a strategy.
+    """Ask each user about the allowed item of the highest score, `N_QUESTIONS` times.
 
-    Parameters
-    ----------
-    users
-        The users, with the ratings that they can answer with.
-    score
-        The strategy: the item with the highest score is asked about next.
-    allowed
-        The items that each user may be asked about [users, items].
-
-    Returns
-    -------
-    ndarray
-        The items that each user answered [users, items].
+    Returns which items each user answered, [users, items] as `allowed`.
     """
     askable, answered = allowed.copy(), np.zeros_like(allowed)
     for _ in range(N_QUESTIONS):

@@ -51,16 +51,9 @@ end
 
 
 def measure(model: str, n_slices: int, n_endurance: int) -> list[Measurement]:
-    """Measure the service in process, the server under load, and the server's memory.
+    """Measure a model in process, then served under load in time slices per number of connections.
 
-    Parameters
-    ----------
-    model
-        Name of the model that is served.
-    n_slices
-        Number of time slices for each number of connections.
-    n_endurance
-        Number of requests over which memory is watched; 0 for none.
+    Over `n_endurance` requests, if not 0, the server's memory is watched too.
     """
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -120,7 +113,7 @@ def measure_in_process(folder: Path) -> list[Measurement]:
     from idcf.server.service import RecommendationService
 
     torch.set_num_threads(1)
-    service = RecommendationService.from_recommender(Recommender.load(folder / "model"))
+    service = RecommendationService(Recommender.load(folder / "model"))
     lines = (folder / "bodies").read_bytes().splitlines()
     requests = [msgspec.json.decode(x, type=RecommendRequest) for x in lines]
     measurements = []

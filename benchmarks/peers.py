@@ -46,14 +46,9 @@ WorkerResult = dict[str, Any]  # "rows": measurements; "lists": system -> its it
 
 
 def measure(n_turns: int = 2, catalogs: Mapping[str, int] | None = None) -> list[Measurement]:
-    """Return all measurements; a library that is not installed is left out with a note on stderr.
+    """Return the best measurements of some turns; a library that is not installed is left out.
 
-    Parameters
-    ----------
-    n_turns
-        Number of turns, of which the best counts.
-    catalogs
-        Name -> number of items, 0 for ML-1M; by default ML-1M and `LARGE_CATALOG` items.
+    `catalogs` maps a name to a number of items, 0 for ML-1M; by default ML-1M and `LARGE_CATALOG`.
     """
     python = peer_python()
     is_installed = {name: _is_installed(python, name) for name in PEERS}

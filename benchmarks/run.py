@@ -22,7 +22,6 @@ import time
 from collections.abc import Callable, Sequence
 from datetime import date
 from pathlib import Path
-from typing import Any
 
 import peers
 import serving
@@ -31,8 +30,7 @@ from idcf.files import write_text
 
 FOLDER = Path(__file__).resolve().parent
 PACKAGES = ("idcf", "torch", "numpy", "scipy", "implicit")
-Measurement = dict[str, Any]  # name, value, unit, higher_is_better
-PartResult = tuple[list[Measurement], list[str]]  # measurements, and notes for the report
+PartResult = tuple[list[serving.Measurement], list[str]]  # measurements, and notes for the report
 
 
 def run_adaption(quick: bool, plot_path: Path) -> PartResult:

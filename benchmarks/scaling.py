@@ -14,7 +14,8 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from adaption import Measurement, measurement
+from adaption import train_backbone
+from serving import Measurement, measurement
 
 from idcf.data import batches
 from idcf.data.datasets.catalog import find_dataset_folder, load_dataset
@@ -24,7 +25,7 @@ from idcf.models.registry import configure, model_entry
 from idcf.rng import random_stream
 from idcf.testing.synthetic import long_tailed
 from idcf.training.loop import fit_by_gradient
-from idcf.training.objectives import RidgePenalty, adaption_objective, prediction_objective
+from idcf.training.objectives import adaption_objective
 from idcf.training.presets import stage_config
 from idcf.types import Batch, Users
 
@@ -76,17 +77,7 @@ def fit_line(n_rows: Sequence[int], seconds: Sequence[float]) -> tuple[float, fl
 def pretraining_seconds(table: Interactions) -> float:
     """Return the seconds of one epoch of PMF."""
     train = stage_config("pmf", dataset=DATASET).train
-    user_counts = torch.from_numpy(table.user_counts()).float()
-    item_counts = torch.from_numpy(table.item_counts()).float()
-    penalty = RidgePenalty(user_counts, item_counts, train.reg, train.row_reg, train.bias_reg)
-
-    def epoch_batches(epoch: int) -> Iterator[Batch]:
-        rng = random_stream(0, "pmf", epoch)
-        return batches.row_batches(table, None, batch_size=train.batch_size, rng=rng)
-
-    objective = prediction_objective(penalty=penalty)
-    log = fit_by_gradient(_untrained_pmf(table), epoch_batches, objective, train, n_epochs=1)
-    return log.records[0]["seconds"]
+    return train_backbone(_untrained_pmf(table), table, train, 1, stream="pmf")[0]["seconds"]
 
 
 def adaption_seconds(table: Interactions) -> float:

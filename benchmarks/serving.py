@@ -74,18 +74,9 @@ def measure_models() -> list[Measurement]:
 
 
 def load_table(n_items: int = 0) -> tuple[Interactions, str]:
-    """Return interactions to measure on, and their name.
+    """Return a synthetic table of n_items and "", or ML-1M and "ml-1m" for 0 items.
 
-    Parameters
-    ----------
-    n_items
-        Size of a synthetic catalogue. 0 stands for ML-1M, or synthetic data of its size if it is
-        not installed.
-
-    Returns
-    -------
-    tuple
-        The interactions; "ml-1m", or "" for synthetic data.
+    Where ML-1M is not installed, 0 items stand for a synthetic table of its size.
     """
     from idcf.data.datasets.catalog import find_dataset_folder, load_dataset
     from idcf.testing.synthetic import long_tailed
@@ -180,17 +171,7 @@ def time_recommender(
 def time_calls(
     name: str, single: Sequence[Callable[[], Any]], batch: Mapping[str, Callable[[], Any]]
 ) -> list[Measurement]:
-    """Time calls for one new user each, and calls for all of them.
-
-    Parameters
-    ----------
-    name
-        The system, for the names of the measurements.
-    single
-        One call per new user.
-    batch
-        Form of input and output -> a call for all new users.
-    """
+    """Time one call per new user, and calls for all of them by their form of input and output."""
     return [
         *_latencies(f"{name} one new user", single),
         *(_throughput(f"{name} batch, {form}", call) for form, call in batch.items()),
@@ -210,8 +191,8 @@ def _latencies(name: str, calls: Sequence[Callable[[], Any]], rounds: int = 3) -
             break
     p50, p99 = np.percentile(np.array(seconds) * 1000, [50, 99]).tolist()
     return [
-        _measurement(f"{name} p50", p50, "ms", False),
-        _measurement(f"{name} p99", p99, "ms", False),
+        measurement(f"{name} p50", p50, "ms", False),
+        measurement(f"{name} p99", p99, "ms", False),
     ]
 
 
@@ -223,10 +204,11 @@ def _throughput(name: str, call: Callable[[], Any], rounds: int = 15) -> Measure
         start = time.perf_counter()
         call()
         seconds.append(time.perf_counter() - start)
-    return _measurement(name, N_NEW_USERS / min(seconds), "users/s", True)
+    return measurement(name, N_NEW_USERS / min(seconds), "users/s", True)
 
 
-def _measurement(name: str, value: float, unit: str, higher_is_better: bool) -> Measurement:
+def measurement(name: str, value: float, unit: str, higher_is_better: bool) -> Measurement:
+    """Return one measurement for the report, rounded to four digits."""
     rounded = float(f"{value:.4g}")
     return {"name": name, "value": rounded, "unit": unit, "higher_is_better": higher_is_better}
 
@@ -241,7 +223,7 @@ def _run_worker() -> list[Measurement]:
     return measurements
 
 
-def log(text: str) -> None:
+def log(text: object) -> None:
     """Print a line of progress to stderr."""
     print(text, file=sys.stderr)
 

@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from builders import board
 
 import idcf.recommender
 from idcf import ColdUserError, ConfigError, DataError, Recommender
@@ -28,16 +29,8 @@ INDUCTIVE = [name for name, row in all_models().items() if row.inductive and not
 TITLES = {f"i{n}": f"Film {n}" for n in range(20)}
 
 
-@cache
 def interactions(implicit: bool = False) -> Interactions:
-    return checkerboard(
-        90,
-        30,
-        np.random.default_rng(0),
-        rows_per_light_user=6,
-        rows_per_heavy_user=16,
-        implicit=implicit,
-    )
+    return board(90, 30, 6, 16, implicit=implicit)
 
 
 @cache

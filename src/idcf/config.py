@@ -20,21 +20,10 @@ T = TypeVar("T")
 
 
 def dataclass_from_dict(kind: type[T], values: Mapping[str, Any], label: str = "") -> T:
-    """Build a dataclass from plain values and validate them.
+    """Build a dataclass, nested ones too, from values as JSON or TOML gives them.
 
-    Parameters
-    ----------
-    kind
-        The dataclass; its fields may be dataclasses too.
-    values
-        Field values by name, as JSON or TOML gives them.
-    label
-        Name of the thing that is configured, for error messages; the class name by default.
-
-    Raises
-    ------
-    ConfigError
-        If a key does not exist or a value has the wrong type.
+    Raises ConfigError, which begins with `label` (by default the class name), if a key does not
+    exist or a value has the wrong type.
     """
     label = label or kind.__name__
     _check_keys(kind, values, label)
@@ -56,10 +45,7 @@ def _type_adapter(kind: Any) -> TypeAdapter[Any]:
 
 
 def _check_keys(kind: Any, values: Mapping[str, Any], label: str) -> None:
-    """Raise ConfigError for a key that is no field of the dataclass `kind`, in nested mappings too.
-
-    `label` begins the message.
-    """
+    """Raise ConfigError for a key that is no field of the dataclass, in nested mappings too."""
     hints = _field_types(kind)
     for key, value in values.items():
         if key not in hints:
@@ -102,18 +88,9 @@ def split_option_key(key: str, names: Container[str]) -> tuple[str, str]:
 
 
 def parse_overrides(pairs: list[str]) -> dict[str, Any]:
-    """Parse `name=value` arguments of the command line.
+    """Parse `name=value` arguments of the command line, such as `["heads=2", "act=relu"]`.
 
-    Parameters
-    ----------
-    pairs
-        Such as `["heads=2", "attention=additive"]`. A value is read as TOML, or as a string where
-        it is not valid TOML.
-
-    Raises
-    ------
-    ConfigError
-        If a pair has no name or no `=`.
+    A value that is not valid TOML is a string. Raises ConfigError if a pair has no name or no `=`.
     """
     options: dict[str, Any] = {}
     for pair in pairs:

@@ -40,17 +40,7 @@ class OverloadedError(IdcfError, RuntimeError):
 
 
 def unknown_name_message(kind: str, name: str, known_names: Iterable[str]) -> str:
-    """Error text for a name that does not exist, with the nearest known name.
-
-    Parameters
-    ----------
-    kind
-        Kind of the thing that is named, such as "model" or "column".
-    name
-        The unknown name.
-    known_names
-        The names that exist.
-    """
+    """Error text for an unknown name of a kind, such as "model", with the nearest known name."""
     names = sorted(known_names)
     matches = get_close_matches(name, names, n=1)
     hint = f"did you mean {matches[0]!r}? " if matches else ""

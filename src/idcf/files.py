@@ -20,10 +20,9 @@ from idcf.errors import ArtifactError, ConfigError, DataError
 
 @contextmanager
 def atomic_path(target: Path) -> Iterator[Path]:
-    """Yield a temporary path beside `target`; it replaces `target` once it is on disk.
+    """Yield a temporary path beside `target`, which it replaces when the block ends.
 
-    The folder of `target` is created if it is missing. If the block raises, `target` keeps its
-    content.
+    A missing folder is created. If the block raises, `target` keeps its content.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
     temporary = _temporary_path(target)
@@ -61,21 +60,9 @@ def check_writable(path: Path) -> None:
 def write_folder(
     target: Path, write_files: Callable[[Path], None], *, replaceable_names: Collection[str]
 ) -> None:
-    """Write a folder atomically: a crash leaves the old folder or the new one.
+    """Write a folder atomically; `write_files` fills the empty folder it is given.
 
-    Parameters
-    ----------
-    target
-        The folder. It may exist if it holds no files but those of `replaceable_names`.
-    write_files
-        Function that writes the files into the empty folder it is given.
-    replaceable_names
-        Names of files that may be deleted with the old folder.
-
-    Raises
-    ------
-    ArtifactError
-        If `target` is a file, or holds a file that is not replaceable.
+    Raises ArtifactError if `target` is a file, or holds a file not among `replaceable_names`.
     """
     _require_replaceable(target, replaceable_names)
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -160,10 +147,7 @@ def check_file(path: Path) -> None:
 def read_bytes(path: Path) -> bytes:
     """Read a whole file and decompress it if it is gzipped.
 
-    Raises
-    ------
-    DataError
-        If the file is missing, empty, only white space, or truncated gzip.
+    Raises DataError if the file is missing, empty, only white space, or damaged gzip.
     """
     check_file(path)
     data = path.read_bytes()
@@ -181,10 +165,7 @@ def read_bytes(path: Path) -> bytes:
 def read_text(path: Path, encoding: str = "utf-8") -> str:
     """Read a whole text file, gzipped or not, with `\\n` as line end and without a byte order mark.
 
-    Raises
-    ------
-    DataError
-        If the file cannot be read (see `read_bytes`) or is not text of this encoding.
+    Raises DataError as `read_bytes` does, and for the first line that is not of this encoding.
     """
     data = read_bytes(path)
     try:

@@ -11,13 +11,12 @@ from pathlib import Path
 from threading import Lock
 from typing import Any, Self, Unpack, overload
 
-from idcf.data.history_reader import has_many_users, titles_by_row, warn_unknown_items
-from idcf.data.interactions import Floats, Interactions
+from idcf.data.history_reader import has_many_users, warn_unknown_items
+from idcf.data.interactions import Floats, Interactions, titles_by_row
 from idcf.data.readers import read_interactions
 from idcf.data.side_tables import add_side_tables
 from idcf.errors import ConfigError, require_positive_count
 from idcf.inference.artifact import Artifact, load_artifact, save_artifact
-from idcf.inference.device import resolve_device
 from idcf.inference.explain import explain, next_questions
 from idcf.inference.from_factors import Biases, FoldInSpec, from_factors
 from idcf.inference.manifest import Manifest, RecommenderConfig
@@ -25,6 +24,7 @@ from idcf.inference.new_items import add_items
 from idcf.inference.onnx import export_onnx
 from idcf.inference.predictor import ListOptions, Predictor, RankingQuery, TableLike
 from idcf.metrics.calibration import interval_half_width
+from idcf.models.base import resolve_device
 from idcf.models.registry import model_entry, require_option
 from idcf.results import (
     Explanation,
@@ -41,7 +41,7 @@ class Recommender:
     """Recommend items to new users from their first few interactions.
 
     All methods raise DataError for input that they cannot read, such as a history or an item id,
-    and ConfigError for options out of range, before `fit`, and where the model has no such
+    and ConfigError before `fit`, for options out of range, and where the model has no such
     ability, such as a posterior.
 
     Parameters
@@ -56,8 +56,6 @@ class Recommender:
         (half), "informative", or a number of informative users.
     preset
         Set of default options: "clean", or "published" for those of the paper's code.
-    seed
-        Seed of the random numbers of training.
     device
         Where to train: "auto" (a GPU if one is visible), "cpu" or "cuda".
     **options
@@ -154,19 +152,10 @@ class Recommender:
             {item_id: title}, instead of those of `items`.
         card_metrics
             Whether to train a second model, to measure the quality for new users in the model card.
-        progress
-            Whether to show a progress bar.
         callback
             Called as callback(stage, metrics) after each epoch, for models trained by epochs.
-
-        Raises
-        ------
-        DataError
-            If the table cannot be used, for example because it has too few key users.
-        ConfigError
-            If an option or the device does not exist, or the model reads no features.
         """
-        from idcf.training.fit import fit_artifact
+        from idcf.training.train import fit_artifact
 
         table = read_interactions(interactions, columns=columns, implicit=implicit)
         data = add_side_tables(table, users, items)
@@ -201,8 +190,6 @@ class Recommender:
 
         Raises
         ------
-        ConfigError
-            If the model cannot add items.
         ColdUserError
             If the history of a user who rated an item is not known.
 
@@ -244,13 +231,7 @@ class Recommender:
         return save_artifact(self.artifact, folder)
 
     def export_onnx(self, path: str | Path) -> Path:
-        """Write the model as an ONNX file, and return its path; see `idcf.inference.onnx`.
-
-        Raises
-        ------
-        ConfigError
-            If the model has no ONNX form, or a package for ONNX is missing.
-        """
+        """Write the model as an ONNX file, and return its path; see `idcf.inference.onnx`."""
         return export_onnx(self.artifact, path)
 
     @classmethod
@@ -259,40 +240,19 @@ class Recommender:
 
         There are no training histories in it, so that `recommend(users=...)` is not possible.
 
-        Parameters
-        ----------
-        folder
-            Folder of the saved model.
-        device
-            Where to compute: "auto" (a GPU if one is visible), "cpu" or "cuda".
+        The device is "auto" (a GPU if one is visible), "cpu" or "cuda".
 
         Raises
         ------
         ArtifactError
             If the folder is missing, damaged or of another format.
-        ConfigError
-            If the device does not exist.
         """
         resolve_device(device)  # before the files are read, which takes longer
         return cls.from_artifact(load_artifact(folder), device=device)
 
     @classmethod
     def from_artifact(cls, artifact: Artifact, *, device: str = "cpu") -> Self:
-        """Make a recommender of a model in memory, without training histories.
-
-        Parameters
-        ----------
-        artifact
-            The model with its manifest, item ids and titles.
-        device
-            Where to move the model, as for `load`.
-
-        Examples
-        --------
-        >>> model = Recommender.from_factors([[2], [1], [-1]], item_ids="abc", implicit=True)
-        >>> Recommender.from_artifact(model.artifact)
-        <Recommender als, 3 items>
-        """
+        """Make a recommender of a model in memory, without training histories; see `load`."""
         artifact.model.to(resolve_device(device))
         recommender = cls(artifact.manifest.model)
         recommender.config = artifact.manifest.config(device)
@@ -331,8 +291,6 @@ class Recommender:
             Whether the factors were trained on implicit feedback.
         item_bias, user_bias, mean
             Biases [I] and [U], and the mean of the ratings.
-        rating_range
-            Lowest and highest rating.
         reg
             Weight of the prior; for ratings, the variance of their noise.
         alpha
@@ -351,10 +309,7 @@ class Recommender:
     def embed(self, history: Any = None, *, features: Any = None) -> Floats:
         """Return the embedding [D] of one new user, or [B, D] of several.
 
-        Parameters
-        ----------
-        history, features
-            One user or several, as for `recommend`.
+        `history` and `features` are those of `recommend`.
 
         Examples
         --------
@@ -419,8 +374,6 @@ class Recommender:
             user_id. An empty history gets popular items, or those liked by users of its features.
         users
             Instead of a history: the id, or a list of ids, of users in the table of `fit`.
-        n
-            Number of items.
         filter_seen
             Whether to leave out the items of the history.
         candidates, exclude
@@ -465,12 +418,7 @@ class Recommender:
     def predict(self, history: Any, items: Iterable[Any], *, features: Any = None) -> Floats:
         """Return the score of each of some items for one new user.
 
-        Parameters
-        ----------
-        history, features
-            One user, as for `recommend`.
-        items
-            Item ids.
+        `history` and `features` are those of `recommend` for one user; `items` are ids.
 
         Examples
         --------
@@ -491,19 +439,8 @@ class Recommender:
     ) -> PredictionInterval:
         """Predict ratings of some items for one new user, with intervals.
 
-        Parameters
-        ----------
-        history, features
-            One user, as for `recommend`.
-        items
-            Item ids.
-        confidence_level
-            Probability that a rating lies in its interval.
-
-        Raises
-        ------
-        ConfigError
-            If the model has no posterior.
+        A rating lies in its interval with probability `confidence_level`. The other parameters are
+        those of `predict`; the model needs a posterior.
 
         Examples
         --------
@@ -543,12 +480,7 @@ class Recommender:
     def explain(self, history: Any, item: Any, *, features: Any = None) -> Explanation:
         """Explain the score of one item for one new user by the history and by similar key users.
 
-        Parameters
-        ----------
-        history, features
-            One user, as for `recommend`.
-        item
-            Item id.
+        `history` and `features` are those of `recommend` for one user; `item` is an id.
 
         Examples
         --------
@@ -571,29 +503,15 @@ class Recommender:
     ) -> list[Question]:
         """Return the n items whose ratings would say most about a new user, best first.
 
+        `history` and `features` are those of `recommend` for one user; items of the history are not
+        asked about, and the model needs a posterior.
+
         Parameters
         ----------
-        history, features
-            One user, as for `recommend`; items of the history are not asked about.
         candidates
             Ids of items that the user knows, the only ones to ask about. None: all items, weighted
             by how likely a user knows them.
-
-        Raises
-        ------
-        ConfigError
-            If the model has no posterior.
-
-        Examples
-        --------
-        >>> import numpy as np
-        >>> from idcf.testing.synthetic import checkerboard
-        >>> table = checkerboard(30, 12, np.random.default_rng(0))
-        >>> recommender = Recommender(device="cpu", sweeps=8, burn_in=2).fit(table)
-        >>> [x.item_id for x in recommender.next_question({"i2": 5}, candidates=["i2", "i3"])]
-        ['i3']
         """
         require_positive_count(n)
-        predictor = self.predictor
-        new_user = predictor.read_new_user(history, features)
-        return next_questions(predictor, new_user, n, candidates)
+        new_user = self.predictor.read_new_user(history, features)
+        return next_questions(self.predictor, new_user, n, candidates)

@@ -30,8 +30,6 @@ class Recommendations(list[Recommendation]):
 
     Parameters
     ----------
-    recommendations
-        The items of the list.
     unknown_items
         Item ids of the history that the model does not know; they were ignored.
     user_id
@@ -54,30 +52,22 @@ class RecommendationBatch(list[Recommendations]):
     def to_table(self) -> Any:
         """Return all lists as one Arrow table.
 
-        Returns
-        -------
-        pyarrow.Table
-            Columns user_id, item_id, score, rank, std and source. Rows are ordered by user, then
-            by rank. Users without an id are numbered from 0.
+        Columns are user_id, item_id, score, rank, std and source; rows are ordered by user, then by
+        rank. Users without an id are numbered from 0.
         """
         import pyarrow as pa
 
-        user_ids = [
-            position if x.user_id is None else x.user_id
-            for position, x in enumerate(self)
-            for _ in x
-        ]
+        ids = [n if x.user_id is None else x.user_id for n, x in enumerate(self) for _ in x]
+        types = {
+            "item_id": None,
+            "score": pa.float32(),
+            "rank": pa.int32(),
+            "std": pa.float32(),
+            "source": pa.string(),
+        }
         rows = [row for recommendations in self for row in recommendations]
-        return pa.table(
-            {
-                "user_id": pa.array(user_ids),
-                "item_id": pa.array([x.item_id for x in rows]),
-                "score": pa.array([x.score for x in rows], pa.float32()),
-                "rank": pa.array([x.rank for x in rows], pa.int32()),
-                "std": pa.array([x.std for x in rows], pa.float32()),
-                "source": pa.array([x.source for x in rows], pa.string()),
-            }
-        )
+        columns = {k: pa.array([getattr(x, k) for x in rows], v) for k, v in types.items()}
+        return pa.table({"user_id": pa.array(ids), **columns})
 
 
 class Reason(NamedTuple):

@@ -1,7 +1,7 @@
 """Data structures that several packages exchange: histories, users, batches, embeddings, domain.
 
-A `History` is what users rated. A `Ragged` holds any other rows of different lengths, such as the
-raters of each item. Functions that need neither ratings nor items accept both: `RaggedRows`.
+A `History` is what users rated, a `Ragged` any other rows of different lengths, such as the raters
+of each item. Functions that need neither ratings nor items accept both: `RaggedRows`.
 
 Shape letters used in the whole package:
 B users in a batch, M rows to score, K candidate items per row, D embedding size,
@@ -12,7 +12,7 @@ R rows of a ragged array.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Generic, NamedTuple, Protocol, Self, TypeVar
+from typing import Any, Generic, NamedTuple, Self, TypeVar
 
 import torch
 from torch import Tensor
@@ -21,31 +21,12 @@ LossTerms = dict[str, Tensor]  # named scalars, whose sum a gradient step minimi
 Values = TypeVar("Values", Tensor, None)
 
 
-class RaggedRows(Protocol):
-    """R rows of different lengths that point at something: a `Ragged`, or a `History`."""
-
-    @property
-    def indices(self) -> Tensor:
-        """The index that each stored entry points at, integers [N]."""
-
-    @property
-    def offsets(self) -> Tensor:
-        """The position of the first entry of each row and, last, N: int64 [R + 1]."""
-
-    def lengths(self) -> Tensor:
-        """Number of entries of each row, int64 [R]."""
-
-    def owner(self) -> Tensor:
-        """Row that each stored entry belongs to, int64 [N]."""
-
-
 @dataclass(frozen=True, slots=True)
 class Ragged(Generic[Values]):
     """R rows of different lengths as a CSR array, without padding.
 
     The entries of row r are `indices[offsets[r]:offsets[r + 1]]` and the values at these positions.
-    A `Ragged[Tensor]` has a value for each entry, a `Ragged[None]` has none. Where one is stored or
-    returned it is written what the rows and the indices are.
+    A `Ragged[Tensor]` has a value for each entry, a `Ragged[None]` has none.
     """
 
     indices: Tensor  # int64 or int32 [N]
@@ -55,11 +36,7 @@ class Ragged(Generic[Values]):
     @staticmethod
     def empty(n_rows: int) -> Ragged[Tensor]:
         """Rows without entries."""
-        return Ragged(
-            torch.empty(0, dtype=torch.int64),
-            torch.empty(0),
-            torch.zeros(n_rows + 1, dtype=torch.int64),
-        )
+        return History.empty(n_rows).as_ragged()
 
     def lengths(self) -> Tensor:
         """Number of entries of each row, int64 [R]."""
@@ -115,6 +92,9 @@ class History(NamedTuple):
     def as_ragged(self) -> Ragged[Tensor]:
         """The histories as B rows that point at items."""
         return Ragged(self.items, self.values, self.offsets)
+
+
+RaggedRows = Ragged[Any] | History  # R rows that point at something
 
 
 def _owner(offsets: Tensor, n_entries: int) -> Tensor:
@@ -213,14 +193,12 @@ class CohortWeights(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Domain:
-    """Description of a training table for the constructor of a model.
+    """Description of a training table for the constructor of a model, from `Interactions.domain`.
 
-    `n_users` counts all users of the table; `raters` holds the users of each item and their
-    ratings. `Interactions.domain` makes it; a saved model is loaded with a placeholder from its
-    manifest, in which `raters` is empty.
+    A saved model is loaded with one from its manifest, in which `raters` is empty.
     """
 
-    n_users: int
+    n_users: int  # all users of the table
     n_items: int
     mean: float  # of the ratings; 0 for implicit feedback
     levels: tuple[float, ...]  # the rating values that occur; (1,) for implicit feedback
@@ -238,17 +216,9 @@ def select_rows(ragged: Ragged[Values], rows: Tensor) -> Ragged[Values]:
 
 
 def select_histories(history: History, rows: Tensor, n_entries: int | None = None) -> History:
-    """Select the histories of some users, in the order of `rows`.
+    """Select the histories of some users, in the order of `rows` int64 [B'].
 
-    Parameters
-    ----------
-    history
-        Histories of all users.
-    rows
-        int64 [B'], users to select.
-    n_entries
-        Total number of entries of the selected users. If it is known, pass it: otherwise it is
-        read back from the device, which waits for a GPU.
+    Pass their total number of entries if it is known; to count them waits for the GPU.
     """
     entries, offsets = _entries_of_rows(history.offsets, rows, n_entries)
     return History(history.items[entries], history.values[entries], offsets)

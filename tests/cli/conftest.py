@@ -5,24 +5,18 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import numpy as np
 import pytest
+from builders import board, write_csv
 from calls import OPTIONS, call
 
 from idcf import Recommender
-from idcf.testing.synthetic import checkerboard
 
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Folder of a model trained on a file of ratings and a table of titles."""
     folder = tmp_path_factory.mktemp("verbs")
-    table = checkerboard(
-        60, 80, np.random.default_rng(0), rows_per_light_user=9, rows_per_heavy_user=24
-    )
-    columns = zip(table.user, table.item, table.rating, strict=True)
-    rows = "\n".join(f"u{u},i{i},{r:g}" for u, i, r in columns)
-    (folder / "ratings.csv").write_text(f"user_id,item_id,rating\n{rows}\n")
+    write_csv(board(60, 80, 9, 24), folder / "ratings.csv")
     titles = "\n".join(f'i{n},"Film {n}, The (19{n + 10})"' for n in range(80))
     (folder / "titles.csv").write_text(f"item_id,title\n{titles}\n")
     output = call(

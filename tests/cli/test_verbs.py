@@ -18,7 +18,6 @@ from typer.testing import CliRunner
 
 from idcf import DataError, Recommender
 from idcf.cli import app
-from idcf.cli.embed import write_embeddings
 from idcf.cli.history_files import read_histories
 
 
@@ -201,13 +200,12 @@ def test_embed_streams(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     """Five times as many users need no more memory."""
     monkeypatch.setattr("idcf.cli.history_files.ROWS_PER_READ", 1000)
     monkeypatch.setattr("idcf.cli.history_files.USERS_PER_CHUNK", 200)
-    predictor = Recommender.load(model).predictor
     peaks = []
     for n_users in (1000, 1000, 5000):  # the first run fills caches
         path = write_histories(tmp_path / f"{n_users}.parquet", n_users, unknown_items=False)
         tracemalloc.start()
-        records = read_histories(path, implicit=False)
-        assert write_embeddings(predictor, records, tmp_path / "v.parquet").n_users == n_users
+        report = call("embed", str(model), str(path), "--out", str(tmp_path / "v"), "--json")
+        assert json.loads(report)["n_users"] == n_users
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
     assert peaks[2] < 1.3 * peaks[1]

@@ -4,25 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 import torch
-from hypothesis import given, settings
+from builders import random_table
+from hypothesis import given
 from hypothesis import strategies as st
 
 from idcf.data.batches import episode_batches, row_batches
 from idcf.data.interactions import Interactions, Vocab
 from idcf.types import Batch
 
-settings.register_profile("idcf", deadline=None)  # a busy machine is not a failure
-settings.load_profile("idcf")
 SEEDS = st.integers(0, 2**32 - 1)
-
-
-def table(seed: int, users: int = 6, items: int = 9) -> Interactions:
-    """A random table with integer ratings."""
-    rng = np.random.default_rng(seed)
-    pairs = rng.permutation(users * items)[: rng.integers(1, users * items + 1)]
-    user, item = np.divmod(pairs, items)
-    rating = rng.integers(1, 6, len(pairs)).astype(np.float32)
-    return Interactions(Vocab(range(users)), Vocab(range(items)), user, item, rating)
 
 
 def triples(data: Interactions) -> list[tuple[int, int, float]]:
@@ -57,7 +47,7 @@ def equal(one: list[Batch], two: list[Batch]) -> bool:
 
 @given(SEEDS, st.integers(1, 60))
 def test_row_batches_visit_each_row_once_with_the_whole_history(seed: int, size: int) -> None:
-    data = table(seed)
+    data = random_table(seed)
     batches = list(row_batches(data, data, batch_size=size, rng=np.random.default_rng(seed)))
     assert sorted(t for b in batches for t in targets(b)) == sorted(triples(data))
     assert all(len(b.items) == size for b in batches[:-1])
@@ -71,7 +61,7 @@ def test_row_batches_visit_each_row_once_with_the_whole_history(seed: int, size:
 
 @given(SEEDS, st.integers(1, 60))
 def test_histories_selected_on_a_device_are_equal(seed: int, size: int) -> None:
-    data = table(seed)
+    data = random_table(seed)
     history_table = data.where(np.arange(len(data)) % 3 > 0)
 
     def draw(device: torch.device | None) -> list[Batch]:
@@ -87,7 +77,7 @@ def test_histories_selected_on_a_device_are_equal(seed: int, size: int) -> None:
 
 @given(SEEDS)
 def test_row_batches_without_a_generator_keep_the_order(seed: int) -> None:
-    data = table(seed)
+    data = random_table(seed)
     batches = list(row_batches(data, None, batch_size=4))
     assert [t for b in batches for t in targets(b)] == triples(data)
     assert all(len(b.users.history.items) == 0 for b in batches)
@@ -95,7 +85,7 @@ def test_row_batches_without_a_generator_keep_the_order(seed: int) -> None:
 
 @given(SEEDS)
 def test_the_order_depends_on_the_generator_alone(seed: int) -> None:
-    data = table(seed)
+    data = random_table(seed)
 
     def draw_rows() -> list[Batch]:
         rng = np.random.default_rng(seed)
@@ -122,7 +112,7 @@ def test_the_order_depends_on_the_generator_alone(seed: int) -> None:
 def test_episodes_have_each_row_as_target_once_and_hide_it(
     seed: int, size: int, low: int, extra: int, max_targets: int, share: float
 ) -> None:
-    data = table(seed)
+    data = random_table(seed)
     batches = list(
         episode_batches(
             data,
@@ -151,7 +141,7 @@ def test_episodes_have_each_row_as_target_once_and_hide_it(
 
 @given(SEEDS, st.integers(1, 5))
 def test_negatives_follow_the_positive_and_are_labelled_zero(seed: int, n: int) -> None:
-    data = table(seed)
+    data = random_table(seed)
     rng = np.random.default_rng(seed)
     for batch in row_batches(data, None, batch_size=7, rng=rng, n_negatives=n):
         assert batch.items.shape[1] == batch.labels.shape[1] == 1 + n

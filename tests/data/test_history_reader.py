@@ -18,9 +18,8 @@ from idcf.data.history_reader import (
     has_many_users,
     read_new_user,
     read_new_users,
-    titles_by_row,
 )
-from idcf.data.interactions import Vocab
+from idcf.data.interactions import Vocab, titles_by_row
 from idcf.errors import DataError
 
 NUMBERS, NAMES = Vocab([10, 20, 30]), Vocab(["007", "20", "toy story"])

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from builders import random_table
+from hypothesis import given
 from hypothesis import strategies as st
 
 from idcf.data.interactions import (
@@ -19,18 +20,12 @@ from idcf.data.interactions import (
 )
 from idcf.errors import DataError
 
-settings.register_profile("idcf", deadline=None)  # a busy machine is not a failure
-settings.load_profile("idcf")
 SEEDS = st.integers(0, 2**32 - 1)
 
 
-def small(seed: int, users: int = 5, items: int = 7) -> Interactions:
+def small(seed: int) -> Interactions:
     """A table in random row order; some users may have no row at all."""
-    rng = np.random.default_rng(seed)
-    pairs = rng.permutation(users * items)[: rng.integers(1, users * items + 1)]
-    user, item = np.divmod(pairs, items)
-    rating = rng.integers(1, 6, len(pairs)).astype(np.float32)
-    return Interactions(Vocab(range(users)), Vocab(range(items)), user, item, rating)
+    return random_table(seed, 5, 7)
 
 
 @given(SEEDS)

@@ -9,10 +9,10 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from builders import id_rows, write_file
 from pyarrow import parquet
 
 from idcf.data.columns import DataWarning
-from idcf.data.interactions import Interactions
 from idcf.data.readers import read_interactions, read_table, read_train_test
 from idcf.errors import DataError
 
@@ -24,20 +24,6 @@ COLUMNS: dict[str, list[Any]] = {
 }
 
 CSV = "user_id,item_id,rating,timestamp\nb,20,4,7\na,10,3,8\nb,10,5,9\n"
-
-
-def write_file(folder: Path, name: str, text: str, encoding: str = "utf-8") -> Path:
-    path = folder / name
-    path.write_bytes(text.encode(encoding))
-    return path
-
-
-def rows(table: Interactions) -> list[tuple[Any, ...]]:
-    """(user id, item id, rating, time) of each row of a table."""
-    time = [None] * len(table) if table.time is None else table.time.tolist()
-    users = [table.users.ids[u] for u in table.user]
-    items = [table.items.ids[i] for i in table.item]
-    return list(zip(users, items, table.rating.tolist(), time, strict=True))
 
 
 EXPECTED = [("b", 20, 4.0, 7), ("a", 10, 3.0, 8), ("b", 10, 5.0, 9)]
@@ -84,16 +70,16 @@ FILES = [as_csv, as_gzip, as_tsv, as_windows, as_quoted, as_parquet, as_atomic]
 @pytest.mark.parametrize("make", FILES)
 def test_every_kind_of_file_reads_the_same(make: Any, tmp_path: Path) -> None:
     table = read_interactions(make(tmp_path))
-    assert rows(table) == EXPECTED
+    assert id_rows(table) == EXPECTED
     assert not table.implicit
     assert table.users.ids == ("a", "b")
-    assert rows(read_interactions(str(make(tmp_path)))) == EXPECTED
+    assert id_rows(read_interactions(str(make(tmp_path)))) == EXPECTED
 
 
 def test_no_rating_column_is_implicit_feedback(tmp_path: Path) -> None:
     table = read_interactions(write_file(tmp_path, "x.csv", "user_id,item_id\na,1\nb,2\n"))
     assert table.implicit
-    assert rows(table) == [("a", 1, 1.0, None), ("b", 2, 1.0, None)]
+    assert id_rows(table) == [("a", 1, 1.0, None), ("b", 2, 1.0, None)]
     with pytest.raises(DataError, match="no column named 'rating'"):
         read_interactions(tmp_path / "x.csv", implicit=False)
 
@@ -109,7 +95,7 @@ def test_the_last_of_repeated_pairs_is_kept(tmp_path: Path) -> None:
     path = write_file(tmp_path, "x.csv", "user_id,item_id,rating\na,1,1\nb,1,2\na,1,3\na,1,4\n")
     with pytest.warns(DataWarning, match=r"x.csv: 2 rows repeat a \(user, item\) pair"):
         table = read_interactions(path)
-    assert rows(table) == [("b", 1, 2.0, None), ("a", 1, 4.0, None)]
+    assert id_rows(table) == [("b", 1, 2.0, None), ("a", 1, 4.0, None)]
 
 
 BAD_CSV = {
@@ -179,23 +165,22 @@ def test_train_and_test_file_share_a_vocabulary(tmp_path: Path) -> None:
     assert train_table.users is test_table.users
     assert train_table.users.ids == ("a", "b", "c")
     assert train_table.items.ids == (1, 2, 3)
-    assert [r[:3] for r in rows(train_table)] == [("a", 1, 2.0), ("b", 1, 3.0)]
-    assert [r[:3] for r in rows(test_table)] == [("c", 3, 2.0), ("a", 2, 5.0)]
+    assert [r[:3] for r in id_rows(train_table)] == [("a", 1, 2.0), ("b", 1, 3.0)]
+    assert [r[:3] for r in id_rows(test_table)] == [("c", 3, 2.0), ("a", 2, 5.0)]
 
 
 @pytest.mark.parametrize("name", ["x.csv", "x.tsv", "x.csv.gz"])
 def test_read_table_keeps_ids_as_text(name: str, tmp_path: Path) -> None:
-    text = 'user_id,item_id,age,zip\n007,1,30,01234\n8,2,,"1\n2"\n'
+    text = 'user_id,item_id,age,note\n007,1,30,none\n8,2,,"1\n2"\n'
     text = text.replace(",", "\t") if "tsv" in name else text
     data = text.encode()
     path = tmp_path / name
     path.write_bytes(gzip.compress(data) if name.endswith("gz") else data)
-    table = read_table(path, text_columns=["zip"])
-    assert table.to_pydict() == {
+    assert read_table(path).to_pydict() == {
         "user_id": ["007", "8"],
         "item_id": ["1", "2"],
         "age": [30, None],
-        "zip": ["01234", "1\n2"],
+        "note": ["none", "1\n2"],
     }
 
 

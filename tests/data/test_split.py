@@ -6,10 +6,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from builders import random_table
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from idcf.data.interactions import Interactions, Vocab
+from idcf.data.interactions import Interactions
 from idcf.data.split import (
     MAX_REMAINING_GAIN,
     PRIOR_RATERS,
@@ -24,19 +25,14 @@ from idcf.data.split import (
 )
 from idcf.errors import ConfigError, DataError
 
-settings.register_profile("idcf", deadline=None)  # a busy machine is not a failure
-settings.load_profile("idcf")
 SEEDS = st.integers(0, 2**32 - 1)
 
 
 def table(seed: int, users: int = 6, items: int = 9, min_rows: int = 2) -> Interactions:
     """A random table with times."""
-    rng = np.random.default_rng(seed)
-    pairs = rng.permutation(users * items)[: rng.integers(min_rows, users * items + 1)]
-    user, item = np.divmod(pairs, items)
-    time = rng.integers(0, 50, len(pairs))
-    rating = np.ones(len(pairs), np.float32)
-    return Interactions(Vocab(range(users)), Vocab(range(items)), user, item, rating, time)
+    base = random_table(seed, users, items, min_rows)
+    time = np.random.default_rng(seed).integers(0, 50, len(base))
+    return replace(base, rating=np.ones(len(base), np.float32), time=time)
 
 
 def pairs(data: Interactions) -> list[tuple[int, int]]:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from builders import board
 
 from idcf.data.datasets.catalog import Dataset
 from idcf.data.interactions import Interactions
@@ -38,15 +39,7 @@ IMPLICIT_METRICS = ["auc", "auc-user", "ndcg", "ndcg@10", "recall@20"]
 
 def make_dataset(implicit: bool = False, shift: float = 0) -> Dataset:
     """A checkerboard with light and heavy users; `shift` is added to the ratings."""
-    rng = np.random.default_rng(0)
-    table = checkerboard(
-        60,
-        80,
-        rng,
-        rows_per_light_user=16 if implicit else 9,
-        rows_per_heavy_user=24,
-        implicit=implicit,
-    )
+    table = board(60, 80, 16 if implicit else 9, 24, implicit=implicit)
     table = replace(table, rating=table.rating + np.float32(shift))
     return Dataset("world", table, None, None, {}, 10 if implicit else 15)
 

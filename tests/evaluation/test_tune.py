@@ -12,8 +12,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
+from builders import board
 
 from idcf.config import parse_overrides
 from idcf.data.datasets.catalog import Dataset
@@ -30,17 +30,13 @@ from idcf.evaluation.tune import (
     tune,
 )
 from idcf.models.registry import configure
-from idcf.testing.synthetic import checkerboard
 from idcf.training.presets import stage_configs
 from idcf.training.train import TrainingResult
 
 
 def make_dataset(implicit: bool = False, seed: int = 0) -> Dataset:
     """A checkerboard with light and heavy users."""
-    rng = np.random.default_rng(seed)
-    table = checkerboard(
-        60, 40, rng, rows_per_light_user=14, rows_per_heavy_user=24, implicit=implicit
-    )
+    table = board(60, 40, 14, 24, implicit=implicit, seed=seed)
     return Dataset("ratings.csv", table, None, None, {}, 5 if implicit else 12)
 
 

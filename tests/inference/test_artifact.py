@@ -12,36 +12,27 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 import torch
+from builders import board
 from pyarrow import parquet
 
 from idcf import ColdUserError, Recommender
 from idcf.config import dataclass_from_dict, dataclass_to_dict
-from idcf.data.history_reader import titles_by_row
-from idcf.data.interactions import Interactions, Vocab
+from idcf.data.interactions import Interactions, Vocab, titles_by_row
 from idcf.data.side_tables import EnrichedInteractions
 from idcf.errors import ArtifactError
 from idcf.inference import artifact
 from idcf.inference.artifact import Artifact, load_artifact, save_artifact
 from idcf.inference.manifest import Manifest, RecommenderConfig
 from idcf.models.registry import all_models
-from idcf.testing.synthetic import checkerboard
-from idcf.training.fit import fit_artifact
+from idcf.training.train import fit_artifact
 from idcf.types import Users
 
 FILES = ["config.json", "weights.safetensors", "items.parquet", "card.md"]
 INDUCTIVE = [name for name, row in all_models().items() if row.inductive]
 
 
-@cache
 def interactions(implicit: bool = False) -> Interactions:
-    return checkerboard(
-        40,
-        24,
-        np.random.default_rng(0),
-        rows_per_light_user=6,
-        rows_per_heavy_user=14,
-        implicit=implicit,
-    )
+    return board(40, 24, 6, 14, implicit=implicit)
 
 
 @cache

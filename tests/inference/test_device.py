@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from idcf import ConfigError, Recommender
-from idcf.inference.device import resolve_device
+from idcf.models.base import resolve_device
 
 
 @pytest.mark.parametrize("has_gpu", [False, True])

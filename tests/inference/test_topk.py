@@ -102,7 +102,7 @@ def test_folding_of_long_rows_does_not_change_the_result(n: int, levels: int) ->
 def test_the_fold_in_kernel_equals_the_model(
     size: int, implicit: bool, max_numpy_size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("idcf.inference.kernels.linalg._MAX_NUMPY_TABLE_SIZE", max_numpy_size)
+    monkeypatch.setattr("idcf.inference.kernels._MAX_NUMPY_TABLE_SIZE", max_numpy_size)
     table = checkerboard(50, 37, np.random.default_rng(0), implicit=implicit)
     config = configure("als", {"embedding_size": size, "reg": 0.5})
     model = model_entry("als").build(config, table.domain())

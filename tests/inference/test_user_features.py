@@ -9,24 +9,16 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from builders import board
 
 from idcf import ConfigError, DataError, Recommender
 from idcf.data.interactions import Interactions
-from idcf.testing.synthetic import checkerboard
 
 EVEN = {"i2": 5.0, "i4": 5.0, "i3": 1.0}
 
 
-@cache
 def interactions(implicit: bool = False) -> Interactions:
-    return checkerboard(
-        90,
-        30,
-        np.random.default_rng(0),
-        rows_per_light_user=6,
-        rows_per_heavy_user=16,
-        implicit=implicit,
-    )
+    return board(90, 30, 6, 16, implicit=implicit)
 
 
 @cache

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from random_rows import Array, few, rows, seeds
 from sklearn.metrics import roc_auc_score
 
-from idcf.metrics import auc_interval, auc_per_user, auc_pooled
+from idcf.errors import DataError
+from idcf.metrics import auc_contributions, auc_interval, auc_per_user, auc_pooled
 
 
 def slow_auc(score: Array, positive: Array) -> float:
@@ -54,3 +55,53 @@ def test_auc_interval_is_as_wide_as_the_bootstrap_over_users() -> None:
     low, high = np.quantile(draws, [0.025, 0.975])
     assert got.high - got.low == pytest.approx(high - low, rel=0.15)
     assert got.low == pytest.approx(low, abs=0.02)
+
+
+@few
+@given(seeds, st.integers(4, 60))
+def test_contributions_average_to_the_pooled_auc(seed: int, n: int) -> None:
+    user, score, label = rows(seed, n, 5)
+    positive = label > 2
+    positive[:2] = [True, False]
+    got = auc_contributions(user, score, positive)
+    assert got.users.tolist() == sorted(set(user.tolist()))
+    assert got.weight.tolist() == [1.0] * len(got)
+    assert got.mean() == pytest.approx(auc_pooled(score, positive))
+    # c_u by its definition, over all pairs
+    auc, others = auc_pooled(score, positive), [score[~positive], score[positive]]
+    for u, value in zip(got.users, got.values, strict=True):
+        c = 0.0
+        for s, p in zip(score[user == u], positive[user == u], strict=True):
+            lower, equal = (others[0] < s, others[0] == s) if p else (others[1] > s, others[1] == s)
+            c += (np.mean(lower + equal / 2) - auc) / (positive.sum() if p else (~positive).sum())
+        assert value == pytest.approx(auc + len(got) * c)
+
+
+def test_the_level_widens_the_interval_and_bounds_are_clipped() -> None:
+    user, score, label = rows(2, 40, 8)
+    widths = []
+    for level in (0.5, 0.9, 0.99):
+        got = auc_interval(user, score, label > 2, confidence_level=level)
+        widths.append(got.high - got.low)
+    assert widths == sorted(widths)
+    assert widths[0] < widths[-1]
+    perfect = auc_interval(np.arange(4), np.arange(4.0), np.array([0, 0, 1, 1]))
+    assert perfect == (1.0, 1.0, 1.0)
+
+
+def test_scores_may_be_infinite_but_not_nan() -> None:
+    positive = np.array([1, 0, 1, 0])
+    assert auc_pooled(np.array([np.inf, -np.inf, 0.0, -np.inf]), positive) == 1
+    assert auc_pooled(np.array([np.inf, np.inf, np.inf, np.inf]), positive) == 0.5
+    for metric in (auc_contributions, auc_per_user, auc_interval):
+        with pytest.raises(DataError, match="score is NaN in 1 rows, first in row 2"):
+            metric(np.arange(4), np.array([0, 1, np.nan, 2]), positive)
+
+
+def test_users_of_one_class_have_no_auc_of_their_own() -> None:
+    user, score = np.array([1, 1, 2, 2]), np.array([4.0, 3.0, 2.0, 1.0])
+    positive = np.array([1, 1, 0, 0])
+    assert len(auc_per_user(user, score, positive)) == 0
+    assert auc_pooled(score, positive) == 1
+    with pytest.raises(DataError, match="0 positive and 4 negative rows"):
+        auc_contributions(user, score, positive * 0)

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import re
+import sys
 from pathlib import Path
 
+import matplotlib
 import numpy as np
 import pytest
 
 from idcf.data.datasets.catalog import Dataset
-from idcf.errors import DataError
+from idcf.errors import ConfigError, DataError
 from idcf.evaluation.measure import EvaluationSet, ModelAssignment, compute_metrics
 from idcf.evaluation.protocol import standard_split
+from idcf.evaluation.tables import ResultTable
 from idcf.metrics import Interval
 from idcf.paper import demo, figures
 from idcf.paper.demo import rmse_by_history_length, truncate_histories
-from idcf.paper.html_report import Section, write_report
+from idcf.paper.html_report import Section, render_html, write_report
 from idcf.testing.synthetic import low_rank
 from idcf.training.checkpoint import TrainingLog
 from idcf.training.train import TrainingJob, train
@@ -68,6 +72,46 @@ def test_figures_render_as_png() -> None:
         figures.plot_training({"idcf-nn": {"nnmf": log, "idcf-nn": TrainingLog()}}),
     ):
         assert figures.to_png(figure, dpi=40).startswith(PNG)
+
+
+def test_figures_need_matplotlib(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(ConfigError, match=r"plots need matplotlib; install 'idcf\[plots\]'"):
+        figures.plot_reliability({"idcf-bayes": np.array([0.5])}, [0.5])
+
+
+def test_a_figure_leaves_the_settings_of_matplotlib_as_they_are() -> None:
+    before = dict(matplotlib.rcParams)
+    figure = figures.plot_reliability({"idcf-bayes": np.array([0.4, 0.9])}, [0.5, 0.9])
+    assert dict(matplotlib.rcParams) == before
+    [axis] = figure.axes
+    [diagonal, curve] = axis.get_lines()
+    assert [diagonal.get_label(), curve.get_label()] == ["calibrated", "idcf-bayes"]
+    np.testing.assert_array_equal(curve.get_xydata(), [[0.5, 0.4], [0.9, 0.9]])
+    assert curve.get_color() == figures.COLORS["idcf-bayes"]
+
+
+def test_the_ring_marks_the_chosen_epoch() -> None:
+    records = [{"epoch": n, "loss": 1.0 / (n + 1), "valid": v} for n, v in enumerate((3.0, 1.0))]
+    figure = figures.plot_training({"idcf-nn": {"nnmf": TrainingLog(records, 1)}})
+    curve, ring = figure.axes[0].get_lines()
+    np.testing.assert_array_equal(curve.get_xydata(), [[1, 3.0], [2, 1.0]])
+    np.testing.assert_array_equal(ring.get_xydata(), [[2, 1.0]])
+    assert not figure.axes[1].get_lines()  # there is no second stage
+
+
+def test_cells_with_a_star_are_the_best_and_baselines_are_set_apart() -> None:
+    table = ResultTable("t", ("a < b",), ("x",), (("1",), ("2",)), (("3*",), ("4",)))
+    html = render_html("T", "", [Section("S", table=table)], "")
+    rows = re.findall(r'<tr class="(.*?)"><td(.*?)>(.*?)</td></tr>', html)
+    assert rows == [
+        ("floor", "", "1"),
+        ("floor last", "", "2"),
+        ("", ' class="best"', "3*"),
+        ("", "", "4"),
+    ]
+    assert '<p class="lead">a &lt; b</p>' in html
+    assert 'class="loud"' not in html  # there is no notice
 
 
 def test_a_page_escapes_its_text(tmp_path: Path) -> None:

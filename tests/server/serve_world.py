@@ -12,32 +12,23 @@ from pathlib import Path
 from typing import Any
 
 import httpx2
-import numpy as np
 import pytest
 import uvicorn
+from builders import board
 
 from idcf.data.interactions import Interactions
 from idcf.recommender import Recommender
 from idcf.server.app import create_app
 from idcf.server.batcher import BatcherLimits, RequestBatcher
-from idcf.testing.synthetic import checkerboard
 
 TOKEN = "a-token-of-the-tests"
 EVEN_HISTORY = {"i2": 5.0, "i4": 5.0, "i3": 1.0}
 TITLES = {f"i{n}": f"Film {n} ({1950 + n})" for n in range(40)} | {"i1": "Matrix, The (1999)"}
 
 
-@cache
 def world(implicit: bool = False) -> Interactions:
     """Checkerboard interactions: even users like even items, odd users odd items."""
-    return checkerboard(
-        90,
-        40,
-        np.random.default_rng(0),
-        rows_per_light_user=6,
-        rows_per_heavy_user=20,
-        implicit=implicit,
-    )
+    return board(90, 40, 6, 20, implicit=implicit)
 
 
 @cache

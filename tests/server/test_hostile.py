@@ -19,7 +19,7 @@ from hypothesis.errors import Unsatisfiable
 from serve_world import EVEN_HISTORY, fitted, history_body, served
 
 from idcf.server.batcher import BatcherLimits
-from idcf.server.http import LOG
+from idcf.server.routes import LOG
 
 I2 = {"item_id": "i2", "rating": 5}
 STRINGS = [

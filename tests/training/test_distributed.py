@@ -15,8 +15,7 @@ import torch
 from idcf.errors import ConfigError
 from idcf.testing import synthetic_world
 from idcf.testing.worlds import epoch_batches, training_objective, untrained_model, users_with_rows
-from idcf.training import distributed
-from idcf.training.distributed import LOCAL_RUNTIME, Runtime
+from idcf.training.job import LOCAL_RUNTIME, Runtime, start_runtime
 from idcf.training.loop import TrainConfig, fit_by_gradient
 from idcf.training.objectives import adaption_objective, norm_penalty, prediction_objective
 from idcf.types import Batch, Users
@@ -138,17 +137,17 @@ def test_one_process_has_the_whole_batch():
 
 
 def test_start_runtime():
-    assert distributed.start_runtime("cpu") == Runtime(torch.device("cpu"))
-    assert distributed.start_runtime("auto").world_size == 1
+    assert start_runtime("cpu") == Runtime(torch.device("cpu"))
+    assert start_runtime("auto").world_size == 1
     with pytest.raises(ConfigError, match="auto, cpu or cuda, got 'gpu'"):
-        distributed.start_runtime("gpu")
+        start_runtime("gpu")
     if not torch.cuda.is_available():
         with pytest.raises(ConfigError, match="no GPU is visible"):
-            distributed.start_runtime("cuda")
+            start_runtime("cuda")
 
 
 if __name__ == "__main__":
-    runtime = distributed.start_runtime("cpu")
+    runtime = start_runtime("cpu")
     assert runtime.world_size == 2
     results = {case: train_case(case, runtime) for case in CASES}
     torch.save(results, Path(sys.argv[1]) / f"{runtime.rank}.pt")

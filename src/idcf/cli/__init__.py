@@ -29,16 +29,11 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-app.command("train")(train.train)
-app.command("recommend")(recommend.recommend)
-app.command("embed")(embed.embed)
-app.command("export")(export.export)
-app.command("serve")(serve.serve)
-app.command("evaluate")(evaluate.evaluate)
-app.command("tune")(tune.tune)
-app.command("reproduce")(reproduce.reproduce)
-app.command("report")(reproduce.report)
-app.command("demo")(demo.demo)
+for verb in (
+    *(train.train, recommend.recommend, embed.embed, export.export, serve.serve),
+    *(evaluate.evaluate, tune.tune, reproduce.reproduce, reproduce.report, demo.demo),
+):
+    app.command(verb.__name__)(verb)
 app.add_typer(data.app, name="data")
 app.command("doctor")(doctor.doctor)
 
@@ -65,10 +60,9 @@ def _root(
 
 
 def main() -> None:
-    """Run the command line.
+    """Run the command line, and print an error of idcf as one line without a traceback.
 
-    An error of idcf is printed as one line without a traceback. Exit code 2: wrong arguments or
-    data; exit code 3: a saved model that is missing or damaged.
+    Exit code 2: wrong arguments or data; exit code 3: a saved model that is missing or damaged.
     """
     warnings.showwarning = _show_warning
     try:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -19,38 +18,6 @@ _QUANTILES = {"min": 0.0, "10%": 0.1, "25%": 0.25, "50%": 0.5, "75%": 0.75, "90%
 _MAX_RATING_VALUES = 20  # more different ratings are counted in bins
 _RATING_BINS = 10
 _BAR_WIDTH = 40  # characters
-
-
-@dataclass(frozen=True)
-class SplitSizes:
-    """Numbers of rows of an official train/test split."""
-
-    n_train_rows: int
-    n_test_rows: int
-
-
-@dataclass(frozen=True)
-class DatasetSummary:
-    """Counts and distributions of a dataset, as `idcf data describe --json` prints them."""
-
-    name: str
-    n_users: int
-    n_items: int
-    n_rows: int
-    density: float  # n_rows / (n_users * n_items)
-    feedback: str  # implicit or explicit
-    has_timestamps: bool  # whether rows have a time
-    rating_counts: dict[str, int]  # rating, or range of ratings -> number of rows
-    n_users_with_one_row: int
-    n_items_with_one_row: int
-    n_users_without_rows: int
-    n_items_without_rows: int
-    history_lengths: dict[str, int]  # quantile -> rows per user
-    split: SplitSizes | None  # None: the dataset has no official split
-    key_threshold: int  # rows that make a user a key user (the paper's δ)
-    n_key_users: int
-    n_query_users: int  # users who are no key users
-    note: str  # remark on the split; empty if there is none
 
 
 @app.command("list")
@@ -84,12 +51,7 @@ def list_command(as_json: o.JsonSwitch = False) -> None:
 
 @app.command("fetch")
 def fetch_command(
-    dataset: Annotated[
-        str,
-        typer.Argument(
-            metavar="DATASET", help="Dataset name (see `idcf data list`).", show_default=False
-        ),
-    ],
+    dataset: Annotated[str, o.argument("DATASET", "Dataset name (see `idcf data list`).")],
     as_json: o.JsonSwitch = False,
 ) -> None:
     """Download a dataset, unless it is in $IDCF_DATA or in the cache, and print its folder."""
@@ -110,47 +72,43 @@ def describe_command(
     """Summarize a dataset or a file: users, items, ratings, history lengths and key users."""
     data = o.open_dataset_argument(dataset, column, implicit, progress=not as_json)
     summary = summarize_dataset(data, key_threshold or data.key_threshold)
-    o.print_result(asdict(summary), _format_summary(summary), as_json)
+    o.print_result(summary, _format_summary(summary), as_json)
 
 
-def summarize_dataset(dataset: Dataset, key_threshold: int) -> DatasetSummary:
-    """Return counts and distributions of a dataset.
+def summarize_dataset(dataset: Dataset, key_threshold: int) -> dict[str, Any]:
+    """Return the counts and distributions that `idcf data describe --json` prints.
 
-    Parameters
-    ----------
-    dataset : Dataset
-        The dataset.
-    key_threshold : int
-        Users with at least as many training rows count as key users.
+    Users with at least `key_threshold` training rows count as key users, all others as query users.
     """
     import numpy as np
 
-    table = dataset.interactions
+    table, test = dataset.interactions, dataset.test
     train = table if dataset.train is None else dataset.train
     user_counts, item_counts = table.user_counts(), table.item_counts()
-    n_users, n_items = len(table.users), len(table.items)
+    n_users, n_items, n_rows = len(table.users), len(table.items), len(table)
     n_key_users = int((train.user_counts() >= key_threshold).sum())
+    split = None if test is None else {"n_train_rows": len(train), "n_test_rows": len(test)}
     lengths = np.quantile(user_counts, list(_QUANTILES.values()), method="lower").tolist()
-    return DatasetSummary(
-        name=dataset.name,
-        n_users=n_users,
-        n_items=n_items,
-        n_rows=len(table),
-        density=len(table) / (n_users * n_items),
-        feedback="implicit" if table.implicit else "explicit",
-        has_timestamps=table.time is not None,
-        rating_counts=_count_ratings(table),
-        n_users_with_one_row=int((user_counts == 1).sum()),
-        n_items_with_one_row=int((item_counts == 1).sum()),
-        n_users_without_rows=int((user_counts == 0).sum()),
-        n_items_without_rows=int((item_counts == 0).sum()),
-        history_lengths=dict(zip(_QUANTILES, lengths, strict=True)),
-        split=None if dataset.test is None else SplitSizes(len(train), len(dataset.test)),
-        key_threshold=key_threshold,
-        n_key_users=n_key_users,
-        n_query_users=n_users - n_key_users,
-        note=dataset.note,
-    )
+    return {
+        "name": dataset.name,
+        "n_users": n_users,
+        "n_items": n_items,
+        "n_rows": n_rows,
+        "density": n_rows / (n_users * n_items),
+        "feedback": "implicit" if table.implicit else "explicit",
+        "has_timestamps": table.time is not None,
+        "rating_counts": _count_ratings(table),
+        "n_users_with_one_row": int((user_counts == 1).sum()),
+        "n_items_with_one_row": int((item_counts == 1).sum()),
+        "n_users_without_rows": int((user_counts == 0).sum()),
+        "n_items_without_rows": int((item_counts == 0).sum()),
+        "history_lengths": dict(zip(_QUANTILES, lengths, strict=True)),
+        "split": split,
+        "key_threshold": key_threshold,
+        "n_key_users": n_key_users,
+        "n_query_users": n_users - n_key_users,
+        "note": dataset.note,
+    }
 
 
 def _count_ratings(table: Interactions) -> dict[str, int]:
@@ -167,28 +125,32 @@ def _count_ratings(table: Interactions) -> dict[str, int]:
     return {f"{low:.3g}..{high:.3g}": int(n) for low, high, n in bins}
 
 
-def _format_summary(summary: DatasetSummary) -> str:
+def _format_summary(summary: dict[str, Any]) -> str:
     """Return the text that `idcf data describe` prints, with a bar chart of the ratings."""
-    x = summary
+    split, rating_counts = summary["split"], summary["rating_counts"]
+    largest = max(rating_counts.values(), default=1)
+    parts = {
+        "times": ", with timestamps" if summary["has_timestamps"] else "",
+        "counted": "training rows" if split else "rows",
+        "quantiles": ", ".join(f"{x} {n:,}" for x, n in summary["history_lengths"].items()),
+    }
     lines = [
-        f"{x.name}: {x.feedback} feedback{', with timestamps' if x.has_timestamps else ''}",
-        f"  {x.n_users:,} users x {x.n_items:,} items, {x.n_rows:,} rows, density {x.density:.3%}",
+        "{name}: {feedback} feedback{times}",
+        "  {n_users:,} users x {n_items:,} items, {n_rows:,} rows, density {density:.3%}",
+        *(
+            ["  official split: {n_train_rows:,} train / {n_test_rows:,} test rows"]
+            if split
+            else []
+        ),
+        *(
+            f"  {rating:>12} {n:>9,} {'#' * round(_BAR_WIDTH * n / largest)}"
+            for rating, n in rating_counts.items()
+        ),
+        "  with one row: {n_users_with_one_row:,} users, {n_items_with_one_row:,} items; "
+        "without rows: {n_users_without_rows:,} users, {n_items_without_rows:,} items",
+        "  rows per user: {quantiles}",
+        "  key users (at least {key_threshold} {counted}): {n_key_users:,}; "
+        "query users: {n_query_users:,}",
+        *(["  note: {note}"] if summary["note"] else []),
     ]
-    if x.split:
-        split = f"{x.split.n_train_rows:,} train / {x.split.n_test_rows:,} test rows"
-        lines.append(f"  official split: {split}")
-    largest = max(x.rating_counts.values(), default=1)
-    for rating, n in x.rating_counts.items():
-        lines.append(f"  {rating:>12} {n:>9,} {'#' * round(_BAR_WIDTH * n / largest)}")
-    quantiles = ", ".join(f"{name} {n:,}" for name, n in x.history_lengths.items())
-    counted = "training rows" if x.split else "rows"
-    lines += [
-        f"  with one row: {x.n_users_with_one_row:,} users, {x.n_items_with_one_row:,} items; "
-        f"without rows: {x.n_users_without_rows:,} users, {x.n_items_without_rows:,} items",
-        f"  rows per user: {quantiles}",
-        f"  key users (at least {x.key_threshold} {counted}): {x.n_key_users:,}; "
-        f"query users: {x.n_query_users:,}",
-    ]
-    if x.note:
-        lines.append(f"  note: {x.note}")
-    return "\n".join(lines)
+    return "\n".join(lines).format(**summary, **(split or {}), **parts)

@@ -15,17 +15,14 @@ _MAX_DEFAULT_JOBS = 4
 
 
 def demo(
-    out: Annotated[Path, typer.Option(metavar="FOLDER", help="Folder for the report.")] = Path(
-        "runs/demo"
-    ),
+    out: Annotated[Path, o.option("FOLDER", "Folder for the report.")] = Path("runs/demo"),
     jobs: Annotated[
         int | None,
-        typer.Option(
+        o.option(
+            "N",
+            "Number of models to train in parallel. Default: the number of CPU cores, at most 4; "
+            "on a GPU 1.",
             min=1,
-            metavar="N",
-            help="Number of models to train in parallel. Default: the number of CPU cores, at "
-            "most 4; on a GPU 1.",
-            show_default=False,
         ),
     ] = None,
     device: o.Device = "auto",
@@ -37,7 +34,7 @@ def demo(
     from idcf.evaluation.parallel import available_cores
     from idcf.files import check_writable
     from idcf.paper.demo import run_demo
-    from idcf.training.distributed import start_runtime
+    from idcf.training.job import start_runtime
 
     check_writable(out / "report.html")
     runtime = start_runtime(device)

@@ -32,11 +32,7 @@ class CheckResult(NamedTuple):
 def doctor(
     model_folder: Annotated[
         Path | None,
-        typer.Argument(
-            metavar="MODEL_FOLDER",
-            help="Folder of a model saved by `idcf train`, to be checked too.",
-            show_default=False,
-        ),
+        o.argument("MODEL_FOLDER", "Folder of a model saved by `idcf train`, to be checked too."),
     ] = None,
     as_json: o.JsonSwitch = False,
 ) -> None:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator
-from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
-from idcf.cli import history_files
 from idcf.cli import options as o
+from idcf.cli.history_files import (
+    HISTORIES_HELP,
+    ParsedHistories,
+    convert_histories,
+    print_conversion,
+)
 
 if TYPE_CHECKING:
     from idcf.inference.predictor import Predictor
@@ -20,17 +21,9 @@ if TYPE_CHECKING:
 def embed(
     model_folder: o.ModelFolder,
     histories: Annotated[
-        Path,
-        typer.Argument(
-            metavar="HISTORIES",
-            help="CSV or Parquet file of the users' histories: user_id, item_id, rating, sorted "
-            "by user_id.",
-            show_default=False,
-        ),
+        Path, o.argument("HISTORIES", f"CSV or Parquet file of the users' {HISTORIES_HELP}")
     ],
-    out: Annotated[
-        Path, typer.Option(metavar="FILE", help="Parquet file to write.", show_default=False)
-    ],
+    out: Annotated[Path, o.option("FILE", "Parquet file to write.")],
     threads: o.Threads = 1,
     as_json: o.JsonSwitch = False,
 ) -> None:
@@ -42,43 +35,13 @@ def embed(
     o.limit_threads(threads)
     from idcf.recommender import Recommender
 
-    start = time.perf_counter()
     predictor = Recommender.load(model_folder).predictor
-    embedding_size = predictor.embed([predictor.read_new_user(None)]).shape[1]
-    records = history_files.read_histories(histories, predictor.domain.implicit)
-    counts = write_embeddings(predictor, records, out)
-    seconds = round(time.perf_counter() - start, 2)
-    o.print_result(
-        {
-            **asdict(counts),
-            "embedding_size": embedding_size,
-            "file": str(out),
-            "seconds": seconds,
-        },
-        f"{counts.n_users:,} users, embedding size {embedding_size}; {counts}; {seconds:.1f} s\n"
-        f"written to {out}",
-        as_json,
-    )
+    size = predictor.embed([predictor.read_new_user(None)]).shape[1]
+    values = convert_histories(predictor, histories, out, partial(_embedding_table, predictor))
+    print_conversion({**values, "embedding_size": size}, f"embedding size {size}", as_json)
 
 
-def write_embeddings(
-    predictor: Predictor, histories: Iterator[history_files.HistoryRecord], out: Path
-) -> history_files.HistoryCounts:
-    """Write the embeddings of users to a Parquet file and return how many users there were."""
-    counts = history_files.HistoryCounts()
-
-    def tables() -> Iterator[Any]:
-        """Yield an Arrow table of embeddings for each chunk of histories, adding to `counts`."""
-        for chunk in history_files.chunk_histories(histories):
-            parsed = history_files.parse_histories(predictor, chunk)
-            counts.add(parsed)
-            yield _embedding_table(predictor, parsed)
-
-    history_files.write_parquet(tables(), out)
-    return counts
-
-
-def _embedding_table(predictor: Predictor, histories: history_files.ParsedHistories) -> Any:
+def _embedding_table(predictor: Predictor, histories: ParsedHistories) -> Any:
     """Return an Arrow table with one row per user."""
     import pyarrow as pa
 

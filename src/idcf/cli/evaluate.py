@@ -10,49 +10,39 @@ import typer
 
 from idcf.cli import options as o
 from idcf.errors import ConfigError
+from idcf.evaluation import DEFAULT_MODELS
 
 if TYPE_CHECKING:
     from idcf.evaluation.results import ResultRow
 
-DEFAULT_MODELS = "popularity,bias,item-knn,ease,als,idcf-dot,idcf-nn,idcf-gc,idcf-bayes"
+_DEFAULT_MODELS = ",".join(DEFAULT_MODELS)
 
 
 def evaluate(
     dataset: o.DatasetArgument,
-    models: o.ModelNames = DEFAULT_MODELS,
+    models: o.ModelNames = _DEFAULT_MODELS,
     groups: Annotated[
         str,
-        typer.Option(
-            metavar="A,B",
-            help="User groups to report, separated by commas: new (users absent from training), "
+        o.option(
+            "A,B",
+            "User groups to report, separated by commas: new (users absent from training), "
             "few-shot (query users whose few interactions are trained on), all, probe (users with "
             "fewer than 20 training interactions) or probe-new (these, absent from training).",
         ),
     ] = "new",
     seeds: Annotated[
-        int,
-        typer.Option(
-            min=1, metavar="N", help="Number of training runs per model, with different seeds."
-        ),
+        int, o.option("N", "Number of training runs per model, with different seeds.", min=1)
     ] = 1,
     test: Annotated[
         str | None,
-        typer.Option(
-            metavar="FILE",
-            help="File of held-out test interactions. Default: a random part of DATASET.",
-            show_default=False,
-        ),
+        o.option("FILE", "File of held-out test interactions. Default: a random part of DATASET."),
     ] = None,
     preset: o.PresetName = "clean",
     overrides: Annotated[
         list[str] | None,
-        typer.Option(
-            "--option",
-            "-o",
-            metavar="NAME=VALUE",
-            help="Set a model or training option of all models, e.g. -o heads=2, or of one model, "
-            "e.g. -o idcf-nn.train.epochs=5; repeatable.",
-            show_default=False,
+        o.overrides(
+            "Set a model or training option of all models, e.g. -o heads=2, or of one model, e.g. "
+            "-o idcf-nn.train.epochs=5; repeatable."
         ),
     ] = None,
     column: o.ColumnMapping = None,
@@ -62,16 +52,9 @@ def evaluate(
     n_key_users: o.KeyUserCount = None,
     split_seed: o.SplitSeed = 0,
     out: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Write the result rows as JSON to this file.",
-            show_default=False,
-        ),
+        Path | None, o.option("FILE", "Write the result rows as JSON to this file.")
     ] = None,
-    markdown: Annotated[
-        bool, typer.Option("--markdown", help="Print the table as Markdown.")
-    ] = False,
+    markdown: Annotated[bool, o.switch("--markdown", "Print the table as Markdown.")] = False,
     jobs: o.Jobs = 1,
     device: o.Device = "auto",
     threads: o.Threads = 1,
@@ -90,7 +73,7 @@ def evaluate(
     from idcf.evaluation.protocol import standard_split
     from idcf.evaluation.results import write_json
     from idcf.files import check_writable
-    from idcf.training.distributed import start_runtime
+    from idcf.training.job import start_runtime
 
     chosen_key_users = o.parse_key_users(key_users, n_key_users)
     if out:

@@ -6,17 +6,12 @@ import time
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from idcf.cli import options as o
 
 
 def export(
     model_folder: o.ModelFolder,
-    onnx: Annotated[
-        Path,
-        typer.Option("--onnx", metavar="FILE", help="ONNX file to write.", show_default=False),
-    ],
+    onnx: Annotated[Path, o.option("FILE", "ONNX file to write.")],
     as_json: o.JsonSwitch = False,
 ) -> None:
     """Export a model to ONNX.
@@ -31,14 +26,7 @@ def export(
     path = recommender.export_onnx(onnx)
     model, n_items = recommender.config.model, recommender.manifest.domain.n_items
     n_bytes, seconds = path.stat().st_size, round(time.perf_counter() - start, 2)
-    o.print_result(
-        {
-            "file": str(path),
-            "model": model,
-            "n_items": n_items,
-            "n_bytes": n_bytes,
-            "seconds": seconds,
-        },
-        f"{model}, {n_items:,} items, {n_bytes / 1e6:.1f} MB; {seconds:.1f} s\nwritten to {path}",
-        as_json,
-    )
+    values = {"file": str(path), "model": model, "n_items": n_items}
+    values |= {"n_bytes": n_bytes, "seconds": seconds}
+    text = f"{model}, {n_items:,} items, {n_bytes / 1e6:.1f} MB; {seconds:.1f} s"
+    o.print_result(values, f"{text}\nwritten to {path}", as_json)

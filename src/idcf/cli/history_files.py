@@ -1,28 +1,29 @@
-"""Large files of histories: read and write them in chunks, so that memory does not grow with them.
+"""Convert large files of histories in chunks, so that memory does not grow with them.
 
 A history file is CSV or Parquet with the columns user_id, item_id and rating, sorted by user_id.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Iterator
 from itertools import chain, groupby, islice
 from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from idcf.cli import options as o
 from idcf.errors import DataError, unknown_name_message
-from idcf.files import atomic_path
+from idcf.files import atomic_path, check_writable
 
 if TYPE_CHECKING:
     from idcf.data.history_reader import NewUser
     from idcf.inference.predictor import Predictor
 
+HISTORIES_HELP = "histories: user_id, item_id, rating, sorted by user_id."
 ROWS_PER_READ = 1 << 16  # rows of a Parquet file in memory
 USERS_PER_CHUNK = 1 << 12  # users whose results are computed together
 _MAX_NUMBER_CHARS = 18
-HistoryRecord = tuple[Any, list[tuple[Any, Any]]]  # user id, (item id, rating) pairs
 
 
 class ParsedHistories(NamedTuple):
@@ -33,46 +34,54 @@ class ParsedHistories(NamedTuple):
     n_unknown_items: list[int]  # per user; these items are left out of `new_users`
 
 
-@dataclass
-class HistoryCounts:
-    """Totals over the histories of a file: users, users without a known item, unknown items.
+def convert_histories(
+    predictor: Predictor,
+    histories: Path,
+    out: Path,
+    make_table: Callable[[ParsedHistories], Any],
+) -> dict[str, Any]:
+    """Write the Arrow tables that `make_table` makes of a history file to one Parquet file.
 
-    An unknown item counts once for each history that holds it.
+    Returns what `--json` prints: n_users, n_users_without_known_items, n_unknown_items (one for
+    each row of an unknown item), file and seconds.
     """
+    start = time.perf_counter()
+    check_writable(out)
+    counts = dict.fromkeys(("n_users", "n_users_without_known_items", "n_unknown_items"), 0)
 
-    n_users: int = 0
-    n_users_without_known_items: int = 0
-    n_unknown_items: int = 0
+    def tables() -> Iterator[Any]:
+        """Yield a table for each chunk of users, all with the schema of the first."""
+        schema = None
+        records = read_histories(histories, predictor.domain.implicit)
+        while chunk := list(islice(records, USERS_PER_CHUNK)):
+            parsed = _parse_histories(predictor, chunk)
+            counts["n_users"] += len(chunk)
+            counts["n_users_without_known_items"] += sum(
+                not len(user.item_rows) for user in parsed.new_users
+            )
+            counts["n_unknown_items"] += sum(parsed.n_unknown_items)
+            table = make_table(parsed)
+            schema = schema or table.schema
+            yield table.cast(schema)
 
-    def add(self, histories: ParsedHistories) -> None:
-        """Add the counts of some users."""
-        self.n_users += len(histories.new_users)
-        self.n_users_without_known_items += sum(
-            not len(user.item_rows) for user in histories.new_users
-        )
-        self.n_unknown_items += sum(histories.n_unknown_items)
-
-    def __str__(self) -> str:
-        return (
-            f"{self.n_users_without_known_items:,} users without a known item, "
-            f"{self.n_unknown_items:,} unknown items"
-        )
+    _write_parquet(tables(), out)
+    return {**counts, "file": str(out), "seconds": round(time.perf_counter() - start, 2)}
 
 
-def read_histories(path: Path, implicit: bool) -> Iterator[HistoryRecord]:
-    """Yield the history of each user in a file, one user at a time.
+def print_conversion(values: dict[str, Any], detail: str, as_json: bool) -> None:
+    """Print the result of `convert_histories`; `detail` says what every user got."""
+    text = (
+        f"{{n_users:,}} users, {detail}; {{n_users_without_known_items:,}} users without a known "
+        "item, {n_unknown_items:,} unknown items; {seconds:.1f} s\nwritten to {file}"
+    )
+    o.print_result(values, text.format_map(values), as_json)
 
-    Parameters
-    ----------
-    path : Path
-        CSV or Parquet file, sorted by user_id: as text, or as numbers if the ids are numbers.
-    implicit : bool
-        Whether the model was trained on implicit feedback; the column rating is then not read.
 
-    Raises
-    ------
-    DataError
-        If the file cannot be read, lacks a column or is not sorted.
+def read_histories(path: Path, implicit: bool) -> Iterator[tuple[Any, list[tuple[Any, Any]]]]:
+    """Yield each user id of a history file with its (item id, rating) pairs, user by user.
+
+    If `implicit`, the column rating is not read and every rating is 1. Raises DataError if the file
+    cannot be read, lacks a column, or is sorted neither as text nor as numbers.
     """
     sort_keys = [_text_key, _number_key]  # the orders that all users so far are sorted in
     previous: Any = None
@@ -89,32 +98,20 @@ def read_histories(path: Path, implicit: bool) -> Iterator[HistoryRecord]:
         yield user, [(item, rating) for _, item, rating in rows]
 
 
-def chunk_histories(histories: Iterator[HistoryRecord]) -> Iterator[list[HistoryRecord]]:
-    """Yield lists of at most USERS_PER_CHUNK users."""
-    while chunk := list(islice(histories, USERS_PER_CHUNK)):
-        yield chunk
-
-
-def parse_histories(predictor: Predictor, chunk: list[HistoryRecord]) -> ParsedHistories:
+def _parse_histories(predictor: Predictor, chunk: list[Any]) -> ParsedHistories:
     """Translate histories to item rows; items that the model does not know are left out."""
     reader = predictor.history_reader
-    user_ids, new_users, n_unknown_items = [], [], []
+    parsed = ParsedHistories([], [], [])
     for user, pairs in chunk:
         known_pairs = [pair for pair in pairs if reader.knows_item(pair[0])]
-        user_ids.append(user)
-        new_users.append(reader.read_pairs(known_pairs))
-        n_unknown_items.append(len(pairs) - len(known_pairs))
-    return ParsedHistories(user_ids, new_users, n_unknown_items)
+        parsed.user_ids.append(user)
+        parsed.new_users.append(reader.read_pairs(known_pairs))
+        parsed.n_unknown_items.append(len(pairs) - len(known_pairs))
+    return parsed
 
 
-def write_parquet(tables: Iterator[Any], out: Path) -> None:
-    """Write Arrow tables of one schema to a Parquet file, which appears only once it is complete.
-
-    Raises
-    ------
-    DataError
-        If there are no tables, or if the file cannot be written.
-    """
+def _write_parquet(tables: Iterator[Any], out: Path) -> None:
+    """Write tables of one schema to a Parquet file, which appears only once it is complete."""
     import pyarrow as pa
     from pyarrow import parquet
 

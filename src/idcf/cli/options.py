@@ -1,4 +1,4 @@
-"""Arguments and options that several verbs share, and the functions that read them.
+"""Options that several verbs share, how options are declared, and the functions that read them.
 
 Light to import: `idcf --help` must not import NumPy or torch.
 """
@@ -19,100 +19,76 @@ if TYPE_CHECKING:
 
 KEY_USER_CHOICES = ("threshold", "random", "informative")
 
+
+def argument(metavar: str, text: str) -> Any:
+    """Declare an argument by its name in the usage line and its help text."""
+    return typer.Argument(metavar=metavar, help=text)
+
+
+def option(metavar: str, text: str, *names: str, **limits: Any) -> Any:
+    """Declare an option with a value. `names`, such as "-n", are by default the parameter's."""
+    return typer.Option(*names, metavar=metavar, help=text, **limits)
+
+
+def switch(name: str, text: str) -> Any:
+    """Declare an option without a value, such as "--json" or "--implicit/--no-implicit"."""
+    return typer.Option(name, help=text)
+
+
+def overrides(text: str) -> Any:
+    """Declare --option NAME=VALUE (-o), whose values `parse_overrides` reads."""
+    return option("NAME=VALUE", text, "--option", "-o")
+
+
 DatasetArgument = Annotated[
     str,
-    typer.Argument(
-        metavar="DATASET",
-        help="Dataset name (see `idcf data list`) or path of a CSV or Parquet file of "
-        "interactions.",
-        show_default=False,
+    argument(
+        "DATASET",
+        "Dataset name (see `idcf data list`) or path of a CSV or Parquet file of interactions.",
     ),
 ]
-ModelFolder = Annotated[
-    Path,
-    typer.Argument(
-        metavar="MODEL_FOLDER",
-        help="Folder of a model saved by `idcf train`.",
-        show_default=False,
-    ),
-]
-JsonSwitch = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
-ModelName = Annotated[
-    str, typer.Option(metavar="NAME", help="Name of the model, such as idcf-bayes or als.")
-]
-ModelNames = Annotated[
-    str, typer.Option(metavar="A,B", help="Names of models, separated by commas.")
-]
+ModelFolder = Annotated[Path, argument("MODEL_FOLDER", "Folder of a model saved by `idcf train`.")]
+JsonSwitch = Annotated[bool, switch("--json", "Print the result as JSON.")]
+ModelName = Annotated[str, option("NAME", "Name of the model, such as idcf-bayes or als.")]
+ModelNames = Annotated[str, option("A,B", "Names of models, separated by commas.")]
 PresetName = Annotated[
     str,
-    typer.Option(
-        metavar="NAME",
-        help="Set of default options: clean (recommended) or published (the paper's code).",
-    ),
+    option("NAME", "Set of default options: clean (recommended) or published (the paper's code)."),
 ]
 KeyThreshold = Annotated[
-    int | None,
-    typer.Option(
-        min=1,
-        metavar="N",
-        help="Minimum number of training interactions of a key user.",
-        show_default=False,
-    ),
+    int | None, option("N", "Minimum number of training interactions of a key user.", min=1)
 ]
 KeyUserChoice = Annotated[
     str,
-    typer.Option(
-        metavar="CHOICE",
-        help="Which users above the threshold become key users: threshold (all), random (half) or "
+    option(
+        "CHOICE",
+        "Which users above the threshold become key users: threshold (all), random (half) or "
         "informative (those that tell most about the items).",
     ),
 ]
 KeyUserCount = Annotated[
-    int | None,
-    typer.Option(
-        "--n-key-users",
-        min=1,
-        metavar="N",
-        help="Number of key users, with `--key-users informative`.",
-        show_default=False,
-    ),
-]
-OptionOverrides = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--option",
-        "-o",
-        metavar="NAME=VALUE",
-        help="Set a model or training option, e.g. -o heads=2; repeatable.",
-        show_default=False,
-    ),
+    int | None, option("N", "Number of key users, with `--key-users informative`.", min=1)
 ]
 ColumnMapping = Annotated[
     list[str] | None,
-    typer.Option(
-        metavar="ROLE=NAME",
-        help="Column of your file that holds a role (user_id, item_id, rating or timestamp), e.g. "
+    option(
+        "ROLE=NAME",
+        "Column of your file that holds a role (user_id, item_id, rating or timestamp), e.g. "
         "user_id=uid; repeatable.",
-        show_default=False,
     ),
 ]
 ImplicitSwitch = Annotated[
     bool | None,
-    typer.Option(
+    switch(
         "--implicit/--no-implicit",
-        help="Treat as implicit feedback: ignore ratings. Default: implicit if there are none.",
-        show_default=False,
+        "Treat as implicit feedback: ignore ratings. Default: implicit if there are none.",
     ),
 ]
-Seed = Annotated[
-    int, typer.Option(metavar="N", help="Seed of the random numbers used in training.")
-]
-SplitSeed = Annotated[int, typer.Option(metavar="N", help="Seed of the random train/test split.")]
-Jobs = Annotated[
-    int, typer.Option(min=1, metavar="N", help="Number of models to train in parallel.")
-]
-Threads = Annotated[int, typer.Option(min=1, metavar="N", help="Number of CPU threads.")]
-Device = Annotated[str, typer.Option(metavar="DEVICE", help="Where to compute: auto, cpu or cuda.")]
+Seed = Annotated[int, option("N", "Seed of the random numbers used in training.")]
+SplitSeed = Annotated[int, option("N", "Seed of the random train/test split.")]
+Jobs = Annotated[int, option("N", "Number of models to train in parallel.", min=1)]
+Threads = Annotated[int, option("N", "Number of CPU threads.", min=1)]
+Device = Annotated[str, option("DEVICE", "Where to compute: auto, cpu or cuda.")]
 
 
 def limit_threads(threads: int) -> None:

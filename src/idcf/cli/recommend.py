@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator
-from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,7 +14,7 @@ from idcf.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
     from idcf.data.title_search import TitleIndex
-    from idcf.inference.predictor import Filters, Predictor
+    from idcf.inference.predictor import Predictor
     from idcf.results import Explanation, Recommendations
 
 _MAX_REASONS = 3  # printed for each item
@@ -27,51 +25,34 @@ def recommend(
     model_folder: o.ModelFolder,
     rate: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="ITEM=RATING",
-            help="Item the user rated, by title or id, e.g. 'Toy Story (1995)=5'; repeatable. For "
-            "a model of implicit feedback, only the title or id.",
-            show_default=False,
+        o.option(
+            "ITEM=RATING",
+            "Item the user rated, by title or id, e.g. 'Toy Story (1995)=5'; repeatable. For a "
+            "model of implicit feedback, only the title or id.",
         ),
     ] = None,
     feature: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="NAME=VALUE",
-            help="Feature of the user, e.g. age=30; repeatable. Needs a model that was trained "
-            "with user features.",
-            show_default=False,
+        o.option(
+            "NAME=VALUE",
+            "Feature of the user, e.g. age=30; repeatable. Needs a model that was trained with "
+            "user features.",
         ),
     ] = None,
-    n: Annotated[
-        int, typer.Option("-n", min=1, metavar="N", help="Number of items to recommend.")
-    ] = 10,
+    n: Annotated[int, o.option("N", "Number of items to recommend.", "-n", min=1)] = 10,
     exclude: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="ITEM",
-            help="Item never to recommend, by title or id; repeatable.",
-            show_default=False,
-        ),
+        o.option("ITEM", "Item never to recommend, by title or id; repeatable."),
     ] = None,
     explain: Annotated[
-        bool,
-        typer.Option("--explain", help="Show which rated items each recommendation comes from."),
+        bool, o.switch("--explain", "Show which rated items each recommendation comes from.")
     ] = False,
     histories: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="CSV or Parquet file of many users' histories: user_id, item_id, rating, sorted "
-            "by user_id.",
-            show_default=False,
-        ),
+        o.option("FILE", f"CSV or Parquet file of many users' {history_files.HISTORIES_HELP}"),
     ] = None,
     out: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE", help="Parquet file to write (with --histories).", show_default=False
-        ),
+        Path | None, o.option("FILE", "Parquet file to write (with --histories).")
     ] = None,
     threads: o.Threads = 1,
     as_json: o.JsonSwitch = False,
@@ -97,18 +78,19 @@ def recommend(
     titles = TitleIndex(predictor.item_ids, predictor.titles)
     excluded = [predictor.item_ids[_find_item_row(x, titles)] for x in exclude or []]
     if histories and out:
-        _recommend_file(predictor, histories, out, n, excluded, as_json)
+        make_table = partial(_recommendation_table, predictor, n, excluded)
+        values = history_files.convert_histories(predictor, histories, out, make_table)
+        history_files.print_conversion({**values, "n": n}, f"up to {n} items each", as_json)
         return
     history = dict(_parse_rating(x, titles, predictor) for x in rate or [])
     features = parse_overrides(feature) if feature else None
     recommendations = recommender.recommend(
         history, n=n, exclude=excluded, features=features, return_std=True
     )
-    explanations: list[Explanation] = []
-    if explain:
-        explanations = [
-            recommender.explain(history, x.item_id, features=features) for x in recommendations
-        ]
+    explanations = [
+        recommender.explain(history, x.item_id, features=features)
+        for x in (recommendations if explain else ())
+    ]
     o.print_result(
         _json_values(recommendations, explanations),
         _format_recommendations(recommendations, explanations),
@@ -116,46 +98,18 @@ def recommend(
     )
 
 
-def _recommend_file(
-    predictor: Predictor, histories: Path, out: Path, n: int, excluded: list[Any], as_json: bool
-) -> None:
-    """Write the recommendations of all users of a history file to a Parquet file."""
-    start = time.perf_counter()
-    counts = history_files.HistoryCounts()
-    records = history_files.read_histories(histories, predictor.domain.implicit)
-    filters = predictor.make_filters(None, excluded)
-    tables = _recommendation_tables(predictor, records, n, filters, counts)
-    history_files.write_parquet(tables, out)
-    seconds = round(time.perf_counter() - start, 2)
-    o.print_result(
-        {**asdict(counts), "n": n, "file": str(out), "seconds": seconds},
-        f"{counts.n_users:,} users, up to {n} items each; {counts}; {seconds:.1f} s\n"
-        f"written to {out}",
-        as_json,
-    )
-
-
-def _recommendation_tables(
-    predictor: Predictor,
-    histories: Iterator[history_files.HistoryRecord],
-    n: int,
-    filters: Filters,
-    counts: history_files.HistoryCounts,
-) -> Iterator[Any]:
-    """Yield Arrow tables of one schema, and add each chunk to the counts."""
+def _recommendation_table(
+    predictor: Predictor, n: int, excluded: list[Any], histories: history_files.ParsedHistories
+) -> Any:
+    """Return an Arrow table of the n best items of each user."""
     from idcf.inference.predictor import RankingQuery
 
-    schema = None
-    for chunk in history_files.chunk_histories(histories):
-        parsed = history_files.parse_histories(predictor, chunk)
-        counts.add(parsed)
-        queries = [
-            RankingQuery(new_user, n, filters, return_std=True, user_id=user_id)
-            for user_id, new_user in zip(parsed.user_ids, parsed.new_users, strict=True)
-        ]
-        table = predictor.recommend(queries, min_batch=1).to_table()
-        schema = schema or table.schema
-        yield table.cast(schema)
+    filters = predictor.make_filters(None, excluded)
+    queries = [
+        RankingQuery(new_user, n, filters, return_std=True, user_id=user_id)
+        for user_id, new_user in zip(histories.user_ids, histories.new_users, strict=True)
+    ]
+    return predictor.recommend(queries, min_batch=1).to_table()
 
 
 def _parse_rating(text: str, titles: TitleIndex, predictor: Predictor) -> tuple[Any, float]:
@@ -196,10 +150,7 @@ def _find_item_row(text: str, titles: TitleIndex) -> int:
 def _json_values(
     recommendations: Recommendations, explanations: list[Explanation]
 ) -> dict[str, Any]:
-    """Return a recommendation list as `idcf recommend --json` prints it.
-
-    `explanations` has one entry per item, or is empty: then there are no reasons and cohorts.
-    """
+    """Return a list for --json, with reasons and cohorts unless `explanations` is empty."""
     items: list[dict[str, Any]] = [x._asdict() for x in recommendations]
     for item, explanation in zip(items, explanations, strict=False):
         item["reasons"] = [x._asdict() for x in explanation.reasons]
@@ -210,10 +161,7 @@ def _json_values(
 def _format_recommendations(
     recommendations: Recommendations, explanations: list[Explanation]
 ) -> str:
-    """Return a recommendation list as text, one line per item.
-
-    `explanations` has one entry per item, whose reasons follow it, or is empty.
-    """
+    """Return a line per item, each followed by its reasons unless `explanations` is empty."""
     lines = []
     for k, item in enumerate(recommendations):
         std = "" if item.std is None else f" ±{item.std:.2f}"

@@ -2,69 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from idcf.cli import options as o
 
-if TYPE_CHECKING:
-    from idcf.paper.run_plan import Run
-
-ResultsFolder = Annotated[Path, typer.Option(metavar="FOLDER", help="Folder of result rows.")]
+ResultsFolder = Annotated[Path, o.option("FOLDER", "Folder of result rows.")]
 _DEFAULT_RESULTS = Path("experiments/results")
 
 
 def reproduce(
     table: Annotated[
-        str,
-        typer.Argument(metavar="TABLE", help="table2, table3, table4, table6, table7 or all."),
+        str, o.argument("TABLE", "table2, table3, table4, table6, table7 or all.")
     ] = "all",
-    datasets: Annotated[
-        str,
-        typer.Option(
-            metavar="A,B", help="Only these datasets, separated by commas.", show_default=False
-        ),
-    ] = "",
-    models: Annotated[
-        str,
-        typer.Option(
-            metavar="A,B", help="Only these models, separated by commas.", show_default=False
-        ),
-    ] = "",
+    datasets: Annotated[str, o.option("A,B", "Only these datasets, separated by commas.")] = "",
+    models: Annotated[str, o.option("A,B", "Only these models, separated by commas.")] = "",
     presets: Annotated[
-        str,
-        typer.Option(
-            metavar="A,B",
-            help="Only these presets (clean, published), separated by commas.",
-            show_default=False,
-        ),
+        str, o.option("A,B", "Only these presets (clean, published), separated by commas.")
     ] = "",
     seeds: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            metavar="N",
-            help="Number of seeds, instead of the table's.",
-            show_default=False,
-        ),
+        int | None, o.option("N", "Number of seeds, instead of the table's.", min=1)
     ] = None,
     results: ResultsFolder = _DEFAULT_RESULTS,
     rerun: Annotated[
-        bool, typer.Option("--rerun", help="Run experiments that are already done, too.")
+        bool, o.switch("--rerun", "Run experiments that are already done, too.")
     ] = False,
     merge: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FOLDER",
-            help="Only copy result rows from this folder; run no experiments.",
-            show_default=False,
-        ),
+        o.option("FOLDER", "Only copy result rows from this folder; run no experiments."),
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="List missing experiments and run none.")
+        bool, o.switch("--dry-run", "List missing experiments and run none.")
     ] = False,
     jobs: o.Jobs = 1,
     device: o.Device = "auto",
@@ -79,7 +49,7 @@ def reproduce(
     o.limit_threads(threads)
     from idcf.paper import reproduce as reproduction
     from idcf.paper import run_plan, table_spec
-    from idcf.training.distributed import start_runtime
+    from idcf.training.job import start_runtime
 
     if merge is not None:
         _merge(merge, results, as_json)
@@ -100,7 +70,7 @@ def reproduce(
     progress = f"{len(runs)} runs, {len(runs) - len(todo)} of them done"
     if dry_run:
         lines = [progress, *(f"missing: {run}" for run in todo)]
-        values = {"n_runs": len(runs), "missing": _run_names(todo)}
+        values = {"n_runs": len(runs), "missing": [str(run) for run in todo]}
         o.print_result(values, "\n".join(lines), as_json)
         return
     typer.echo(progress, err=True)
@@ -114,20 +84,17 @@ def reproduce(
     completed, failed = outcome.completed, outcome.failed
     lines = [f"{len(completed)} runs completed, {len(failed)} failed; rows are in {results}"]
     lines += [f"failed: {name}: {reason}" for name, reason in failed.items()]
-    values = {"completed": _run_names(completed), "failed": failed}
+    values = {"completed": [str(run) for run in completed], "failed": failed}
     o.print_result(values, "\n".join(lines), as_json)
     if failed:
         raise typer.Exit(1)
 
 
 def report(
-    out: Annotated[Path, typer.Option(metavar="FOLDER", help="Folder for the pages.")] = Path(
-        "docs/results"
-    ),
+    out: Annotated[Path, o.option("FOLDER", "Folder for the pages.")] = Path("docs/results"),
     results: ResultsFolder = _DEFAULT_RESULTS,
     check: Annotated[
-        bool,
-        typer.Option("--check", help="Write nothing; exit with 1 if a page is out of date."),
+        bool, o.switch("--check", "Write nothing; exit with 1 if a page is out of date.")
     ] = False,
     as_json: o.JsonSwitch = False,
 ) -> None:
@@ -156,8 +123,3 @@ def _merge(source: Path, results: Path, as_json: bool) -> None:
         text += f"; {n_skipped_runs} runs with outdated settings were skipped"
     values = {"n_merged_rows": n_merged_rows, "n_skipped_runs": n_skipped_runs}
     o.print_result(values, text, as_json)
-
-
-def _run_names(runs: Sequence[Run]) -> list[str]:
-    """Return the one-line description of each run."""
-    return [str(run) for run in runs]

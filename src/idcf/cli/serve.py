@@ -16,41 +16,32 @@ from idcf.errors import ConfigError
 
 def serve(
     model_folder: o.ModelFolder,
-    host: Annotated[str, typer.Option(metavar="ADDRESS", help="Address to listen on.")] = (
-        "127.0.0.1"
-    ),
+    host: Annotated[str, o.option("ADDRESS", "Address to listen on.")] = "127.0.0.1",
     port: Annotated[
-        int,
-        typer.Option(min=0, max=65535, metavar="N", help="Port to listen on; 0 picks a free port."),
+        int, o.option("N", "Port to listen on; 0 picks a free port.", min=0, max=65535)
     ] = 8000,
     max_delay_ms: Annotated[
         float,
-        typer.Option(
+        o.option(
+            "MS",
+            "Longest time in milliseconds that a request waits to be batched with others.",
             min=0,
             max=100,
-            metavar="MS",
-            help="Longest time in milliseconds that a request waits to be batched with others.",
         ),
     ] = 1.0,
     max_batch: Annotated[
-        int,
-        typer.Option(min=1, metavar="N", help="Largest number of requests computed together."),
+        int, o.option("N", "Largest number of requests computed together.", min=1)
     ] = 64,
     max_queue: Annotated[
         int,
-        typer.Option(
-            min=1,
-            metavar="N",
-            help="Largest number of waiting requests; further ones get status 503.",
-        ),
+        o.option("N", "Largest number of waiting requests; further ones get status 503.", min=1),
     ] = 1024,
     reload_token_file: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="File with the token for POST /admin/reload, which loads the model folder again; "
+        o.option(
+            "FILE",
+            "File with the token for POST /admin/reload, which loads the model folder again; "
             "without it reloading is off.",
-            show_default=False,
         ),
     ] = None,
     threads: o.Threads = 1,

@@ -19,25 +19,15 @@ def tune(
     dataset: o.DatasetArgument,
     model: o.ModelName,
     storage: Annotated[
-        Path,
-        typer.Option(
-            metavar="FILE",
-            help="SQLite file of trials; an existing one is continued.",
-            show_default=False,
-        ),
+        Path, o.option("FILE", "SQLite file of trials; an existing one is continued.")
     ],
     trials: Annotated[
-        int,
-        typer.Option(
-            min=1, metavar="N", help="Total number of trials, including those in the file."
-        ),
+        int, o.option("N", "Total number of trials, including those in the file.", min=1)
     ] = 20,
     out: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="TOML file for the best options. Default: the name of --storage with .toml.",
-            show_default=False,
+        o.option(
+            "FILE", "TOML file for the best options. Default: the name of --storage with .toml."
         ),
     ] = None,
     preset: o.PresetName = "clean",
@@ -45,12 +35,8 @@ def tune(
     split_seed: o.SplitSeed = 0,
     overrides: Annotated[
         list[str] | None,
-        typer.Option(
-            "--option",
-            "-o",
-            metavar="NAME=VALUE",
-            help="Fix a model or training option, e.g. -o heads=2; it is not searched; repeatable.",
-            show_default=False,
+        o.overrides(
+            "Fix a model or training option, e.g. -o heads=2; it is not searched; repeatable."
         ),
     ] = None,
     column: o.ColumnMapping = None,
@@ -66,7 +52,7 @@ def tune(
     from idcf.evaluation import tune as tuning
     from idcf.evaluation.protocol import standard_split
     from idcf.files import check_writable, write_text
-    from idcf.training.distributed import start_runtime
+    from idcf.training.job import start_runtime
 
     toml_file = out or storage.with_suffix(".toml")
     for path in (storage, toml_file):

@@ -31,23 +31,11 @@ def row_batches(
     n_negatives: int = 0,
     device: torch.device | None = None,
 ) -> Iterator[Batch]:
-    """Yield batches of `batch_size` rows of a table.
+    """Yield batches of `batch_size` rows to score, in random order if there is a generator.
 
-    Parameters
-    ----------
-    table
-        Rows to score: each is in one batch.
-    history_table
-        Table of the users' histories; None for empty histories, for models that do not use them.
-    batch_size
-        Rows of a batch; the last one may be smaller.
-    rng
-        Generator of the row order; None for table order.
-    n_negatives
-        Random items, labelled 0, that are added to each row.
-    device
-        If given, all histories are copied to it once and selected there, which saves a transfer for
-        each batch.
+    Users have their histories in `history_table`, or empty ones where it is None. To each row,
+    `n_negatives` random items labelled 0 are added. With a device, all histories are copied to it
+    once and selected there, which saves a transfer for each batch.
     """
     get_histories = _history_lookup(history_table, device)
     order = np.arange(len(table)) if rng is None else np.argsort(rng.random(len(table)))
@@ -102,22 +90,10 @@ def episode_batches(
         episode 2  h  h     t  t  t  h    a history of 3 rows
         episode 3  h                 t    a history of 1 row
 
-    Parameters
-    ----------
-    table
-        The training table.
-    batch_size
-        Approximate number of target rows of a batch; episodes are not cut.
-    history_lengths
-        Lowest and highest length of a history; shorter where the user has too few rows.
-    rng
-        Generator of all draws.
-    targets_per_episode
-        Largest number of targets of an episode.
-    max_target_share
-        Largest share of a user's rows that are targets of one episode, but at least one row.
-    n_negatives
-        Random items, labelled 0, that are added to each target.
+    A batch has about `batch_size` targets, since episodes are not cut. A history has a length
+    between both `history_lengths`, or less where the user has too few rows. An episode has at most
+    `targets_per_episode` targets and, beyond one, at most `max_target_share` of the user's rows. To
+    each target, `n_negatives` random items labelled 0 are added.
     """
     episodes = _draw_episodes(table, history_lengths, targets_per_episode, max_target_share, rng)
     batch_index = np.cumsum(episodes.n_targets) // batch_size
@@ -183,10 +159,7 @@ def _block_batches(
     rng: np.random.Generator,
     n_negatives: int,
 ) -> Iterator[Batch]:
-    """Yield consecutive batches; batch k has the episodes bounds[k] : bounds[k + 1].
-
-    The arrays of all batches are computed at once and then split.
-    """
+    """Yield batches of the episodes bounds[k] : bounds[k + 1]; all arrays are computed at once."""
     ring, ring_start = episodes.ring, episodes.ring_start
     user, first, n_targets, history_length = (x[bounds[0] : bounds[-1]] for x in episodes[2:])
     bounds = bounds - bounds[0]
@@ -238,18 +211,9 @@ def _make_batch(
 ) -> Batch:
     """Build a batch; add features of the users and random negatives to the columns of items."""
     if n_negatives:
-        negatives = _draw_negatives(table, len(items), n_negatives, rng or np.random.default_rng(0))
-        items = torch.hstack([items, negatives])
+        # uniform over the vocabulary, so that the items of positives are drawn too
+        rng = rng or np.random.default_rng(0)
+        negatives = rng.integers(len(table.items), size=(len(items), n_negatives), dtype=np.int64)
+        items = torch.hstack([items, torch.from_numpy(negatives)])
         labels = torch.hstack([labels, torch.zeros(len(labels), n_negatives)])
     return Batch(Users(users, history, table.features_of(users.numpy())), owner, items, labels)
-
-
-def _draw_negatives(
-    table: Interactions, n_rows: int, n_negatives: int, rng: np.random.Generator
-) -> Tensor:
-    """Draw item rows [n_rows, n_negatives], int64, uniformly from the vocabulary.
-
-    The items of positives are drawn too.
-    """
-    drawn = rng.integers(len(table.items), size=(n_rows, n_negatives), dtype=np.int64)
-    return torch.from_numpy(drawn)

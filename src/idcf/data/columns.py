@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -49,44 +49,27 @@ class ColumnOrigin:
 def find_columns(
     columns: Mapping[str, str] | None, names: Sequence[str], source_name: str, implicit: bool | None
 ) -> dict[str, str]:
-    """Map each role of `COLUMN_ROLES` to the name of its column.
+    """Name of the column of each role, among the `names` of all columns of a source.
 
-    Parameters
-    ----------
-    columns
-        Column names by role, where they differ from the role.
-    names
-        Names of all columns of the source.
-    source_name
-        Name of the source, for error messages.
-    implicit
-        False requires a rating; None warns if a rating column probably has another name.
-
-    Returns
-    -------
-    Column names by role. Rating and timestamp are absent where the source has no such column.
-
-    Raises
-    ------
-    ConfigError
-        If `columns` has an unknown role.
-    DataError
-        If a required column is missing, or two columns have its name.
+    `columns` are those that differ from the role. Rating and timestamp are absent where there is no
+    such column, but `implicit=False` needs a rating. Raises ConfigError for an unknown role and
+    DataError for a column that is missing or occurs twice.
     """
     given_names = dict(columns or {})
     for role in given_names:
         if role not in COLUMN_ROLES:
             raise ConfigError(f"columns: {unknown_name_message('role', role, COLUMN_ROLES)}")
     required = {"user_id", "item_id", *given_names, *(["rating"] if implicit is False else [])}
-    name_by_role = {role: given_names.get(role, role) for role in COLUMN_ROLES}
-    for role in [role for role in COLUMN_ROLES if name_by_role[role] not in names]:
-        if role in required:
-            message = f"{source_name}: {unknown_name_message('column', name_by_role[role], names)}"
+    name_by_role: dict[str, str] = {}
+    for role in COLUMN_ROLES:
+        name = given_names.get(role, role)
+        if name in names:
+            name_by_role[role] = name
+        elif role in required:
+            message = f"{source_name}: {unknown_name_message('column', name, names)}"
             if role not in given_names:
                 message += f"; name yours: columns={{{role!r}: ...}}, --column {role}=..."
             raise DataError(message)
-        del name_by_role[role]
-    for role, name in name_by_role.items():
         if list(names).count(name) > 1:
             raise DataError(
                 f"{source_name}: two columns are named {name!r} ({role}); rename one of them"
@@ -110,27 +93,9 @@ def _warn_of_probable_rating(names: Sequence[str], source_name: str) -> None:
 def encode_text_ids(
     values: Sequence[str], role: str, origin: ColumnOrigin, *, integer_ids: bool = False
 ) -> EncodedIds:
-    """Encode ids read from a text file.
+    """Vocabulary and rows of ids in a text file: integers if all of them are written as integers.
 
-    Parameters
-    ----------
-    values
-        Ids as text. They become integers if every one of them is written as an integer.
-    role
-        Role of the column, "user_id" or "item_id".
-    origin
-        Source of the column, for error messages.
-    integer_ids
-        Whether the format requires integers.
-
-    Returns
-    -------
-    The vocabulary, and the row of each entry in it.
-
-    Raises
-    ------
-    DataError
-        If an id is empty, or is not an integer where integers are required.
+    Raises DataError if an id is empty, or no integer where the format requires `integer_ids`.
     """
     unique = set(values)
     if not all(map(str.strip, unique)):
@@ -147,10 +112,9 @@ def encode_text_ids(
 
 
 def encode_typed_ids(values: Sequence[Any], role: str, origin: ColumnOrigin) -> EncodedIds:
-    """Encode ids that are Python objects: all strings or all integers.
+    """Vocabulary and rows of ids that are Python objects, all strings or all integers.
 
-    Returns the vocabulary and the row of each entry in it. Raises DataError if an id is missing or
-    of another type.
+    Raises DataError if an id is missing or of another type.
     """
     types = set(map(type, values))
     for kind in (str, (int, np.integer)):
@@ -208,45 +172,22 @@ def build_interactions(
     time: Ints | None,
     implicit: bool | None = None,
 ) -> Interactions:
-    """Build a table from encoded columns.
+    """Build a table from checked columns; only the last row of a (user, item) pair is in it.
 
-    Parameters
-    ----------
-    origin
-        Source of the columns, for error messages and warnings.
-    users, items
-        Vocabulary of each id column and its entries.
-    rating
-        Ratings, or counts for implicit feedback: rows of count 0 are dropped, others become 1.
-    time
-        Seconds since 1970.
-    implicit
-        Whether the table is implicit feedback; by default it is if there is no rating.
-
-    Returns
-    -------
-    The table. If a (user, item) pair occurs several times, only its last row is in it.
-
-    Raises
-    ------
-    DataError
-        If a rating is not finite, a count is negative, or there are no rows.
+    Without ratings the feedback is implicit by default. Ratings of implicit feedback are counts:
+    rows of count 0 are dropped. Raises DataError if a rating is not finite, a count is negative, or
+    there are no rows.
     """
     implicit = rating is None if implicit is None else implicit
-    n_rows = len(users[1])
-    if rating is None:
-        values = np.ones(n_rows, np.float32)
-    else:
-        values = _check_ratings(rating, origin, implicit)
-    table = Interactions(users[0], items[0], users[1], items[1], values, time, implicit)
-    if implicit and not values.all():
-        n_zeros = n_rows - np.count_nonzero(values)
-        warn_about_data(f"{origin.source_name}: {n_zeros:,} rows of weight 0 dropped")
-        table = table.where(values > 0)
+    rating = np.ones(len(users[1])) if rating is None else rating
+    values = _check_ratings(rating, origin, implicit)
+    table = Interactions(users[0], items[0], users[1], items[1], values, time)
+    if implicit:
+        if n_zeros := len(values) - np.count_nonzero(values):
+            warn_about_data(f"{origin.source_name}: {n_zeros:,} rows of weight 0 dropped")
+        table = table.where(values > 0).as_implicit()
     if not len(table):
         raise DataError(f"{origin.source_name}: no rows; give at least one interaction")
-    if implicit:
-        table = replace(table, rating=np.ones_like(table.rating))
     return _keep_last_of_pairs(table, origin.source_name)
 
 
@@ -277,7 +218,7 @@ def _keep_last_of_pairs(table: Interactions, source_name: str) -> Interactions:
     return table.where(np.sort(len(pair) - 1 - row_from_end))
 
 
-def to_dataframe(source: Any, error_message: str) -> nw.DataFrame[Any]:
+def to_dataframe(source: Any, error_message: str = "") -> nw.DataFrame[Any]:
     """Wrap a pandas, Polars (collected) or Arrow table in a narwhals frame.
 
     Raises DataError with `error_message` for anything else, or if column names repeat.
@@ -293,43 +234,18 @@ def to_dataframe(source: Any, error_message: str) -> nw.DataFrame[Any]:
 
 
 def interactions_from_dataframe(
-    source: Any,
+    frame: nw.DataFrame[Any],
+    origin: ColumnOrigin,
+    implicit: bool | None,
     *,
-    columns: Mapping[str, str] | None = None,
-    implicit: bool | None = None,
-    origin: ColumnOrigin | None = None,
     ids_are_text: bool = False,
 ) -> Interactions:
-    """Build a table from a dataframe.
+    """Build a table from the columns of a dataframe that `origin` names (see `find_columns`).
 
-    Parameters
-    ----------
-    source
-        A pandas, Polars (collected) or Arrow table.
-    columns
-        Column names by role, where they differ from the role (see `find_columns`).
-    implicit
-        Whether the table is implicit feedback; by default it is if there is no rating column.
-    origin
-        Source of the dataframe, for error messages; the dataframe library by default.
-    ids_are_text
-        Whether the dataframe was read from a text file, where an id has no type: ids then become
-        integers if all of them are written as integers.
-
-    Raises
-    ------
-    DataError
-        If the source is not a dataframe or a value cannot be used.
+    Where `ids_are_text`, as in a CSV file, ids become integers if all of them are written so.
+    Raises DataError if a value cannot be used.
     """
-    frame = to_dataframe(
-        source,
-        f"cannot read interactions from {type(source).__name__}: give the path of a file or "
-        "a pandas, Polars (collected) or Arrow table with distinct column names",
-    )
-    if origin is None:
-        origin = ColumnOrigin(f"{frame.implementation.name.lower()} table")
-    names = find_columns(columns, frame.columns, origin.source_name, implicit)
-    origin = replace(origin, column_names=names)
+    names = origin.column_names
     return build_interactions(
         origin,
         _ids_from_series(frame[names["user_id"]], "user_id", origin, ids_are_text),
@@ -374,7 +290,7 @@ def _ids_from_arrow(
 
 
 def _floats_from_series(series: nw.Series[Any]) -> Doubles:
-    """Return a column of a dataframe as float64; the dataframe library raises for other values."""
+    """A column of a dataframe as float64; the dataframe library raises for other values."""
     import narwhals as nw
 
     return series.cast(nw.Float64).to_numpy().astype(np.float64)

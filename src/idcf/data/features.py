@@ -2,13 +2,13 @@
 
 A column of numbers becomes the number and one indicator per quantile bin; a column of words becomes
 one indicator per frequent word, where a cell may hold several words separated by `|`. All features
-are standardized over the known rows and 0, the average, where nothing is known.
-`FeatureEncoder` is saved with a model, to encode the features of new users; it holds words and
-means, but no row of any user. Does not know files or datasets.
+are standardized over the known rows and 0, the average, where nothing is known. The encoder is
+saved with a model, for new users; it holds words and means, but no row of any user.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
@@ -58,11 +58,9 @@ class FeatureColumn:
         return 2 + len(self.bin_edges) if self.bin_edges else 1
 
     def transform(self, values: Sequence[Any]) -> Doubles:
-        """Encode n values, without standardizing them: [n, width].
+        """Encode n values, not standardized: [n, width].
 
-        A column of words becomes an indicator per word of `words`, all 0 where a value is missing
-        or holds other words. A column of numbers becomes the number, `fill_value` where it is
-        missing, and an indicator per bin if there are `bin_edges`.
+        An indicator per word; or the number, `fill_value` where it is missing, and one per bin.
         """
         if self.words is not None:
             cells = [_split_words(x) for x in values]
@@ -86,15 +84,7 @@ class FeatureEncoder:
 
     @classmethod
     def fit(cls, columns: Mapping[str, Sequence[Any]], is_known: Mask) -> Self:
-        """Fit an encoder.
-
-        Parameters
-        ----------
-        columns
-            Values of each column by name; words and bins are chosen from all rows.
-        is_known
-            Rows over which features are standardized.
-        """
+        """Choose words and bins from all rows; features are standardized over the known rows."""
         encodings = tuple(FeatureColumn.fit(name, values) for name, values in columns.items())
         parts = [x.transform(columns[x.name])[is_known] for x in encodings]
         table = np.hstack(parts) if parts else np.empty((int(is_known.sum()), 0))
@@ -105,62 +95,41 @@ class FeatureEncoder:
     @property
     def feature_names(self) -> list[str]:
         """Names of the columns that are not constant."""
-        ends = np.cumsum([x.width for x in self.columns]).tolist()
-        return [
-            column.name
-            for column, end in zip(self.columns, ends, strict=True)
-            if any(self.std[end - column.width : end])
-        ]
+        return [x.name for start, x in self._starts() if any(self.std[start : start + x.width])]
 
-    def _numeric_stats(self) -> Iterator[tuple[float, float] | None]:
-        """Mean and standard deviation of each column of numbers, None for a column of words."""
+    def _starts(self) -> Iterator[tuple[int, FeatureColumn]]:
+        """Each column with the position of its first feature in `mean` and `std`."""
         start = 0
         for column in self.columns:
-            yield None if column.words is not None else (self.mean[start], self.std[start])
+            yield start, column
             start += column.width
 
     def transform(self, columns: Mapping[str, Sequence[Any]]) -> Floats:
         """Encode n rows, standardized: [n, F]. A column that is missing counts as average: 0."""
-        std, mean = np.array(self.std), np.array(self.mean)
+        std = np.array(self.std)
         n_rows = len(next(iter(columns.values()), ()))
-        start, parts = 0, []
-        for column in self.columns:
-            end = start + column.width
+        table = np.zeros((n_rows, len(std)))
+        for start, column in self._starts():
             if column.name in columns:
-                parts.append(column.transform(columns[column.name]) - mean[start:end])
-            else:
-                parts.append(np.zeros((n_rows, column.width)))
-            start = end
-        table = np.hstack(parts) if parts else np.empty((n_rows, 0))
+                end = start + column.width
+                table[:, start:end] = column.transform(columns[column.name]) - self.mean[start:end]
         features: Floats = (table[:, std > 0] / std[std > 0]).astype(np.float32)
         return features
 
     def transform_one(self, features: Mapping[str, Any]) -> Floats:
-        """Encode the features of one new user.
+        """Encode the features {name: value} of one new user: [F]; what is missing is average.
 
-        Parameters
-        ----------
-        features
-            Values by column name. A column that is missing or empty counts as average.
-
-        Returns
-        -------
-        Features [F].
-
-        Raises
-        ------
-        DataError
-            If a name is unknown, or a number is not one or is far outside the training data.
+        Raises DataError for an unknown name, and for a number that is none or far outside the data.
         """
         if not isinstance(features, Mapping):
             raise DataError(f"features must be a dict {{name: value}}, got {features!r:.80}")
-        names = (x.name for x in self.columns)
-        stats_by_name = dict(zip(names, self._numeric_stats(), strict=True))
+        start_by_name = {column.name: (start, column) for start, column in self._starts()}
         for name, value in features.items():
-            if name not in stats_by_name:
+            if name not in start_by_name:
                 raise DataError(unknown_name_message("feature", str(name), self.feature_names))
-            if (stats := stats_by_name[name]) is not None:
-                _check_number(name, value, *stats)
+            start, column = start_by_name[name]
+            if column.words is None:
+                _check_number(name, value, self.mean[start], self.std[start])
         columns = {name: [value] for name, value in features.items() if _split_words(value)}
         n_features = sum(x > 0 for x in self.std)
         return self.transform(columns)[0] if columns else np.zeros(n_features, np.float32)
@@ -169,25 +138,10 @@ class FeatureEncoder:
 def fit_feature_encoder(
     vocab: Vocab, ids: Sequence[Hashable], columns: Mapping[str, Sequence[Any]]
 ) -> tuple[Floats, FeatureEncoder]:
-    """Fit an encoder on a table of features and encode it for a vocabulary.
+    """Fit an encoder on a table of columns by name, whose rows are those of `ids`.
 
-    Parameters
-    ----------
-    vocab
-        Users or items of the interactions.
-    ids
-        Id of each row of the table. Features are standardized over the ids of the vocabulary.
-    columns
-        Values of each column by name, in the order of `ids`.
-
-    Returns
-    -------
-    Features [len(vocab), F], 0 for ids that are not in the table; and the encoder.
-
-    Raises
-    ------
-    DataError
-        If a column has another length than `ids`.
+    Features are standardized over the ids of the vocabulary. Returns the features [len(vocab), F],
+    0 for ids that are not in the table; and the encoder.
     """
     for name, values in columns.items():
         if len(values) != len(ids):
@@ -217,10 +171,7 @@ def _split_words(value: Any) -> set[str]:
 
 def _frequent_words(values: Sequence[Any]) -> tuple[str, ...]:
     """The words of a column that occur often enough, most frequent first."""
-    counts: dict[str, int] = {}
-    for value in values:
-        for word in _split_words(value):
-            counts[word] = counts.get(word, 0) + 1
+    counts = Counter(word for value in values for word in _split_words(value))
     frequent = [word for word in counts if counts[word] >= _MIN_ROWS_PER_WORD]
     return tuple(sorted(frequent, key=lambda word: (-counts[word], word))[:_MAX_WORDS])
 

@@ -13,11 +13,10 @@ from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from idcf.data.columns import to_dataframe, warn_about_data
 from idcf.data.features import FeatureEncoder
-from idcf.data.interactions import Floats, Ints, Vocab, offsets_from_lengths
+from idcf.data.interactions import Floats, Ints, Vocab, offsets_from_lengths, row_lookup
 from idcf.errors import DataError, unknown_name_message
 from idcf.types import History, Users
 
@@ -52,27 +51,6 @@ class NewUser(NamedTuple):
 _EMPTY_NEW_USER = NewUser(np.empty(0, np.int64), np.empty(0, np.float32))
 
 
-def row_lookup(vocab: Vocab) -> dict[Hashable, int]:
-    """Row of every id, by the id as text and, where it is written as a number, as an integer."""
-    rows: dict[Hashable, int] = {x: n for n, x in enumerate(vocab.ids)}
-    for n, x in enumerate(vocab.ids):
-        if not isinstance(x, str):
-            rows.setdefault(str(x), n)
-        elif len(x) < 20 and x.lstrip("-").isdecimal() and str(int(x)) == x:  # not "007"
-            rows.setdefault(int(x), n)
-    return rows
-
-
-def titles_by_row(items: Vocab, titles: Mapping[Any, str] | None) -> tuple[str | None, ...]:
-    """Title of each item of a vocabulary, in row order; None where `titles` has none."""
-    result: list[str | None] = [None] * len(items)
-    rows = row_lookup(items) if titles else {}
-    for x, title in (titles or {}).items():
-        if x in rows:
-            result[rows[x]] = str(title)
-    return tuple(result)
-
-
 def has_many_users(history: Any) -> bool:
     """Whether an input holds several histories: a list of histories, or a table with `user_id`.
 
@@ -85,18 +63,9 @@ def has_many_users(history: Any) -> bool:
 
 
 class HistoryReader:
-    """Parser of histories for one vocabulary of items and one rating scale.
+    """Parser of histories for the items that a model knows and the rating scale of its data.
 
-    Parameters
-    ----------
-    items
-        The items that the model knows.
-    implicit
-        Whether the model was trained on implicit feedback.
-    levels
-        Rating values of the training data; ratings far outside them are rejected.
-    titles
-        Title of each item, for hints in error messages.
+    Ratings far outside the `levels` are rejected; `titles`, by row, are for hints in errors.
     """
 
     def __init__(
@@ -109,32 +78,18 @@ class HistoryReader:
     ) -> None:
         self.item_ids, self.titles, self.implicit = items.ids, titles, implicit
         self._row_by_id = row_lookup(items)
-        low, high = (min(levels), max(levels)) if levels else (-inf, inf)
-        # a rare rating may be missing from the training data; another scale must be rejected
-        margin = max(high - low, 1.0)
-        self._min_rating, self._max_rating = 0.0, inf
+        self.rating_limits = (0.0, inf)  # lowest and highest rating that is accepted
         if not implicit:
-            self._min_rating, self._max_rating = low - margin, high + margin
-
-    @property
-    def rating_limits(self) -> tuple[float, float]:
-        """Lowest and highest rating that is accepted."""
-        return self._min_rating, self._max_rating
+            low, high = (min(levels), max(levels)) if levels else (-inf, inf)
+            # a rare rating may be missing from the training data; another scale must be rejected
+            margin = max(high - low, 1.0)
+            self.rating_limits = (low - margin, high + margin)
 
     def read_history(self, history: Any) -> NewUser:
-        """Parse the history of one new user.
+        """Parse the history of one new user, in one of the `_ACCEPTED_FORMS`, or None if empty.
 
-        Parameters
-        ----------
-        history
-            A dict {item_id: rating}, a list of (item_id, rating), a list of item ids (implicit
-            feedback), a table with columns item_id and rating, or None for an empty history. If an
-            item occurs twice, its last rating counts.
-
-        Raises
-        ------
-        DataError
-            If the history has another form, a rating cannot be used, or no item is known.
+        If an item occurs twice, its last rating counts. Raises DataError if the history has another
+        form, a rating cannot be used, or no item is known.
         """
         if history is None:
             return _EMPTY_NEW_USER
@@ -147,16 +102,9 @@ class HistoryReader:
         return self.read_pairs(self._pairs_from_table(history))
 
     def read_histories(self, histories: Any) -> tuple[list[Hashable], list[NewUser]]:
-        """Parse the histories of several new users.
+        """Parse a list of histories (see `read_history`), or a table with a column user_id.
 
-        Parameters
-        ----------
-        histories
-            A list of histories (see `read_history`), or a table with a column user_id.
-
-        Returns
-        -------
-        The user ids in order of appearance (None for each history of a list), and the new users.
+        Returns the user ids in order of appearance, None for each history of a list; and the users.
         """
         if isinstance(histories, list | tuple):
             return [None] * len(histories), [self.read_history(x) for x in histories]
@@ -170,16 +118,9 @@ class HistoryReader:
         return list(pairs_by_user), [self.read_pairs(x) for x in pairs_by_user.values()]
 
     def item_rows(self, ids: Iterable[Any], label: str, *, strict: bool = True) -> Ints:
-        """Sorted distinct rows of the known items among `ids`.
+        """Sorted distinct rows of the known items among `ids`, the argument named `label`.
 
-        Parameters
-        ----------
-        ids
-            External item ids; unknown ones are ignored.
-        label
-            Name of the argument, for error messages.
-        strict
-            Whether to raise DataError if there are ids and none of them is known.
+        Raises DataError if `ids` is no list of ids or, where `strict`, if none of them is known.
         """
         if isinstance(ids, str | bytes) or not isinstance(ids, Iterable):
             raise DataError(f"{label} must be a list of item ids, got {ids!r}")
@@ -198,10 +139,9 @@ class HistoryReader:
 
     def item_row(self, item: Any) -> int:
         """Row of one item; raise DataError with the nearest names if it is unknown."""
-        row = self._row_by_id.get(item, -1) if isinstance(item, Hashable) else -1
-        if row < 0:
+        if not self.knows_item(item):
             self._raise_unknown_items([item], "item")
-        return row
+        return self._row_by_id[item]
 
     def read_pairs(self, pairs: ItemRatingPairs) -> NewUser:
         """Parse the history of one new user from (item id, rating) pairs (see `read_history`)."""
@@ -218,13 +158,8 @@ class HistoryReader:
                 self._raise_unknown_items(unknown_items, "history")
         if not rating_by_row:
             return _EMPTY_NEW_USER
-        ratings = rating_by_row.values()
-        in_range = (
-            self._min_rating <= min(ratings)
-            and max(ratings) <= self._max_rating
-            and isfinite(sum(ratings))
-        )
-        if not in_range:
+        ratings, (low, high) = rating_by_row.values(), self.rating_limits
+        if not (low <= min(ratings) and max(ratings) <= high and isfinite(sum(ratings))):
             self._raise_bad_entry(pairs)
         if self.implicit:
             rating_by_row = {row: 1.0 for row, rating in rating_by_row.items() if rating}
@@ -273,7 +208,7 @@ class HistoryReader:
                 raise DataError(f"rating {value!r:.80} of item {x!r} is not a number") from None
             if not isfinite(number):
                 raise DataError(f"rating {value!r} of item {x!r} is not finite; leave the item out")
-            if not self._min_rating <= number <= self._max_rating:
+            if not self.rating_limits[0] <= number <= self.rating_limits[1]:
                 scale = "counts from 0" if self.implicit else "the scale it was trained on"
                 raise DataError(f"rating {value!r} of item {x!r} is far outside {scale}")
         raise DataError(f"{pairs!r:.80} cannot be read; {_ACCEPTED_FORMS}")
@@ -300,23 +235,9 @@ class HistoryReader:
 def read_new_user(
     reader: HistoryReader, encoder: FeatureEncoder | None, history: Any, features: Any
 ) -> NewUser:
-    """Parse the history and features of one new user.
+    """Parse a history (see `HistoryReader.read_history`) and features {name: value}, or None.
 
-    Parameters
-    ----------
-    reader
-        Parser of the history.
-    encoder
-        Encoder of the features; None if the model was trained without user features.
-    history
-        A history (see `HistoryReader.read_history`).
-    features
-        A dict {name: value}, or None.
-
-    Raises
-    ------
-    DataError
-        If the history or the features cannot be used.
+    The encoder is None if the model was trained without user features.
     """
     new_user = reader.read_history(history)
     return new_user if features is None else with_features(new_user, encoder, features)
@@ -332,20 +253,10 @@ def with_features(new_user: NewUser, encoder: FeatureEncoder | None, features: A
 def read_new_users(
     reader: HistoryReader, encoder: FeatureEncoder | None, histories: Any, features: Any
 ) -> tuple[list[Hashable], list[NewUser]]:
-    """Parse the histories and features of several new users.
+    """Parse several histories (see `HistoryReader.read_histories`) and their features, or None.
 
-    Parameters
-    ----------
-    reader, encoder
-        As for `read_new_user`.
-    histories
-        Several histories (see `HistoryReader.read_histories`); a list if there are features.
-    features
-        A list with a dict {name: value}, or None, for each history; or None.
-
-    Returns
-    -------
-    The user ids (None for each history of a list), and the new users.
+    Features are a list with {name: value} or None for each history of a list. Returns the user ids
+    (None for each history of a list), and the new users.
     """
     if features is None:
         return reader.read_histories(histories)
@@ -353,11 +264,8 @@ def read_new_users(
         raise DataError("features of many go with a list of histories: a list of dicts")
     if len(features) != len(histories):
         raise DataError(f"features are {len(features)}, but there are {len(histories)} people")
-    new_users = [
-        read_new_user(reader, encoder, history, values)
-        for history, values in zip(histories, features, strict=True)
-    ]
-    return [None] * len(histories), new_users
+    pairs = zip(histories, features, strict=True)
+    return [None] * len(histories), [read_new_user(reader, encoder, *pair) for pair in pairs]
 
 
 def warn_unknown_items(new_users: Sequence[NewUser]) -> None:
@@ -378,7 +286,7 @@ def history_from_item_rows(item_rows: Sequence[Ints]) -> History:
 
 
 def as_users(new_users: Sequence[NewUser]) -> Users:
-    """New users as models expect them, with ids -1."""
+    """New users as models expect them: ids -1, and features 0 for one without features."""
     if not new_users:
         return Users(torch.empty(0, dtype=torch.int64), History.empty(0))
     history = History(
@@ -386,17 +294,12 @@ def as_users(new_users: Sequence[NewUser]) -> Users:
         torch.from_numpy(np.concatenate([x.values for x in new_users])),
         torch.from_numpy(offsets_from_lengths([len(x.item_rows) for x in new_users])),
     )
-    return Users(torch.full((len(new_users),), -1), history, _stack_features(new_users))
-
-
-def _stack_features(new_users: Sequence[NewUser]) -> Tensor | None:
-    """Features [B, F], 0 for a new user without features; None if no user has any."""
-    given = [x.features for x in new_users if x.features is not None]
-    if not given:
-        return None
-    average = np.zeros_like(given[0])
-    rows = [average if x.features is None else x.features for x in new_users]
-    return torch.from_numpy(np.stack(rows))
+    features = None
+    if given := [x.features for x in new_users if x.features is not None]:
+        average = np.zeros_like(given[0])
+        rows = [average if x.features is None else x.features for x in new_users]
+        features = torch.from_numpy(np.stack(rows))
+    return Users(torch.full((len(new_users),), -1), history, features)
 
 
 def _history_frame(table: Any) -> Any:

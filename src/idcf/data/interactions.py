@@ -5,7 +5,7 @@ Does not know files or formats: `readers` builds tables from those.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Self
@@ -25,13 +25,7 @@ Mask = NDArray[np.bool_]
 
 
 class Vocab:
-    """Two-way map between external ids and rows 0..n-1.
-
-    Parameters
-    ----------
-    ids
-        The external ids in row order, all strings or all integers, each once.
-    """
+    """Two-way map between external ids, all strings or all integers, and rows 0..n-1."""
 
     def __init__(self, ids: Sequence[Hashable]) -> None:
         self.ids = tuple(ids)
@@ -56,6 +50,24 @@ class Vocab:
         """Row of each id, -1 for an id that is not in the vocabulary."""
         get = self._row_by_id.get
         return np.fromiter((get(x, -1) for x in ids), np.int64)
+
+
+def row_lookup(vocab: Vocab) -> dict[Hashable, int]:
+    """Row of every id, by the id as text and, where it is written as a number, as an integer."""
+    rows: dict[Hashable, int] = {x: n for n, x in enumerate(vocab.ids)}
+    for n, x in enumerate(vocab.ids):
+        if not isinstance(x, str):
+            rows.setdefault(str(x), n)
+        elif len(x) < 20 and x.lstrip("-").isdecimal() and str(int(x)) == x:  # not "007"
+            rows.setdefault(int(x), n)
+    return rows
+
+
+def titles_by_row(items: Vocab, titles: Mapping[Any, str] | None) -> tuple[str | None, ...]:
+    """Title of each item of a vocabulary, in row order; None where `titles` has none."""
+    rows = row_lookup(items) if titles else {}
+    title_by_row = {rows[x]: str(title) for x, title in (titles or {}).items() if x in rows}
+    return tuple(map(title_by_row.get, range(len(items))))
 
 
 def encode_ids(values: NDArray[Any]) -> tuple[Vocab, Ints]:
@@ -92,21 +104,7 @@ class Interactions:
     ) -> Self:
         """Build a table from columns of external ids, without the checks of `read_interactions`.
 
-        Used where the columns are known to be clean: in tests and in scripts.
-
-        Parameters
-        ----------
-        user, item
-            External ids, one per interaction; no pair may occur twice.
-        rating
-            Ratings; None for implicit feedback.
-        time
-            Seconds since 1970.
-
-        Raises
-        ------
-        DataError
-            If the columns are empty.
+        No (user, item) pair may occur twice. Without ratings the feedback is implicit.
         """
         if len(user) == 0:
             raise DataError("no interactions given")
@@ -136,11 +134,15 @@ class Interactions:
         """The table as implicit feedback: every rating becomes 1."""
         return replace(self, rating=np.ones_like(self.rating), implicit=True)
 
+    def user_mask(self, users: Ints) -> Mask:
+        """Which users are among these, [U]."""
+        mask = np.zeros(len(self.users), bool)
+        mask[users] = True
+        return mask
+
     def for_users(self, users: Ints) -> Self:
         """The table of the rows of these users."""
-        is_selected = np.zeros(len(self.users), bool)
-        is_selected[users] = True
-        return self.where(is_selected[self.user])
+        return self.where(self.user_mask(users)[self.user])
 
     def concat(self, other: Interactions) -> Self:
         """The rows of this table, then those of `other`, which must share both vocabularies."""
@@ -170,10 +172,9 @@ class Interactions:
         return group_rows_by_key(self.user, len(self.users))
 
     def history(self, users: Ints) -> History:
-        """Return the histories of users, given as rows of `users` or -1 for a new user.
+        """Return the histories of users, given as rows of `users` or -1 for an empty history.
 
-        They are in the order given; the entries of each are in the order of the table's rows. The
-        history of -1 is empty.
+        The entries of each user are in the order of the table's rows.
         """
         order, start = self.rows_by_user
         lengths = np.where(users < 0, 0, start[users + 1] - start[users])
@@ -229,10 +230,7 @@ class Interactions:
 def align_vocabularies(*tables: Interactions) -> list[Interactions]:
     """Return the tables, in order, with common vocabularies: the union of their ids.
 
-    Raises
-    ------
-    DataError
-        If ids are strings in one table and integers in another.
+    Raises DataError if ids are strings in one table and integers in another.
     """
     users = _merge_vocabularies("user", [t.users for t in tables])
     items = _merge_vocabularies("item", [t.items for t in tables])
@@ -240,26 +238,15 @@ def align_vocabularies(*tables: Interactions) -> list[Interactions]:
 
 
 def recode_ids(table: Interactions, users: Vocab, items: Vocab) -> Interactions:
-    """The table with these vocabularies in place of its own.
-
-    Raises
-    ------
-    DataError
-        If an id of the table is not in the new vocabulary.
-    """
+    """The table with these vocabularies; raises DataError if one of them lacks an id of it."""
     user_rows = users.rows(table.users.ids)
     item_rows = items.rows(table.items.ids)
     for kind, rows, vocab in (("user", user_rows, table.users), ("item", item_rows, table.items)):
-        if len(missing := np.flatnonzero(rows < 0)):
-            external_id = vocab.ids[missing[0]]
+        for missing in np.flatnonzero(rows < 0)[:1]:
+            external_id = vocab.ids[missing]
             raise DataError(f"{kind} {external_id!r} is not in the vocabulary it must be in")
-    return replace(
-        table,
-        users=users,
-        items=items,
-        user=user_rows[table.user],
-        item=item_rows[table.item],
-    )
+    user, item = user_rows[table.user], item_rows[table.item]
+    return replace(table, users=users, items=items, user=user, item=item)
 
 
 def _merge_vocabularies(kind: str, vocabs: Sequence[Vocab]) -> Vocab:

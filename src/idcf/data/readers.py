@@ -1,7 +1,7 @@
 """Read interactions from a dataframe or a file: CSV, TSV, Parquet, RecBole or MovieLens.
 
-Does not know the public datasets. Checks of values are in `columns`, the text formats in
-`datasets.formats`. Imports pyarrow only when a CSV or Parquet file is read.
+Checks of values are in `columns`, the text formats in `datasets.formats`. Imports pyarrow only when
+a CSV or Parquet file is read.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from idcf.data.columns import (
     ColumnOrigin,
     find_columns,
     interactions_from_dataframe,
+    to_dataframe,
     warn_about_data,
 )
 from idcf.data.datasets.formats import (
@@ -36,7 +37,6 @@ from idcf.files import check_file, read_text
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_ID_COLUMNS = ("user_id", "item_id")
 _SUPPORTED_SUFFIXES = (
     ".csv, .tsv, .parquet, .inter, .data, .base, .test or .dat (text may be gzipped)"
 )
@@ -59,10 +59,6 @@ def read_interactions(
         True: implicit feedback; a rating is a count, and rows of count 0 are dropped.
         False: ratings are required. By default the table is implicit if it has no rating column.
 
-    Returns
-    -------
-    The table, with ids sorted in its vocabularies.
-
     Raises
     ------
     DataError
@@ -71,7 +67,14 @@ def read_interactions(
     if isinstance(source, Interactions):
         return source.as_implicit() if implicit and not source.implicit else source
     if not isinstance(source, str | Path):
-        return interactions_from_dataframe(source, columns=columns, implicit=implicit)
+        frame = to_dataframe(
+            source,
+            f"cannot read interactions from {type(source).__name__}: give the path of a file or "
+            "a pandas, Polars (collected) or Arrow table with distinct column names",
+        )
+        name = f"{frame.implementation.name.lower()} table"
+        names = find_columns(columns, frame.columns, name, implicit)
+        return interactions_from_dataframe(frame, ColumnOrigin(name, column_names=names), implicit)
     path = Path(source).expanduser()
     suffix = _format_suffix(path)
     if suffix in ("csv", "tsv"):
@@ -92,10 +95,9 @@ def read_train_test(
     columns: Mapping[str, str] | None = None,
     implicit: bool | None = None,
 ) -> tuple[Interactions, Interactions]:
-    """Read two sources as tables with common vocabularies.
+    """Read two sources, as `read_interactions` does, as tables with common vocabularies.
 
-    The parameters are those of `read_interactions`. A (user, item) pair that is in both sources is
-    dropped from `train`, with a warning.
+    A (user, item) pair that is in both sources is dropped from `train`, with a warning.
     """
     train_table, test_table = align_vocabularies(
         read_interactions(train, columns=columns, implicit=implicit),
@@ -113,30 +115,18 @@ def read_train_test(
     return train_table, test_table
 
 
-def read_table(path: Path, text_columns: Collection[str] = ()) -> pa.Table:
-    """Read a CSV, TSV or Parquet file whole, as an Arrow table.
+def read_table(path: Path) -> pa.Table:
+    """Read a Parquet file, or any other as CSV or TSV, whole, as an Arrow table.
 
-    Parameters
-    ----------
-    path
-        The file; its name says the format, and any other suffix is read as CSV. CSV and TSV may be
-        gzipped.
-    text_columns
-        Columns of a CSV or TSV file that are read as text. `user_id` and `item_id` always are, so
-        that an id `007` keeps its zeros; Arrow guesses the type of the others. Columns of a Parquet
-        file have the types of the file.
-
-    Raises
-    ------
-    DataError
-        If the file is missing, empty or damaged.
+    In CSV, ids are read as text, so that `007` keeps its zeros, and Arrow guesses the type of other
+    columns. Raises DataError if the file is missing, empty or damaged.
     """
     if _format_suffix(path) == "parquet":
         from pyarrow import parquet
 
         with _parquet_errors(path):
             return parquet.read_table(path)
-    return _parse_csv(path, read_text(path), text_columns=(*_ID_COLUMNS, *text_columns))
+    return _parse_csv(path, read_text(path), text_columns=("user_id", "item_id"))
 
 
 def _format_suffix(path: Path) -> str:
@@ -152,20 +142,17 @@ def _delimiter(path: Path) -> str:
 def _read_csv_interactions(
     path: Path, columns: Mapping[str, str] | None, implicit: bool | None
 ) -> Interactions:
-    """Read all columns as text; their values are parsed by `interactions_from_dataframe`."""
+    """Read the columns of all roles as text, which `interactions_from_dataframe` parses."""
     text, delimiter = read_text(path), _delimiter(path)
     header = next(csv.reader(io.StringIO(text), delimiter=delimiter))
     if len(header) == 1:
         first_line = text.split("\n")[0]
         raise DataError(wrong_width_message(f"{path}, line 1", first_line, delimiter, 2))
-    name_by_role = find_columns(columns, header, str(path), implicit)
-    names = list(dict.fromkeys(name_by_role.values()))
-    table = _parse_csv(path, text, text_columns=names, columns=names)
-    origin = ColumnOrigin(str(path), partial(_csv_line_label, text, delimiter))
-    # with `name_by_role` every column of the table has its role, so no column is reported twice
-    return interactions_from_dataframe(
-        table, columns=name_by_role, implicit=implicit, origin=origin, ids_are_text=True
-    )
+    names = find_columns(columns, header, str(path), implicit)
+    selected = list(dict.fromkeys(names.values()))
+    frame = to_dataframe(_parse_csv(path, text, text_columns=selected, columns=selected))
+    origin = ColumnOrigin(str(path), partial(_csv_line_label, text, delimiter), names)
+    return interactions_from_dataframe(frame, origin, implicit, ids_are_text=True)
 
 
 def _parse_csv(
@@ -214,16 +201,14 @@ def _raise_wrong_csv_width(path: Path, text: str, delimiter: str) -> None:
 def _read_parquet_interactions(
     path: Path, columns: Mapping[str, str] | None, implicit: bool | None
 ) -> Interactions:
-    """Read interactions from the needed columns of a Parquet file, see `read_interactions`."""
+    """Read interactions from the needed columns of a Parquet file."""
     from pyarrow import parquet
 
     with _parquet_errors(path):
-        names = parquet.read_schema(path).names
-        name_by_role = find_columns(columns, names, str(path), implicit)
-        table = parquet.read_table(path, columns=list(dict.fromkeys(name_by_role.values())))
-    return interactions_from_dataframe(
-        table, columns=name_by_role, implicit=implicit, origin=ColumnOrigin(str(path))
-    )
+        names = find_columns(columns, parquet.read_schema(path).names, str(path), implicit)
+        table = parquet.read_table(path, columns=list(dict.fromkeys(names.values())))
+    origin = ColumnOrigin(str(path), column_names=names)
+    return interactions_from_dataframe(to_dataframe(table), origin, implicit)
 
 
 @contextmanager

@@ -6,6 +6,7 @@ Does not know how features become numbers: that is `features`.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,8 +14,7 @@ from typing import Any, Literal
 
 from idcf.data.columns import to_dataframe
 from idcf.data.features import FeatureEncoder, fit_feature_encoder
-from idcf.data.history_reader import row_lookup
-from idcf.data.interactions import Floats, Interactions, Vocab
+from idcf.data.interactions import Floats, Interactions, Vocab, row_lookup
 from idcf.data.readers import read_table
 from idcf.errors import DataError, unknown_name_message
 
@@ -31,16 +31,9 @@ class SideTable:
     titles: Mapping[Any, str]  # by item id
 
     def encode(self, vocab: Vocab) -> tuple[Floats, FeatureEncoder]:
-        """Fit a feature encoder and encode the features of each id of a vocabulary.
+        """Features [len(vocab), F], 0 for ids that are not in this table; and their encoder.
 
-        Returns
-        -------
-        Features [len(vocab), F], 0 for ids that are not in this table; and the encoder.
-
-        Raises
-        ------
-        DataError
-            If no id is in the vocabulary, or no column distinguishes its ids.
+        Raises DataError if no id is in the vocabulary, or no column distinguishes its ids.
         """
         row_by_id = row_lookup(vocab)
         ids = [vocab.ids[row_by_id[x]] if x in row_by_id else None for x in self.ids]
@@ -60,20 +53,9 @@ class SideTable:
 
 
 def read_side_table(source: Any, kind: EntityKind) -> SideTable:
-    """Read a side table and check it.
+    """Read a side table with a column `user_id` or `item_id` and, of items, perhaps `title`.
 
-    Parameters
-    ----------
-    source
-        A dataframe, or the path of a CSV, TSV or Parquet file, with a column `user_id` or
-        `item_id`.
-    kind
-        Whether the rows are users or items. The column `title` of an item table holds titles.
-
-    Raises
-    ------
-    DataError
-        If the source cannot be read, has no id column or no rows, or an id has two rows.
+    Raises DataError if it cannot be read, has no id column or no rows, or an id has two rows.
     """
     id_column, label = f"{kind}_id", f"{kind}s"
     table = read_table(Path(source).expanduser()) if isinstance(source, str | Path) else source
@@ -87,21 +69,14 @@ def read_side_table(source: Any, kind: EntityKind) -> SideTable:
     ids = frame[id_column].to_list()
     if not ids:
         raise DataError(f"{label}: the table has no rows")
-    _check_distinct(ids, label)
+    for x, count in Counter(ids).items():
+        if count > 1:
+            raise DataError(f"{label}: {x!r} has two rows; keep one")
     columns = {name: frame[name].to_list() for name in frame.columns if name != id_column}
     titles = columns.pop("title", []) if kind == "item" else []
     # a missing title is None or NaN, and NaN is not equal to itself
     title_by_id = {x: str(t) for x, t in zip(ids, titles, strict=False) if t is not None and t == t}
     return SideTable(kind, ids, columns, title_by_id)
-
-
-def _check_distinct(ids: Sequence[Any], label: str) -> None:
-    """Raise DataError for the first id that occurs twice."""
-    seen: set[Any] = set()
-    for x in ids:
-        if x in seen:
-            raise DataError(f"{label}: {x!r} has two rows; keep one")
-        seen.add(x)
 
 
 @dataclass(frozen=True)
@@ -115,15 +90,7 @@ class EnrichedInteractions:
 
 
 def add_side_tables(table: Interactions, users: Any, items: Any) -> EnrichedInteractions:
-    """Add side tables of users and items to interactions.
-
-    Parameters
-    ----------
-    table
-        The interactions.
-    users, items
-        Side tables (see `read_side_table`), or None. An item table of titles only adds no features.
-    """
+    """Add side tables (see `read_side_table`) or None; one of titles only adds no features."""
     enriched = EnrichedInteractions(table)
     if users is not None:
         features, encoder = read_side_table(users, "user").encode(table.users)

@@ -44,27 +44,14 @@ class PredictionTask:
 
 
 def split_by_threshold(train: Interactions, test: Interactions, threshold: int) -> Split:
-    """Split users by activity: key users have at least `threshold` training rows (the paper's δ).
-
-    Raises
-    ------
-    DataError
-        If there is no key user.
-    """
-    is_key_user = train.user_counts() >= threshold
-    return _split_by_mask(train, test, is_key_user, f"threshold {threshold}")
+    """Split users by activity: key users have at least `threshold` training rows (paper's δ)."""
+    return _split_by_mask(train, test, train.user_counts() >= threshold, f"threshold {threshold}")
 
 
 def split_at_random(
     train: Interactions, test: Interactions, gamma: float, rng: np.random.Generator
 ) -> Split:
-    """Split users at random: each is a key user with probability `gamma` (the paper's γ).
-
-    Raises
-    ------
-    DataError
-        If `gamma` is not between 0 and 1, or there is no key user.
-    """
+    """Split users at random: each is a key user with probability `gamma` (the paper's γ)."""
     if not 0 < gamma < 1:
         raise DataError(f"gamma must lie strictly between 0 and 1, got {gamma}")
     return _split_by_mask(train, test, rng.random(len(train.users)) < gamma, f"gamma {gamma}")
@@ -75,25 +62,8 @@ def split_by_key_users(
 ) -> Split:
     """Split users by activity and a rule that selects key users among the active ones.
 
-    Parameters
-    ----------
-    train, test
-        The tables.
-    threshold
-        Training rows that a key user has at least.
-    key_users
-        "threshold": all users at the threshold. "random": half of them. "informative": as many as
-        are needed to know the items nearly as well (see `select_informative_users`). A number:
-        that many informative ones.
-    seed
-        Seed of the rule "random".
-
-    Raises
-    ------
-    ConfigError
-        If the rule does not exist.
-    DataError
-        If there is no key user, or the number is not from 1 to the number of active users.
+    The rule `key_users` is "threshold" (all of them), "random" (half), "informative" (enough to
+    know the items nearly as well, see `select_informative_users`), or a number of informative ones.
     """
     split = split_by_threshold(train, test, threshold)
     if key_users == "threshold":
@@ -113,9 +83,7 @@ def split_by_key_users(
     else:
         message = unknown_name_message("choice of key users", str(key_users), _KEY_USER_RULES)
         raise ConfigError(f"{message}; or give a number")
-    is_key_user = np.zeros(len(train.users), bool)
-    is_key_user[selected] = True
-    return _split_by_mask(train, test, is_key_user, f"key_users {key_users}")
+    return _split_by_mask(train, test, train.user_mask(selected), f"key_users {key_users}")
 
 
 def select_informative_users(
@@ -125,17 +93,8 @@ def select_informative_users(
 
     The uncertainty about an item with n selected raters is 1 / (n + PRIOR_RATERS), and its demand
     d_i is its number of raters among all `users`. The selection lowers Σ_i d_i / (n_i +
-    PRIOR_RATERS), in up to MAX_ROUNDS rounds that each add the users with the largest gain.
-
-    Parameters
-    ----------
-    train
-        The training table.
-    users
-        Users to select from.
-    n_selected
-        Number of users to select. By default, users are added until the remaining gain is at most
-        a share of MAX_REMAINING_GAIN of the gain of all users.
+    PRIOR_RATERS), in up to MAX_ROUNDS rounds that each add the users with the largest gain. By
+    default it ends when the remaining gain is a share of MAX_REMAINING_GAIN of that of all users.
     """
     table = train.for_users(users)
     position = np.full(len(train.users), -1)
@@ -161,9 +120,7 @@ def select_informative_users(
         gain[is_selected] = -1
         added = np.argsort(-gain, kind="stable")[: min(users_per_round, max_selected - n)]
         is_selected[added] = True
-        is_added = np.zeros(len(users), bool)
-        is_added[added] = True
-        n_raters += np.bincount(table.item[is_added[owner]], minlength=len(demand))
+        n_raters += np.bincount(table.item[np.isin(owner, added)], minlength=len(demand))
     return users[is_selected]
 
 
@@ -179,22 +136,7 @@ def _split_by_mask(train: Interactions, test: Interactions, is_key_user: Mask, r
 def hold_out_rows(
     data: Interactions, share: float, rng: np.random.Generator
 ) -> tuple[Interactions, Interactions]:
-    """Split rows at random into training and test table.
-
-    Parameters
-    ----------
-    data
-        The table.
-    share
-        Share of the rows that become test rows, rounded to a whole number of rows.
-    rng
-        Generator of the draw.
-
-    Raises
-    ------
-    DataError
-        If `share` is not between 0 and 1.
-    """
+    """Split rows at random into training and test table; `share` of them become test rows."""
     if not 0 < share < 1:
         raise DataError(f"the share to hold out must lie strictly between 0 and 1, got {share}")
     is_test = np.zeros(len(data), bool)
@@ -207,29 +149,13 @@ def hold_out_last_rows(
 ) -> tuple[Interactions, Interactions]:
     """Split rows into training and test table: the last n rows of each user become test rows.
 
-    Parameters
-    ----------
-    data
-        The table.
-    n
-        Test rows of each user. All rows of a user with n rows or fewer are training rows.
-    rng
-        If given, n random rows of each user become test rows. Otherwise rows are ordered by time,
-        or by their order in the table if it has no time.
-
-    Raises
-    ------
-    DataError
-        If `n` is less than 1.
+    All rows of a user with n rows or fewer are training rows. The order is that of time or, without
+    times, of the table; with a generator it is random.
     """
     if n < 1:
         raise DataError(f"the number of rows to hold out must be positive, got {n}")
-    if rng is not None:
-        rank = _rank_in_user(data, rng.random(len(data)))
-    elif data.time is not None:
-        rank = _rank_in_user(data, data.time)
-    else:
-        rank = _rank_in_user(data, np.arange(len(data)))
+    sort_key = np.arange(len(data)) if data.time is None else data.time
+    rank = _rank_in_user(data, sort_key if rng is None else rng.random(len(data)))
     counts = data.user_counts()[data.user]
     is_test = (rank >= counts - n) & (counts > n)
     return data.where(~is_test), data.where(is_test)
@@ -241,41 +167,22 @@ def hold_out_users(
     history_lengths: tuple[int, int],
     rng: np.random.Generator,
 ) -> tuple[Interactions, PredictionTask]:
-    """Hold out whole users (strong generalization).
+    """Hold out whole users (strong generalization); return the table of the others, and the task.
 
-    Parameters
-    ----------
-    data
-        The table.
-    users
-        Users to hold out.
-    history_lengths
-        Lowest and highest number of random rows of a held-out user that become the history. At
-        least one row of each user remains to be predicted.
-    rng
-        Generator of the draw.
-
-    Returns
-    -------
-    The training table of the other users, and the task of predicting the held-out users.
-
-    Raises
-    ------
-    DataError
-        If the lengths are negative or in the wrong order.
+    Between the lowest and the highest of `history_lengths`, random rows of a held-out user become
+    the history; at least one row of each remains to be predicted.
     """
     low, high = history_lengths
     if not 0 <= low <= high:
         raise DataError(f"history lengths must satisfy 0 <= low <= high, got {history_lengths}")
-    is_held_out = np.zeros(len(data.users), bool)
-    is_held_out[users] = True
-    held_out = data.where(is_held_out[data.user])
+    is_held_out = data.user_mask(users)[data.user]
+    held_out = data.where(is_held_out)
     rank = _rank_in_user(held_out, rng.random(len(held_out)))
     lengths = low + np.floor(rng.random(len(data.users)) * (high - low + 1)).astype(np.int64)
     lengths = np.minimum(lengths, np.maximum(held_out.user_counts() - 1, 0))
     in_history = rank < lengths[held_out.user]
     task = PredictionTask(held_out.where(in_history), held_out.where(~in_history))
-    return data.where(~is_held_out[data.user]), task
+    return data.where(~is_held_out), task
 
 
 def sample_rows_per_user(table: Interactions, n: int, rng: np.random.Generator) -> Interactions:

@@ -24,15 +24,7 @@ def normalize_text(text: str) -> str:
 
 
 class TitleIndex:
-    """Search index over the names of a catalogue.
-
-    Parameters
-    ----------
-    ids
-        External id of each item.
-    titles
-        Title of each item; an item without a title is named by its id.
-    """
+    """Search index over the names of a catalogue; an item without a title is named by its id."""
 
     def __init__(self, ids: Sequence[Hashable], titles: Sequence[str | None]) -> None:
         self.names = [t if t is not None else str(x) for x, t in zip(ids, titles, strict=True)]
@@ -54,19 +46,10 @@ class TitleIndex:
         return self._row_by_title.get(normalize_text(text.strip())) if row is None else row
 
     def search(self, text: str, n: int = 10) -> list[int]:
-        """Find items by words of their names.
+        """Rows of up to n names that contain every word, or beginning of a word, of a text.
 
-        Parameters
-        ----------
-        text
-            Words or beginnings of words, in any order.
-        n
-            Largest number of results.
-
-        Returns
-        -------
-        Rows of the names that contain every word, an exact match first; if there are none, rows of
-        the most similar names. Without words, the first rows.
+        An exact match is first. If there are none, the most similar names; without words, the first
+        rows.
         """
         words = _WORD.findall(normalize_text(text))
         if not words:

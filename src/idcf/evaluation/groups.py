@@ -1,11 +1,7 @@
-"""The groups of users that an evaluation reports on.
+"""The groups of users that an evaluation reports on, and how their query users are trained on.
 
-`new`        query users that are absent from training; a model reads their histories only.
-`few-shot`   query users whose training rows are trained on.
-`all`        every user with test rows, trained as `few-shot`.
-`probe`      users with fewer than `PROBE_ROWS` training rows, key users or not: one fixed group for
-             splits that differ in their key users, trained as `few-shot`.
-`probe-new`  the users of `probe`, absent from training as in `new`.
+`probe` and `probe-new` hold the users with fewer than `PROBE_ROWS` training rows, key users or not:
+one fixed group for splits that differ in their key users.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ Predictions are not clipped to the rating scale. This module trains nothing.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple, Self
 
@@ -27,6 +27,7 @@ from idcf.data.split import Split
 from idcf.errors import DataError
 from idcf.inference.scoring import interaction_std, score_interactions, top_unseen_items
 from idcf.metrics import Interval, PerUserMetric, RelevantItems
+from idcf.metrics.arrays import Float64Array
 from idcf.metrics.stats import Statistic
 from idcf.models.base import Model
 from idcf.rng import random_stream
@@ -62,38 +63,17 @@ class MetricResult(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class EvaluationSet:
-    """The held-out rows of a group of users, and the histories that models may read.
+    """The held-out rows of a group of users, and the histories that models may read."""
 
-    Parameters
-    ----------
-    history_table : Interactions
-        The training rows: the users' histories.
-    test_rows : Interactions
-        The held-out rows.
-    scored_rows : Interactions
-        The rows that models score: the held-out rows and, for implicit feedback, sampled negatives
-        with rating 0.
-    users : ndarray [U]
-        The users with held-out rows.
-    relevant : RelevantItems
-        The items of `test_rows`, in the order of `users`.
-    """
-
-    history_table: Interactions
-    test_rows: Interactions
-    scored_rows: Interactions
-    users: Ints
-    relevant: RelevantItems
+    history_table: Interactions  # the training rows
+    test_rows: Interactions  # the held-out rows
+    scored_rows: Interactions  # those and, for implicit feedback, sampled negatives of rating 0
+    users: Ints  # [U]: the users with held-out rows
+    relevant: RelevantItems  # the items of `test_rows`, in the order of `users`
 
     @classmethod
     def from_split(cls, split: Split, users: Ints) -> Self:
-        """Select the test rows of these users.
-
-        Raises
-        ------
-        DataError
-            If none of the users has a test row.
-        """
+        """Select the test rows of these users; raise `DataError` if there are none."""
         test_rows = split.test.for_users(users)
         if not len(test_rows):
             raise DataError(
@@ -117,90 +97,60 @@ def compute_metrics(
     *,
     rank_catalog: bool = True,
 ) -> dict[str, MetricResult]:
-    """Compute every metric that a system has on an evaluation set.
+    """Compute the metrics that a system has on an evaluation set, by name.
 
-    Parameters
-    ----------
-    evaluation_set : EvaluationSet
-    assignments : sequence of ModelAssignment
-        The models of the system and the users that each of them scores.
-    rank_catalog : bool
-        Whether to compute the metrics that rank the whole catalogue.
-
-    Returns
-    -------
-    dict of str to MetricResult
-        By metric name, in the order of `metric_names`.
+    The system is its models with the users that each of them scores. Without `rank_catalog` the
+    metrics over the whole catalogue are left out.
     """
-    rows = evaluation_set.scored_rows
-    scores = _score_rows(evaluation_set, assignments)
+    models, rows = [part.model for part in assignments], evaluation_set.scored_rows
+    scores = _map_rows(score_interactions, evaluation_set, assignments)
+    columns = (rows.user, scores, rows.rating)
     results: dict[str, MetricResult] = {}
+    per_user: dict[str, PerUserMetric] = {}
     if rows.implicit:
-        results |= _auc_metrics(evaluation_set, scores)
-    elif all(part.model.predicts_ratings for part in assignments):
-        results |= _rating_metrics(evaluation_set, scores)
-        results |= _calibration_metrics(evaluation_set, assignments, scores)
-    ndcg = metrics.ndcg(rows.user, scores, evaluation_set.nonnegative_labels())
-    results["ndcg"] = _aggregate(evaluation_set, ndcg)
-    if rank_catalog and all(part.model.can_rank_catalog for part in assignments):
-        results |= _catalog_metrics(evaluation_set, assignments)
+        results["auc"] = MetricResult(
+            metrics.auc_interval(*columns),
+            len(evaluation_set.users),
+            len(evaluation_set.test_rows),
+            metrics.auc_contributions(*columns),
+        )
+        per_user["auc-user"] = metrics.auc_per_user(*columns)
+    elif all(model.predicts_ratings for model in models):
+        per_user["rmse"] = metrics.squared_error(*columns)
+        per_user["mae"] = metrics.absolute_error(*columns)
+        if all(model.has_uncertainty for model in models):
+            std = _map_rows(interaction_std, evaluation_set, assignments)
+            per_user["cover90"] = metrics.interval_coverage(
+                rows.user, scores, std, rows.rating, 0.9
+            )
+            per_user["nll"] = metrics.negative_log_likelihood(rows.user, scores, std, rows.rating)
+    per_user["ndcg"] = metrics.ndcg(rows.user, scores, evaluation_set.nonnegative_labels())
+    if rank_catalog and all(model.can_rank_catalog for model in models):
+        per_user |= _catalog_metrics(evaluation_set, assignments)
+    for name, values in per_user.items():
+        statistic: Statistic = "rmse" if name == "rmse" else "mean-ratio"
+        results[name] = _aggregate(evaluation_set, values, statistic)
     return results
 
 
 def expected_random_metrics(evaluation_set: EvaluationSet) -> dict[str, MetricResult]:
-    """Compute the exact expectation of every ordering metric under a random order.
-
-    Parameters
-    ----------
-    evaluation_set : EvaluationSet
-
-    Returns
-    -------
-    dict of str to MetricResult
-        By metric name. Metrics of predicted ratings are not included.
-    """
+    """Compute the exact expectation of every ordering metric under a random order, by name."""
     rows, relevant = evaluation_set.scored_rows, evaluation_set.relevant
-    results: dict[str, MetricResult] = {}
-    if rows.implicit:
-        half = MetricResult(
-            Interval(0.5, 0.5, 0.5), len(evaluation_set.users), len(evaluation_set.test_rows)
-        )
-        results |= {"auc": half, "auc-user": half}
-    ndcg = metrics.random_ndcg(rows.user, evaluation_set.nonnegative_labels())
-    results["ndcg"] = _aggregate(evaluation_set, ndcg)
-    n_candidates = (
-        len(rows.items) - evaluation_set.history_table.user_counts()[evaluation_set.users]
-    )
-    results[_NDCG] = _aggregate_values(
-        evaluation_set, metrics.random_ndcg_at(relevant, n_candidates, NDCG_AT)
-    )
-    if rows.implicit:
-        results[_IMPLICIT_NDCG] = _aggregate_values(
-            evaluation_set, metrics.random_ndcg_at(relevant, n_candidates, RECALL_AT)
-        )
+    users = evaluation_set.users
+    n_candidates = len(rows.items) - evaluation_set.history_table.user_counts()[users]
     recall = np.minimum(RECALL_AT / np.maximum(n_candidates, 1), 1.0)
     recall[relevant.lengths() == 0] = np.nan
-    results[_RECALL] = _aggregate_values(evaluation_set, recall)
+    values = {_NDCG: metrics.random_ndcg_at(relevant, n_candidates, NDCG_AT)}
+    results: dict[str, MetricResult] = {}
+    if rows.implicit:
+        half = MetricResult(Interval(0.5, 0.5, 0.5), len(users), len(evaluation_set.test_rows))
+        results |= {"auc": half, "auc-user": half}
+        values[_IMPLICIT_NDCG] = metrics.random_ndcg_at(relevant, n_candidates, RECALL_AT)
+    values[_RECALL] = recall
+    ndcg = metrics.random_ndcg(rows.user, evaluation_set.nonnegative_labels())
+    for name, x in {"ndcg": ndcg, **_per_user(evaluation_set, values)}.items():
+        results[name] = _aggregate(evaluation_set, x)
     return results
-
-
-def predict_stds(
-    evaluation_set: EvaluationSet, assignments: Sequence[ModelAssignment]
-) -> Floats | None:
-    """Return the standard deviation of every scored row, or None if a model has no
-    uncertainty."""
-    rows = evaluation_set.scored_rows
-    stds = np.full(len(rows), np.nan, np.float32)
-    for part, positions in _positions_by_assignment(rows.user, assignments, len(rows.users)):
-        if not part.model.has_uncertainty:
-            return None
-        stds[positions] = interaction_std(
-            part.model,
-            rows.where(positions),
-            evaluation_set.history_table,
-            anonymous=part.model.ignores_user_ids,
-        )
-    return stds
 
 
 def inductive_rmse(
@@ -213,107 +163,55 @@ def inductive_rmse(
     return _aggregate(evaluation_set, errors, "rmse").interval
 
 
-def _rating_metrics(evaluation_set: EvaluationSet, scores: Floats) -> dict[str, MetricResult]:
-    """Return the metrics rmse and mae of the scores of `scored_rows`."""
-    rows = evaluation_set.scored_rows
-    squared = metrics.squared_error(rows.user, scores, rows.rating)
-    absolute = metrics.absolute_error(rows.user, scores, rows.rating)
-    return {
-        "rmse": _aggregate(evaluation_set, squared, "rmse"),
-        "mae": _aggregate(evaluation_set, absolute),
-    }
-
-
-def _calibration_metrics(
-    evaluation_set: EvaluationSet, assignments: Sequence[ModelAssignment], scores: Floats
-) -> dict[str, MetricResult]:
-    """Compute `cover90` and `nll`; empty if a model of the system has no posterior."""
-    rows, std = evaluation_set.scored_rows, predict_stds(evaluation_set, assignments)
-    if std is None:
-        return {}
-    coverage = metrics.interval_coverage(rows.user, scores, std, rows.rating, 0.9)
-    nll = metrics.negative_log_likelihood(rows.user, scores, std, rows.rating)
-    return {
-        "cover90": _aggregate(evaluation_set, coverage),
-        "nll": _aggregate(evaluation_set, nll),
-    }
-
-
-def _auc_metrics(evaluation_set: EvaluationSet, scores: Floats) -> dict[str, MetricResult]:
-    """Return auc, pooled over all users, and auc-user of the scores of `scored_rows`."""
-    rows = evaluation_set.scored_rows
-    pooled = MetricResult(
-        metrics.auc_interval(rows.user, scores, rows.rating),
-        len(evaluation_set.users),
-        len(evaluation_set.test_rows),
-        metrics.auc_contributions(rows.user, scores, rows.rating),
-    )
-    per_user = metrics.auc_per_user(rows.user, scores, rows.rating)
-    return {"auc": pooled, "auc-user": _aggregate(evaluation_set, per_user)}
-
-
 def _catalog_metrics(
     evaluation_set: EvaluationSet, assignments: Sequence[ModelAssignment]
-) -> dict[str, MetricResult]:
-    """Return the metrics of the best items of the whole catalogue: NDCG and recall at k."""
-    relevant = evaluation_set.relevant
-    top_items = _rank_catalog(evaluation_set, assignments, max(NDCG_AT, RECALL_AT))
-    k = min(NDCG_AT, top_items.shape[1])
+) -> dict[str, PerUserMetric]:
+    """Return NDCG and recall at k of the best unseen items of the catalogue, by metric name."""
+    histories, relevant = evaluation_set.history_table, evaluation_set.relevant
+    users, n_items = evaluation_set.users, len(histories.items)
+    k = max(NDCG_AT, RECALL_AT)
+    top_items = np.full((len(users), min(k, n_items)), -1)
+    for model, rows in _rows_by_model(users, assignments, len(histories.users)):
+        top_items[rows] = top_unseen_items(
+            model, users[rows], histories, k, anonymous=model.ignores_user_ids
+        )
     values = {
-        _NDCG: metrics.ndcg_at(top_items, relevant, k),
+        _NDCG: metrics.ndcg_at(top_items, relevant, min(NDCG_AT, n_items)),
         _RECALL: metrics.recall_at(top_items, relevant),
     }
     if evaluation_set.test_rows.implicit:
         values[_IMPLICIT_NDCG] = metrics.ndcg_at(top_items, relevant)
-    return {name: _aggregate_values(evaluation_set, x) for name, x in values.items()}
+    return _per_user(evaluation_set, values)
 
 
-def _score_rows(evaluation_set: EvaluationSet, assignments: Sequence[ModelAssignment]) -> Floats:
-    """Score every row of `scored_rows`, each by the model of its user."""
-    rows = evaluation_set.scored_rows
-    scores = np.full(len(rows), np.nan, np.float32)
-    for part, positions in _positions_by_assignment(rows.user, assignments, len(rows.users)):
-        scores[positions] = score_interactions(
-            part.model,
-            rows.where(positions),
+def _map_rows(
+    function: Callable[..., Floats],
+    evaluation_set: EvaluationSet,
+    assignments: Sequence[ModelAssignment],
+) -> Floats:
+    """Apply `score_interactions` or `interaction_std` to every row of `scored_rows`, each with the
+    model of its user: [N]."""
+    table = evaluation_set.scored_rows
+    values = np.full(len(table), np.nan, np.float32)
+    for model, rows in _rows_by_model(table.user, assignments, len(table.users)):
+        values[rows] = function(
+            model,
+            table.where(rows),
             evaluation_set.history_table,
-            anonymous=part.model.ignores_user_ids,
+            anonymous=model.ignores_user_ids,
         )
-    return scores
+    return values
 
 
-def _rank_catalog(
-    evaluation_set: EvaluationSet, assignments: Sequence[ModelAssignment], k: int
-) -> Ints:
-    """Rank the unseen items of the catalogue for every user: rows of the best, [U, min(k, I)].
-
-    Each user is ranked by the model that is assigned to the user; without a model the row is -1.
-    """
-    users, n_items = evaluation_set.users, len(evaluation_set.scored_rows.items)
-    top_items = np.full((len(users), min(k, n_items)), -1)
-    n_users = len(evaluation_set.scored_rows.users)
-    for part, positions in _positions_by_assignment(users, assignments, n_users):
-        top_items[positions] = top_unseen_items(
-            part.model,
-            users[positions],
-            evaluation_set.history_table,
-            k,
-            anonymous=part.model.ignores_user_ids,
-        )
-    return top_items
-
-
-def _positions_by_assignment(
+def _rows_by_model(
     user: Ints, assignments: Sequence[ModelAssignment], n_users: int
-) -> list[tuple[ModelAssignment, Ints]]:
-    """Return each assignment with the positions of its users in `user`, where there are any."""
-    pairs = []
-    for part in assignments:
+) -> Iterator[tuple[Model, Ints]]:
+    """Yield each model with the positions of its users in `user`, where there are any."""
+    for model, users in assignments:
         is_assigned = np.zeros(n_users, bool)
-        is_assigned[part.users] = True
-        if len(positions := np.flatnonzero(is_assigned[user])):
-            pairs.append((part, positions))
-    return pairs
+        is_assigned[users] = True
+        if len(rows := np.flatnonzero(is_assigned[user])):
+            yield model, rows
 
 
 def _aggregate(
@@ -329,11 +227,14 @@ def _aggregate(
     return MetricResult(interval, len(per_user), n_ratings, per_user)
 
 
-def _aggregate_values(
-    evaluation_set: EvaluationSet, values: np.typing.NDArray[np.float64]
-) -> MetricResult:
-    """Average one value per user of the evaluation set; NaN users are left out."""
-    return _aggregate(evaluation_set, PerUserMetric.from_values(values, evaluation_set.users))
+def _per_user(
+    evaluation_set: EvaluationSet, values_by_name: Mapping[str, Float64Array]
+) -> dict[str, PerUserMetric]:
+    """Return averages over the users of the evaluation set, from values [U] of each metric."""
+    return {
+        name: PerUserMetric.from_values(values, evaluation_set.users)
+        for name, values in values_by_name.items()
+    }
 
 
 def _relevant_items(rows: Interactions, users: Ints) -> RelevantItems:

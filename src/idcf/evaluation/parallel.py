@@ -31,32 +31,12 @@ def run_all(
 ) -> list[T]:
     """Call a function for every task and return the results in the order of the tasks.
 
-    Parameters
-    ----------
-    function : callable
-    tasks : mapping of str to tuple
-        Name of the task, for the progress bar -> arguments of the call.
-    n_jobs : int
-        Number of processes. With more than one, the last task starts first: put the longest last.
-    progress : bool
-        Whether to show a progress bar.
-
-    Returns
-    -------
-    list
-        The results, in the order of `tasks`.
-
-    Raises
-    ------
-    Exception
-        The first exception that a task raises.
+    `tasks` maps a name, for the progress bar, to the arguments of a call. With several processes
+    the last task starts first: put the longest last. Raises the first exception of a task.
     """
-    names = list(tasks)
-    if n_jobs > 1 and len(tasks) > 1:
-        names.reverse()
-    ordered_tasks = {name: tasks[name] for name in names}
+    ordered = dict(reversed(list(tasks.items()))) if n_jobs > 1 else tasks
     results: dict[str, T] = {}
-    for name, result in run_as_completed(function, ordered_tasks, n_jobs=n_jobs, progress=progress):
+    for name, result in run_as_completed(function, ordered, n_jobs=n_jobs, progress=progress):
         if isinstance(result, Exception):
             raise result
         results[name] = result
@@ -74,11 +54,6 @@ def run_as_completed(
 
     Tasks start in their order. If a worker process dies, the tasks that were lost with it are run
     again one by one; a task that kills its worker again yields a `ConfigError`.
-
-    Parameters
-    ----------
-    function, tasks, n_jobs, progress
-        As in `run_all`.
     """
     with tqdm(total=len(tasks), unit="model", disable=None if progress else True) as bar:
         if n_jobs == 1 or len(tasks) == 1:

@@ -31,18 +31,10 @@ IMPLICIT_SUFFIX = "-had"  # names a rated dataset that is read as implicit feedb
 
 @dataclass(frozen=True)
 class KeyUserRule:
-    """The rule that makes a user a key user.
+    """The rule that makes a user a key user."""
 
-    Parameters
-    ----------
-    threshold : int, optional
-        Training rows of a key user (the paper's δ); that of the dataset by default.
-    gamma : float, optional
-        Probability with which each user is a key user; replaces the threshold.
-    """
-
-    threshold: int | None = None
-    gamma: float | None = None
+    threshold: int | None = None  # training rows of a key user (δ); that of the dataset by default
+    gamma: float | None = None  # probability of being a key user; replaces the threshold
 
     def label(self, default_threshold: int) -> str:
         """Return the rule as it is written in the name of a split."""
@@ -61,27 +53,9 @@ def open_dataset(
 ) -> Dataset:
     """Open a public dataset by name, or a file of interactions.
 
-    Parameters
-    ----------
-    source : str
-        A name of the dataset catalogue, or the path of a file.
-    test : str, optional
-        The path of a file of test rows, for a file.
-    columns : mapping, optional
-        Our column names -> the names in the file.
-    implicit : bool, optional
-        True: ignore ratings. False: require ratings. None: as the data are.
-    progress : bool
-        Whether to show the progress of a download.
-
-    Returns
-    -------
-    Dataset
-
-    Raises
-    ------
-    DataError
-        If there is no such dataset or file, or an option does not fit it.
+    A file may come with a file of `test` rows and with `columns` (our names -> those in the file).
+    `implicit`: True ignores ratings, False requires them. Raises `DataError` if there is no such
+    dataset or file, or an option does not fit it.
     """
     if source in DATASET_SOURCES:
         return _open_public_dataset(source, bool(test or columns), implicit, progress)
@@ -104,39 +78,22 @@ def standard_split(
     key_users: str | int = "threshold",
     gamma: float | None = None,
 ) -> tuple[Split, str]:
-    """Split a dataset as every evaluation does, and name the split.
+    """Split a dataset as every evaluation does; return the split and its name, such as
+    "random-10%-seed0, delta=30".
 
     Test rows: the official ones where the dataset has them. Otherwise a random share of the ratings
-    or, for implicit feedback, `TEST_POSITIVES_PER_USER` random positives of each user.
-
-    Parameters
-    ----------
-    dataset : Dataset
-    seed : int
-        Seed of the split.
-    threshold : int, optional
-        Training rows of a key user; that of the dataset by default.
-    key_users : str or int
-        How many of the users above the threshold are key users, as in `split_by_key_users`; the
-        others are treated as new users.
-    gamma : float, optional
-        Probability with which each user is a key user; replaces threshold and `key_users`.
-
-    Returns
-    -------
-    split : Split
-    name : str
-        Such as "random-10%-seed0, delta=30".
+    or, for implicit feedback, `TEST_POSITIVES_PER_USER` random positives of each user. Key users:
+    `threshold` and `gamma` are those of `KeyUserRule`; `key_users` says how many of the users above
+    the threshold are key users, as in `split_by_key_users`, the others being treated as new users.
     """
     table, rng = dataset.interactions, np.random.default_rng(seed)
-    is_official = dataset.train is not None and dataset.test is not None
     if dataset.train is not None and dataset.test is not None:
         train, test = dataset.train, dataset.test
     elif table.implicit:
         train, test = hold_out_last_rows(table, TEST_POSITIVES_PER_USER, rng)
     else:
         train, test = hold_out_rows(table, TEST_SHARE_BY_DATASET.get(dataset.name, TEST_SHARE), rng)
-    holdout = _holdout_label(dataset.name, table.implicit, is_official, seed)
+    holdout = _holdout_label(dataset.name, table.implicit, dataset.train is not None, seed)
     name = f"{holdout}, {KeyUserRule(threshold, gamma).label(dataset.key_threshold)}"
     if gamma is not None:
         return split_at_random(train, test, gamma, random_stream(seed, "key users")), name

@@ -27,39 +27,21 @@ class RunKey:
 
 @dataclass(frozen=True)
 class ResultRow:
-    """One metric of one run over one group of users.
-
-    Parameters
-    ----------
-    dataset, split, model, preset : str
-        What was trained, on what.
-    users : str
-        The group of users, one of `groups.USER_GROUPS`.
-    metric : str
-        The name of the metric, one of `measure.metric_names`.
-    value, low, high : float
-        The metric and its 95 % interval over users.
-    n_users, n_ratings : int
-        Users and test rows that the metric averages.
-    seed : int
-        The seed of the training run.
-    seconds : float
-        Wall-clock time of the training run.
-    """
+    """One metric of one run over one group of users."""
 
     dataset: str
     split: str
     model: str
     preset: str
-    users: str
-    metric: str
+    users: str  # the group, one of `groups.USER_GROUPS`
+    metric: str  # one of `measure.metric_names`
     value: float
-    low: float
+    low: float  # bounds of the 95 % interval over users
     high: float
-    n_users: int
+    n_users: int  # users and test rows that the metric averages
     n_ratings: int
     seed: int
-    seconds: float
+    seconds: float  # wall-clock time of the training run
 
 
 def write_json(rows: Iterable[ResultRow], path: Path) -> None:

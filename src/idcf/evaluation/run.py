@@ -28,7 +28,7 @@ from idcf.evaluation.protocol import standard_split
 from idcf.evaluation.results import TRIVIAL_BASELINES, ResultRow, RunKey
 from idcf.metrics import PerUserMetric
 from idcf.models.registry import all_models, configure, model_entry, resolve_model
-from idcf.training.distributed import LOCAL_RUNTIME, Runtime
+from idcf.training.job import LOCAL_RUNTIME, Runtime
 from idcf.training.presets import stage_configs
 from idcf.training.train import QueryUserMode, TrainingJob, TrainingResult, train
 
@@ -40,32 +40,16 @@ TrainedCallback = Callable[[str, str, int, TrainingResult], None]
 class EvaluationPlan:
     """The models and groups of users to compare, validated before any training.
 
-    Parameters
-    ----------
-    dataset : Dataset
-    models : sequence of str
-        Names of the registry.
-    groups : sequence of str
-        Names of `groups.USER_GROUPS`.
-    n_seeds : int
-        Training runs of each model, with seeds 0..n_seeds-1.
-    preset : str
-        The preset that the options of every model start from.
-    options : mapping
-        Options of every model (`heads`) or of one model (`idcf-nn.heads`).
-
-    Raises
-    ------
-    ConfigError
-        If a name does not exist, an option has a wrong type, or nothing is left to compare.
+    Raises `ConfigError` if a name does not exist, an option has a wrong type, or nothing is left to
+    compare.
     """
 
     dataset: Dataset
-    models: Sequence[str]
-    groups: Sequence[str] = ("new",)
-    n_seeds: int = 1
-    preset: str = "clean"
-    options: Mapping[str, Any] = field(default_factory=dict)
+    models: Sequence[str]  # names of the registry
+    groups: Sequence[str] = ("new",)  # names of `groups.USER_GROUPS`
+    n_seeds: int = 1  # training runs of each model, with seeds 0..n_seeds-1
+    preset: str = "clean"  # where the options of every model start from
+    options: Mapping[str, Any] = field(default_factory=dict)  # see `options_of`
 
     def __post_init__(self) -> None:
         implicit = self.dataset.interactions.implicit
@@ -123,26 +107,12 @@ def evaluate(
     progress: bool = False,
     on_trained: TrainedCallback | None = None,
 ) -> list[ResultRow]:
-    """Train and measure every model of a plan.
+    """Train and measure every model of a plan; return the rows of all models, groups, seeds and
+    metrics, trivial baselines first.
 
-    Parameters
-    ----------
-    plan : EvaluationPlan
-    split : (Split, str), optional
-        The split and its name; `standard_split` of the dataset by default.
-    runtime : Runtime
-        The device to train on.
-    n_jobs : int
-        Models that are trained at the same time, each in a process of its own.
-    progress : bool
-        Whether to show progress bars.
-    on_trained : callable, optional
-        Called with (model, query-user mode, seed, result) for every training run, in order.
-
-    Returns
-    -------
-    list of ResultRow
-        Every model, group of users, seed and metric; trivial baselines first.
+    `split` is a split with its name, `standard_split` by default. `n_jobs` models are trained at
+    the same time, each in a process of its own. `on_trained` is called with (model, query-user
+    mode, seed, result) for every training run, in order.
     """
     chosen_split, split_name = split or standard_split(plan.dataset)
     evaluation_sets = make_evaluation_sets(chosen_split, plan.groups)
@@ -193,26 +163,11 @@ def train_and_evaluate(
     return_trained: bool = False,
     rank_catalog: bool = True,
 ) -> RunResult:
-    """Train one model and measure it on groups of users.
+    """Train one model and measure it on the evaluation sets, which are given by group of users.
 
-    Parameters
-    ----------
-    run_key : RunKey
-        The identity of the run. The model "random" is not trained: its metrics are expectations.
-    job : TrainingJob
-        The split, preset, seed and device.
-    options : mapping
-        Options of the model, over those of the preset.
-    evaluation_sets : mapping of str to EvaluationSet
-        By group of users.
-    return_trained : bool
-        Whether to return the model, which may have to be sent from another process.
-    rank_catalog : bool
-        Whether to compute the metrics that rank the whole catalogue.
-
-    Returns
-    -------
-    RunResult
+    The model "random" is not trained: its metrics are expectations. `options` are over those of the
+    preset. `return_trained` sends the model back, perhaps from another process; `rank_catalog` is
+    that of `compute_metrics`.
     """
     seconds: float = 0
     trained = None
@@ -226,7 +181,10 @@ def train_and_evaluate(
         if trained is None:
             results = expected_random_metrics(evaluation_set)
         else:
-            assignments = _assign_models(trained, job.split)
+            assignments = [  # the key users to the model that has parameters for them
+                ModelAssignment(trained.key_user_model, job.split.key_users),
+                ModelAssignment(trained.model, job.split.query_users),
+            ]
             results = compute_metrics(evaluation_set, assignments, rank_catalog=rank_catalog)
         rows += _make_result_rows(run_key, group, seconds, results)
         for metric, result in results.items():
@@ -251,7 +209,8 @@ def _planned_runs(
     for name in plan.model_names():
         for mode in modes:
             if mode == "new" and not model_entry(name).inductive:
-                _print_note(f"{name} knows only the users it was trained on: no rows for new users")
+                note = f"{name} knows only the users it was trained on: no rows for new users"
+                print(f"note: {note}", file=sys.stderr)
                 continue
             for seed in range(plan.n_seeds):
                 yield name, mode, seed
@@ -272,14 +231,6 @@ def _users_in_group(split: Split, group: str) -> Ints:
     return light_users
 
 
-def _assign_models(trained: TrainingResult, split: Split) -> list[ModelAssignment]:
-    """Assign key users to the model that has parameters for them, the others to the model."""
-    return [
-        ModelAssignment(trained.key_user_model, split.key_users),
-        ModelAssignment(trained.model, split.query_users),
-    ]
-
-
 def _make_result_rows(
     run_key: RunKey, group: str, seconds: float, metric_results: Mapping[str, MetricResult]
 ) -> list[ResultRow]:
@@ -297,8 +248,3 @@ def _make_result_rows(
         for metric, result in metric_results.items()
         if result.n_users
     ]
-
-
-def _print_note(text: str) -> None:
-    """Print a note to stderr."""
-    print(f"note: {text}", file=sys.stderr)

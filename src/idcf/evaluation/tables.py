@@ -27,16 +27,10 @@ class CellKey(NamedTuple):
 
 @dataclass(frozen=True)
 class ReferenceNumbers:
-    """Published numbers to print beside the measured ones.
-
-    Parameters
-    ----------
-    numbers : mapping of CellKey to float
-    same_split : callable
-        (dataset, split name) -> whether the published numbers are for that split.
-    """
+    """Published numbers to print beside the measured ones."""
 
     numbers: Mapping[CellKey, float] = field(default_factory=dict)
+    # (dataset, split name) -> whether the published numbers are for that split
     same_split: Callable[[str, str], bool] = lambda dataset, split: False
 
     def numbers_by_model(self, dataset: str, users: str, metric: str) -> dict[str, float]:
@@ -62,18 +56,7 @@ class ResultTable:
 def make_tables(
     rows: Sequence[ResultRow], reference: ReferenceNumbers | None = None
 ) -> list[ResultTable]:
-    """Make a table for each dataset, split, preset and group of users, in the order of the rows.
-
-    Parameters
-    ----------
-    rows : sequence of ResultRow
-    reference : ReferenceNumbers, optional
-        Published numbers to print beside the measured ones.
-
-    Returns
-    -------
-    list of ResultTable
-    """
+    """Make a table for each dataset, split, preset and group of users, in the order of the rows."""
     rows_by_table: dict[tuple[str, str, str, str], list[ResultRow]] = {}
     for row in rows:
         key = (row.dataset, row.split, row.preset, row.users)

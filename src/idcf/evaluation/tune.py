@@ -26,7 +26,7 @@ from idcf.inference.manifest import TrainingData
 from idcf.inference.scoring import auc_loss_on, rmse_on
 from idcf.models.registry import configure, model_entry
 from idcf.rng import derive_seed, random_stream
-from idcf.training.distributed import LOCAL_RUNTIME, Runtime
+from idcf.training.job import LOCAL_RUNTIME, Runtime
 from idcf.training.presets import (
     DATASET_KEY,
     DEFAULT_KEY,
@@ -40,30 +40,18 @@ HELD_OUT_SHARE = 0.2  # of the key users
 _N_RANDOM_TRIALS = 8  # before the sampler models the trials
 
 
-class LogFloatRange(NamedTuple):
-    """A positive number on a logarithmic scale, rounded to three digits."""
+class LogRange(NamedTuple):
+    """A positive number on a logarithmic scale: an integer if the bounds are integers, else rounded
+    to three digits."""
 
     low: float  # included
     high: float  # included
 
     def suggest(self, trial: Any, name: str) -> float:
         """Return the value that an Optuna trial suggests for a parameter."""
+        if isinstance(self.low, int):
+            return int(trial.suggest_int(name, self.low, self.high, log=True))
         return float(f"{trial.suggest_float(name, self.low, self.high, log=True):.3g}")
-
-    def nearest(self, value: Any) -> Any:
-        """Return the value of the range that is closest to a value."""
-        return min(max(value, self.low), self.high)
-
-
-class LogIntRange(NamedTuple):
-    """A positive integer on a logarithmic scale."""
-
-    low: int  # included
-    high: int  # included
-
-    def suggest(self, trial: Any, name: str) -> int:
-        """Return the value that an Optuna trial suggests for a parameter."""
-        return int(trial.suggest_int(name, self.low, self.high, log=True))
 
     def nearest(self, value: Any) -> Any:
         """Return the value of the range that is closest to a value."""
@@ -84,27 +72,27 @@ class CategoricalChoice(NamedTuple):
         return value if value in self.values else self.values[0]
 
 
-SearchSpace = Mapping[str, LogFloatRange | LogIntRange | CategoricalChoice]
+SearchSpace = Mapping[str, LogRange | CategoricalChoice]
 _IDCF_SPACE: SearchSpace = {
-    "embedding_size": LogIntRange(4, 64),
+    "embedding_size": LogRange(4, 64),
     "heads": CategoricalChoice((1, 2, 4, 8)),
     "query": CategoricalChoice(("items", "ratings")),
     "pooling": CategoricalChoice(("mean", "root")),
-    "bias_shrinkage": LogFloatRange(1.0, 30.0),
-    "train.learning_rate": LogFloatRange(0.0002, 0.02),
-    "train.weight_decay": LogFloatRange(0.01, 1.0),
-    "train.contrast": LogFloatRange(0.003, 0.3),
+    "bias_shrinkage": LogRange(1.0, 30.0),
+    "train.learning_rate": LogRange(0.0002, 0.02),
+    "train.weight_decay": LogRange(0.01, 1.0),
+    "train.contrast": LogRange(0.003, 0.3),
 }
 SEARCH_SPACES: dict[str, SearchSpace] = {
-    "bias": {"shrinkage": LogFloatRange(0.5, 50.0), "item_shrinkage": LogFloatRange(0.5, 30.0)},
-    "item-knn": {"neighbors": LogIntRange(5, 400), "reg": LogFloatRange(1.0, 1000.0)},
-    "ease": {"reg": LogFloatRange(5.0, 5000.0)},
-    "als": {"embedding_size": LogIntRange(2, 64), "reg": LogFloatRange(1.0, 100.0)},
+    "bias": {"shrinkage": LogRange(0.5, 50.0), "item_shrinkage": LogRange(0.5, 30.0)},
+    "item-knn": {"neighbors": LogRange(5, 400), "reg": LogRange(1.0, 1000.0)},
+    "ease": {"reg": LogRange(5.0, 5000.0)},
+    "als": {"embedding_size": LogRange(2, 64), "reg": LogRange(1.0, 100.0)},
     "idcf-bayes": {
-        "embedding_size": LogIntRange(4, 40),
-        "rank": LogIntRange(4, 64),
-        "shrinkage": LogFloatRange(5.0, 500.0),
-        "noise_dof": LogFloatRange(3.0, 30.0),
+        "embedding_size": LogRange(4, 40),
+        "rank": LogRange(4, 64),
+        "shrinkage": LogRange(5.0, 500.0),
+        "noise_dof": LogRange(3.0, 30.0),
     },
     "idcf-dot": _IDCF_SPACE,
     "idcf-nn": _IDCF_SPACE,
@@ -122,22 +110,11 @@ class Trial(NamedTuple):
 
 @dataclass(frozen=True)
 class TuningResult:
-    """The trials of a search.
-
-    Parameters
-    ----------
-    model : str
-    metric : str
-        "rmse", or "1-auc" for implicit feedback.
-    n_users : int
-        Number of validation users.
-    trials : tuple of Trial
-        In the order in which they were run.
-    """
+    """The trials of a search, in the order in which they were run."""
 
     model: str
-    metric: str
-    n_users: int
+    metric: str  # "rmse", or "1-auc" for implicit feedback
+    n_users: int  # validation users
     trials: tuple[Trial, ...]
 
     @property
@@ -150,15 +127,8 @@ class TuningResult:
         return " ".join(f"--option {k}={v}" for k, v in self.best_trial.options.items())
 
     def to_toml(self, preset: str, dataset: str) -> str:
-        """Return the best options as preset rows; a backbone's options are in a row of their own.
-
-        Parameters
-        ----------
-        preset : str
-            The preset that the rows are for.
-        dataset : str
-            The dataset that the rows are for; any name outside the catalogue makes default rows.
-        """
+        """Return the best options as rows of a preset; a backbone's options are in a row of their
+        own. A dataset outside the catalogue makes default rows."""
         best = self.best_trial
         name = f"{DATASET_KEY}.{dataset}" if dataset in DATASET_SOURCES else DEFAULT_KEY
         model_options, backbone_options = split_backbone_options(self.model, best.options)
@@ -200,37 +170,13 @@ def tune(
     runtime: Runtime = LOCAL_RUNTIME,
     on_trial: Callable[[Trial], None] | None = None,
 ) -> TuningResult:
-    """Search the options of a model until a file holds a number of completed trials.
+    """Search the options of a model of `SEARCH_SPACES` until a file holds `n_trials` completed
+    trials, those of earlier calls with the same file included.
 
-    Parameters
-    ----------
-    dataset : Dataset
-    model : str
-        A name of `SEARCH_SPACES`.
-    n_trials : int
-        Trials in all, those of earlier calls with the same file included.
-    storage : Path
-        SQLite file of the trials; made if it does not exist.
-    split : (Split, str)
-        The split of the evaluation and its name. Only the training rows of its key users are read.
-    preset : str
-        The preset that the options start from.
-    fixed_options : mapping, optional
-        Options that are set and not searched.
-    seed : int
-    runtime : Runtime
-        The device to train on.
-    on_trial : callable, optional
-        Called with every trial that this call completes.
-
-    Returns
-    -------
-    TuningResult
-
-    Raises
-    ------
-    ConfigError
-        If nothing can be searched, or the file holds trials of other data, options or seed.
+    `storage` is an SQLite file, made if it does not exist. `split` is the split of the evaluation
+    and its name; only the training rows of its key users are read. `fixed_options` are set and not
+    searched. `on_trial` is called with every trial that this call completes. Raises `ConfigError`
+    if nothing can be searched, or the file holds trials of other data, options or seed.
     """
     fixed_options = dict(fixed_options or {})
     space = search_space(model, fixed_options)
@@ -262,10 +208,8 @@ def tune(
 def search_space(model: str, fixed_options: Mapping[str, Any]) -> SearchSpace:
     """Return the options of a model that are searched, without those that are fixed.
 
-    Raises
-    ------
-    ConfigError
-        If the model cannot score new users, has no search space, or every option is fixed.
+    Raises `ConfigError` if the model cannot score new users, has no search space, or every option
+    is fixed.
     """
     if not model_entry(model).inductive:
         raise ConfigError(f"{model!r} knows only the users it was trained on: tune an idcf-* model")

@@ -60,10 +60,7 @@ def library_versions() -> dict[str, str]:
 def save_artifact(artifact: Artifact, folder: str | Path) -> Path:
     """Write an artifact into a folder atomically, and return the folder.
 
-    Raises
-    ------
-    ArtifactError
-        If the folder holds anything but a saved model.
+    ArtifactError: the folder holds anything but a saved model.
     """
     target = Path(folder).expanduser().resolve()
     write_folder(
@@ -75,10 +72,7 @@ def save_artifact(artifact: Artifact, folder: str | Path) -> Path:
 def load_artifact(folder: str | Path) -> Artifact:
     """Read the folder of a saved model; its scores are the same to the last bit.
 
-    Raises
-    ------
-    ArtifactError
-        If the folder is missing, damaged or of another format.
+    ArtifactError: the folder is missing, damaged or of another format.
     """
     path = Path(folder).expanduser()
     values = _read_verified_config(path)
@@ -126,23 +120,10 @@ def build_model(manifest: Manifest) -> Model:
 
 
 def assign_tensors(model: Model, tensors: Mapping[str, Tensor], folder: Path = Path()) -> None:
-    """Replace all tensors of a model; names, types and numbers of dimensions must match.
+    """Replace all tensors of a model by those of the same names; an error names `folder`.
 
-    Lengths may differ, because they depend on the data.
-
-    Parameters
-    ----------
-    model
-        The model to change.
-    tensors
-        Tensors by name, as in `state_dict`.
-    folder
-        Folder to name in an error message.
-
-    Raises
-    ------
-    ArtifactError
-        If a tensor is missing, unknown, or of another type or number of dimensions.
+    Types and numbers of dimensions must match, else ArtifactError. Lengths may differ, because
+    they depend on the data.
     """
     state = model.state_dict()
     for name in sorted(state.keys() ^ tensors.keys()):
@@ -206,15 +187,11 @@ def _check_format(version: Any, config: Path) -> None:
     """Raise ArtifactError unless the format is the one that this version reads."""
     if type(version) is not int or version < 1:
         raise ArtifactError(f"{config}: format {version!r:.20} is not a format of idcf")
-    if version < FORMAT:
+    if version != FORMAT:
+        age, way_out = ("older", "train again") if version < FORMAT else ("newer", "upgrade idcf")
         raise ArtifactError(
-            f"{config}: format {version} is older than {FORMAT}, which idcf {idcf.__version__} "
-            "reads; train again"
-        )
-    if version > FORMAT:
-        raise ArtifactError(
-            f"{config}: format {version} is newer than {FORMAT}, which idcf {idcf.__version__} "
-            "reads; upgrade idcf"
+            f"{config}: format {version} is {age} than {FORMAT}, which idcf {idcf.__version__} "
+            f"reads; {way_out}"
         )
 
 
@@ -231,13 +208,7 @@ def _check_file(path: Path, checksum: Any) -> None:
 
 
 def _read_items(path: Path) -> tuple[Vocab, tuple[str | None, ...]]:
-    """Read item ids and titles (None if missing) from the Parquet file of a saved model.
-
-    Raises
-    ------
-    ArtifactError
-        If the file cannot be read or lacks a column.
-    """
+    """Read item ids and titles (None if missing) from the Parquet file of a saved model."""
     import pyarrow as pa
     from pyarrow import parquet
 

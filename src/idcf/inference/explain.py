@@ -27,19 +27,7 @@ _MAX_COHORTS = 3  # named in an explanation
 def explain(predictor: Predictor, new_user: NewUser, item_row: int) -> Explanation:
     """Explain the score of one item by the user's history and by cohorts of key users.
 
-    Parameters
-    ----------
-    predictor
-        The model and its catalogue.
-    new_user
-        The user, from `Predictor.read_new_user`.
-    item_row
-        Row of the item.
-
-    Raises
-    ------
-    ConfigError
-        If the model cannot score new users.
+    ConfigError: the model cannot score new users.
     """
     model = predictor.ranker.model
     if not model.inductive:
@@ -47,18 +35,16 @@ def explain(predictor: Predictor, new_user: NewUser, item_row: int) -> Explanati
             f"{type(model).__name__} cannot score new users, so there is nothing to explain; use "
             "an idcf-* model or 'als'"
         )
-    score, effects = leave_one_out(
-        model, new_user.item_rows, new_user.values, item_row, new_user.features
-    )
-    history = zip(new_user.item_rows.tolist(), new_user.values.tolist(), effects, strict=True)
+    rows, values = new_user.item_rows, new_user.values
+    score, effects = leave_one_out(model, rows, values, item_row, new_user.features)
     reasons = [
         Reason(predictor.item_ids[row], predictor.titles[row], value, effect)
-        for row, value, effect in history
+        for row, value, effect in zip(rows.tolist(), values.tolist(), effects, strict=True)
     ]
     reasons.sort(key=lambda x: -abs(x.effect))
     users, std = as_users([new_user]), None
-    if predictor.posterior_std is not None:
-        std = float(predictor.rating_std(users, np.array([[item_row]]))[0, 0])
+    if model.has_uncertainty:
+        std = float(predictor.ranker.rating_std(users, torch.tensor([[item_row]])))
     return Explanation(
         predictor.item_ids[item_row],
         predictor.titles[item_row],
@@ -73,24 +59,10 @@ def explain(predictor: Predictor, new_user: NewUser, item_row: int) -> Explanati
 def next_questions(
     predictor: Predictor, new_user: NewUser, n: int, candidates: Iterable[Any] | None = None
 ) -> list[Question]:
-    """Return the n items whose rating would say most about a new user, best first.
+    """Return the n items, not in the history, whose rating would say most about a new user.
 
-    Parameters
-    ----------
-    predictor
-        The model and its catalogue.
-    new_user
-        The user, from `Predictor.read_new_user`. Items of the history are not asked about.
-    n
-        Number of questions.
-    candidates
-        Ids of items that the user knows, the only ones to ask about. None: all items, weighted by
-        how likely a user knows them.
-
-    Raises
-    ------
-    ConfigError
-        If the model suggests no questions.
+    `candidates` are ids of items that the user knows, the only ones to ask about; None: all items,
+    weighted by how likely a user knows them. ConfigError: the model suggests no questions.
     """
     model = predictor.ranker.model
     if not model.suggests_questions:
@@ -112,19 +84,17 @@ def _top_cohorts(predictor: Predictor, users: Users) -> tuple[Cohort, ...]:
     cohorts = model.cohort_weights(users.to(model.device))
     if cohorts is None:
         return ()
-    weights, sizes = cohorts.weights[0], cohorts.sizes
+    weights, sizes, item_rows = cohorts.weights[0], cohorts.sizes, cohorts.item_rows.tolist()
     best = weights.argsort(descending=True)[:_MAX_COHORTS].tolist()
-
-    cohort_items = cohorts.item_rows.tolist()
-
-    def liked_titles(cohort: int) -> tuple[str, ...]:
-        """Return the titles, or else the ids, of the items that describe a cohort."""
-        return tuple(
-            predictor.titles[row] or str(predictor.item_ids[row]) for row in cohort_items[cohort]
-        )
-
+    titles, ids = predictor.titles, predictor.item_ids
     return tuple(
-        Cohort(int(sizes[c]), float(weights[c]), liked_titles(c)) for c in best if sizes[c] > 0
+        Cohort(
+            int(sizes[c]),
+            float(weights[c]),
+            tuple(titles[row] or str(ids[row]) for row in item_rows[c]),
+        )
+        for c in best
+        if sizes[c] > 0
     )
 
 
@@ -132,21 +102,10 @@ def _top_cohorts(predictor: Predictor, users: Users) -> tuple[Cohort, ...]:
 def leave_one_out(
     model: Model, item_rows: Ints, values: Floats, item: int, features: Floats | None = None
 ) -> tuple[float, list[float]]:
-    """Return the score of an item, and the effect of each entry of the history on it.
+    """Return the score of an item row, and the effect of each entry of the history on it.
 
     The effect is the score with the entry minus the score without it. It is exact: all histories
     that lack one entry are scored, in one batch.
-
-    Parameters
-    ----------
-    model
-        An inductive model.
-    item_rows, values
-        The history: rows of items and their ratings.
-    item
-        Row of the item to score.
-    features
-        Encoded user features [F]; None: no features.
     """
     n = len(item_rows)
     entries = np.concatenate([np.arange(n), *(np.delete(np.arange(n), k) for k in range(n))])

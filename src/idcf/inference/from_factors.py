@@ -23,8 +23,7 @@ from numpy.typing import NDArray
 
 from idcf.config import dataclass_to_dict
 from idcf.data.columns import ColumnOrigin, encode_typed_ids
-from idcf.data.history_reader import titles_by_row
-from idcf.data.interactions import Vocab
+from idcf.data.interactions import Vocab, titles_by_row
 from idcf.errors import ConfigError, DataError
 from idcf.inference.artifact import Artifact, library_versions, make_contiguous
 from idcf.inference.manifest import DomainInfo, Manifest, TrainingData
@@ -45,14 +44,11 @@ class Factors(NamedTuple):
 
 
 class Biases(NamedTuple):
-    """Biases that go with the factors, as given by the caller and not validated.
+    """Biases that go with the factors, as given by the caller and not validated."""
 
-    `item` [I] and `user` [U] are array-like, None for no biases; `mean` is the mean of the ratings.
-    """
-
-    item: Any = None  # [I]
-    user: Any = None  # [U]
-    mean: float = 0.0
+    item: Any = None  # array-like [I]; None: no biases
+    user: Any = None  # array-like [U]; None: no biases
+    mean: float = 0.0  # of the ratings
 
 
 class FoldInSpec(NamedTuple):
@@ -72,29 +68,10 @@ def from_factors(
     spec: FoldInSpec,
     titles: Mapping[Any, str] | None = None,
 ) -> Artifact:
-    """Return a fold-in model of the factors.
+    """Return a fold-in model of item factors [I, D], with titles by item id.
 
-    Parameters
-    ----------
-    items
-        Item factors [I, D].
-    users
-        User factors [U, D], to which the prior is fitted; None: a ridge penalty.
-    item_ids
-        Item ids, one per row of `items`.
-    biases
-        Biases of items and users, and the mean of the ratings.
-    spec
-        Kind of the feedback and options.
-    titles
-        Titles of items by item id.
-
-    Raises
-    ------
-    DataError
-        If shapes do not match or a value is not finite.
-    ConfigError
-        If an option is out of range.
+    The prior is fitted to the user factors [U, D]; None: a ridge penalty. DataError: shapes do not
+    match or a value is not finite. ConfigError: an option is out of range.
     """
     implicit, mean = spec.implicit, biases.mean
     low, high = spec.rating_range
@@ -160,8 +137,7 @@ def _set_model_tensors(model: FoldInModel, factors: Factors, reg: float) -> None
 def _fit_prior(users: Float64Array | None, size: int) -> tuple[Float64Array, Float64Array]:
     """Return mean [D] and precision [D, D] of the prior.
 
-    One pseudo-user with equal variance in all directions keeps the covariance of few users
-    invertible.
+    One pseudo-user, with equal variance in all directions, keeps the covariance invertible.
     """
     if users is None:
         return np.zeros(size), np.eye(size)

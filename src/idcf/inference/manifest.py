@@ -31,15 +31,7 @@ class DomainInfo:
 
     @classmethod
     def from_table(cls, table: Interactions, mean: float) -> Self:
-        """Describe a table.
-
-        Parameters
-        ----------
-        table
-            The interactions.
-        mean
-            Mean of the ratings that the model was built with, which may be a part of the table.
-        """
+        """Describe a table; `mean` is that of the ratings that the model is built with."""
         return cls(
             n_users=len(table.users),
             n_items=len(table.items),
@@ -90,11 +82,7 @@ class TrainingData:
 
 @dataclass(frozen=True, kw_only=True)
 class NewUserCurvePoint:
-    """One point of a `NewUserCurve`: its metric for new users with histories of one length.
-
-    `low` to `high` is the 95 % interval over users; `baseline` is the value of the baseline model
-    that the curve names. `training.new_user_curve` measures it.
-    """
+    """One point of a `NewUserCurve`: its metric for new users with histories of one length."""
 
     history_length: int
     value: float  # of `NewUserCurve.metric`

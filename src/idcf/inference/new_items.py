@@ -13,8 +13,15 @@ from typing import Any
 import numpy as np
 import torch
 
-from idcf.data.history_reader import HistoryReader, NewUser, as_users, row_lookup, titles_by_row
-from idcf.data.interactions import Interactions, Ints, Vocab, group_rows_by_key
+from idcf.data.history_reader import HistoryReader, NewUser, as_users
+from idcf.data.interactions import (
+    Interactions,
+    Ints,
+    Vocab,
+    group_rows_by_key,
+    row_lookup,
+    titles_by_row,
+)
 from idcf.data.readers import read_interactions
 from idcf.errors import ColdUserError, ConfigError, DataError
 from idcf.inference.artifact import Artifact, make_contiguous
@@ -33,33 +40,9 @@ def add_items(
 ) -> Predictor:
     """Return a predictor with new items, or with better moments of items that it has.
 
-    Parameters
-    ----------
-    predictor
-        The model and its catalogue, which are not changed.
-    interactions
-        The new ratings: a table with columns user_id, item_id and rating.
-    histories
-        Histories of users who are not in the training table: {user_id: history}, or a table.
-    columns
-        Names of the columns in `interactions`.
-    titles
-        Titles of items by item id.
-
-    Raises
-    ------
-    ConfigError
-        If the model does not accept new items.
-    ColdUserError
-        If the history of a rater is not known.
-    DataError
-        If the table cannot be used, or repeats a rating of the training table.
+    The arguments and errors are those of `Recommender.partial_fit_items`.
     """
-    old, reader, training_table = (
-        predictor.artifact,
-        predictor.history_reader,
-        predictor.training_table,
-    )
+    old, reader = predictor.artifact, predictor.history_reader
     if not old.model.accepts_new_items:
         raise ConfigError(
             "partial_fit_items needs a model that stores the uncertainty of items, such as "
@@ -68,7 +51,7 @@ def add_items(
     ratings = read_interactions(interactions, columns=columns, implicit=False)
     _check_rating_range(ratings, reader)
     items, item_rows = _extend_vocab(old.items, ratings.items)
-    raters = _NewItemRaters(ratings, item_rows, training_table)
+    raters = _NewItemRaters(ratings, item_rows, predictor.training_table)
     users = as_users(raters.read_histories(reader, histories))
     model = _add_item_ratings(old.model, users, ratings, item_rows)
     domain = replace(old.manifest.domain, n_items=len(items))
@@ -115,12 +98,7 @@ class _NewItemRaters:
     def read_histories(self, history_reader: HistoryReader, histories: Any) -> list[NewUser]:
         """Return the history of each rater: that in `histories`, else that of the training table.
 
-        Leave out the items that this rater rates now, so that no rating counts twice.
-
-        Raises
-        ------
-        ColdUserError
-            If a rater is neither in `histories` nor in the training table.
+        The items that this rater rates now are left out, so that no rating counts twice.
         """
         given = _read_histories_by_user(history_reader, histories)
         order, offsets = group_rows_by_key(self.new_ratings.user, len(self.new_ratings.users))
@@ -191,10 +169,7 @@ def _read_histories_by_user(
 
 
 def _check_rating_range(new_ratings: Interactions, history_reader: HistoryReader) -> None:
-    """Raise DataError for a rating below or above `history_reader.rating_limits`.
-
-    The limits extend the training scale by its width, and by at least 1, on both sides.
-    """
+    """Raise DataError for a rating below or above `history_reader.rating_limits`."""
     low, high = history_reader.rating_limits
     for row in np.flatnonzero((new_ratings.rating < low) | (new_ratings.rating > high))[:1]:
         item_id = new_ratings.items.ids[new_ratings.item[row]]

@@ -36,12 +36,7 @@ OPSET = 18
 def export_onnx(artifact: Artifact, path: str | Path) -> Path:
     """Write the ONNX file of a model atomically, and return its path.
 
-    Raises
-    ------
-    ConfigError
-        If the model has no ONNX form, or a package for ONNX is missing.
-    DataError
-        If the file cannot be written.
+    ConfigError: the model has no ONNX form, or a package for ONNX is missing.
     """
     try:
         import onnx
@@ -63,13 +58,7 @@ def export_onnx(artifact: Artifact, path: str | Path) -> Path:
 
 
 def to_dense_model(model: Model) -> nn.Module:
-    """Return a copy of a model that takes dense histories, on the CPU.
-
-    Raises
-    ------
-    ConfigError
-        If the model has no ONNX form.
-    """
+    """Return a copy of a model that takes dense histories, on the CPU."""
     model = deepcopy(model).cpu().eval().requires_grad_(False)
     build = _DENSE_MODELS.get(type(model))
     if build is None:
@@ -87,11 +76,7 @@ def _dense_idcf(model: IDCF) -> DenseIDCF:
 
 
 def _no_onnx_form(name: str) -> ConfigError:
-    """Build the error for a part without ONNX form, which the caller raises.
-
-    `name` is the class name of a model or of a backbone, or "meta-path". The message lists the
-    models that can be exported.
-    """
+    """Return the error of a model, a backbone or another part that has no ONNX form."""
     return ConfigError(
         f"{name} has no ONNX form; idcf-dot, idcf-nn, idcf-bayes and als can be exported"
     )

@@ -20,15 +20,12 @@ from idcf.data.history_reader import (
     history_from_item_rows,
     read_new_user,
     read_new_users,
-    row_lookup,
 )
-from idcf.data.interactions import Floats, Interactions, Ints
+from idcf.data.interactions import Floats, Interactions, Ints, row_lookup
 from idcf.data.split import split_by_key_users
 from idcf.errors import ColdUserError, ConfigError
 from idcf.inference.artifact import Artifact
-from idcf.inference.kernels import BayesSingleUserScorer
 from idcf.inference.topk import EXCLUDED_SCORE, CatalogRanker, mask_scores_1d, top_k_1d
-from idcf.inference.uncertainty import PosteriorStd
 from idcf.results import Recommendation, RecommendationBatch, Recommendations
 from idcf.types import Users
 
@@ -84,15 +81,7 @@ class RankingQuery(NamedTuple):
 class Predictor:
     """Recommend, predict and embed with a trained model, in item ids instead of rows.
 
-    `Recommender`, the server and the command line use it.
-
-    Parameters
-    ----------
-    artifact
-        The trained model and its description, with item ids and titles.
-    training_table
-        The interactions that the model was trained on, for `recommend_known`. A loaded model has
-        none, because training histories are not saved.
+    `recommend_known` needs the training table; a loaded model has none.
     """
 
     def __init__(self, artifact: Artifact, training_table: Interactions | None = None) -> None:
@@ -101,18 +90,13 @@ class Predictor:
         self.user_encoder = artifact.manifest.user_encoder
         self.item_ids, self.titles = artifact.items.ids, artifact.titles
         self.source = artifact.model.source
-        self.popularity = _popularity(artifact)
+        ranking = artifact.model.ranking_without_data()
+        self.popularity = None if ranking is None else ranking.cpu().numpy()
 
     @cached_property
     def ranker(self) -> CatalogRanker:
         """Scores and ranks the catalogue; built when it is first used, which freezes the model."""
         return CatalogRanker(self.artifact.model)
-
-    @cached_property
-    def posterior_std(self) -> PosteriorStd | None:
-        """Standard deviations of ratings; None if the model has no posterior."""
-        scorer = self.ranker.single_user_scorer
-        return PosteriorStd(scorer.model) if isinstance(scorer, BayesSingleUserScorer) else None
 
     @cached_property
     def history_reader(self) -> HistoryReader:
@@ -140,17 +124,9 @@ class Predictor:
         exclude: Iterable[Any] | None,
         filter_seen: bool = True,
     ) -> Filters:
-        """Translate item ids into filters.
+        """Translate item ids into filters; None: all items, or none excluded.
 
-        Parameters
-        ----------
-        candidates
-            Ids of the items that may be recommended; None: all items. Unknown ids are ignored
-            unless all of them are unknown.
-        exclude
-            Ids of items never to recommend; unknown ids are ignored.
-        filter_seen
-            Whether to exclude the items of the history.
+        Unknown ids are ignored, unless all candidates are unknown.
         """
         reader = self.history_reader
         return Filters(
@@ -167,22 +143,11 @@ class Predictor:
     def recommend(
         self, queries: Sequence[RankingQuery], *, min_batch: int | None = None
     ) -> RecommendationBatch:
-        """Rank the catalogue for new users.
+        """Rank the catalogue for new users: one list per query.
 
         Queries are computed together if their users have histories and they share one candidate
-        set (the same array, or None); other queries are computed one by one.
-
-        Parameters
-        ----------
-        queries
-            The users, each with their own number of items and filters.
-        min_batch
-            Smallest number of queries to compute together; None: where that is faster.
-
-        Returns
-        -------
-        RecommendationBatch
-            One list per query, in the order of the queries.
+        set (the same array, or None), and if there are `min_batch` such queries (None: where that
+        is faster); other queries are computed one by one.
         """
         if not queries:
             return RecommendationBatch()
@@ -192,7 +157,7 @@ class Predictor:
         ]
         batch = list(compress(queries, in_batch))
         if min_batch is None:
-            min_batch = _MIN_BATCH_WITH_STD if self._posterior_std_for(batch) else _MIN_BATCH
+            min_batch = _MIN_BATCH_WITH_STD if self._needs_std(batch) else _MIN_BATCH
         if len(batch) < max(min_batch, 1):
             return RecommendationBatch(self._recommend_one(x) for x in queries)
         lists = self._rank_batch(as_users([x.new_user for x in batch]), batch)
@@ -202,39 +167,17 @@ class Predictor:
         )
 
     def recommend_known(
-        self,
-        user_ids: Sequence[Hashable],
-        n: int,
-        filters: Filters,
-        return_std: bool,
+        self, user_ids: Sequence[Hashable], n: int, filters: Filters, return_std: bool
     ) -> RecommendationBatch:
         """Rank the catalogue for users of the training table, with their training histories.
 
-        Parameters
-        ----------
-        user_ids
-            Ids of users in the training table.
-        n
-            Number of items for each user.
-        filters
-            The items that may be recommended.
-        return_std
-            Whether to add standard deviations, if the model has a posterior.
-
-        Raises
-        ------
-        ColdUserError
-            If the model was loaded, so that there is no training table, or if it was not trained
-            on one of the users.
+        ColdUserError: there is no training table, or the model was not trained on a user.
         """
-        if self.training_table is None:
-            raise ColdUserError(
-                "a loaded model does not store training histories; pass history= instead"
-            )
+        table, is_inductive = self._require_training_table(), self.artifact.model.inductive
         if not user_ids:
             return RecommendationBatch()
         rows = np.array([self._training_row_by_id.get(x, -1) for x in user_ids], np.int64)
-        users, is_inductive = self.training_table.build_users(rows), self.artifact.model.inductive
+        users = table.build_users(rows)
         is_trained = users.history.lengths().numpy() > 0
         if not is_inductive:
             is_trained &= np.isin(rows, self._training_key_users)
@@ -252,20 +195,26 @@ class Predictor:
         users = users.anonymous() if is_inductive else users
         return RecommendationBatch(self._rank_batch(users, queries))
 
+    def _require_training_table(self) -> Interactions:
+        """Return the training table; raise ColdUserError if there is none."""
+        if self.training_table is None:
+            raise ColdUserError(
+                "a loaded model does not store training histories; pass history= instead"
+            )
+        return self.training_table
+
     @cached_property
     def _training_row_by_id(self) -> dict[Hashable, int]:
         """Row of every user id of the training table."""
-        return {} if self.training_table is None else row_lookup(self.training_table.users)
+        return row_lookup(self._require_training_table().users)
 
     @cached_property
     def _training_key_users(self) -> Ints:
         """Rows of the key users: the choice of `fit`, repeated from the manifest."""
-        if self.training_table is None:
-            return np.empty(0, np.int64)
-        manifest = self.artifact.manifest
-        data, no_rows = manifest.training_data, self.training_table.where(np.empty(0, np.int64))
+        table, manifest = self._require_training_table(), self.artifact.manifest
+        data, no_rows = manifest.training_data, table.where(np.empty(0, np.int64))
         return split_by_key_users(
-            self.training_table, no_rows, data.key_threshold, data.key_user_rule, manifest.seed
+            table, no_rows, data.key_threshold, data.key_user_rule, manifest.seed
         ).key_users
 
     def _recommend_one(self, query: RankingQuery) -> Recommendations:
@@ -278,8 +227,8 @@ class Predictor:
         mask_scores_1d(order, filters.excluded_rows(user.item_rows), filters.candidates)
         rows = top_k_1d(order, query.n)
         std = None
-        if self._posterior_std_for([query]) is not None:
-            std = self._rating_std_of_one(user, rows).tolist()
+        if self._needs_std([query]):
+            std = self._rating_std(user, rows).tolist()
         return self._query_result(query, rows.tolist(), scores[rows].tolist(), std)
 
     def _rank_batch(
@@ -288,30 +237,28 @@ class Predictor:
         """Yield the list of each query; the users have histories, the queries one candidate set."""
         candidate_rows = queries[0].filters.candidates
         candidates = None if candidate_rows is None else torch.from_numpy(candidate_rows)
-        k = max(x.n for x in queries)
-        posterior_std = self._posterior_std_for(queries)
-        max_users = None if posterior_std is None else _MAX_USERS_WITH_STD
+        k, needs_std = max(x.n for x in queries), self._needs_std(queries)
         buffer = self.ranker.score_buffer(len(users))
-        for rows, block in self.ranker.blocks(users, max_users):
+        for rows, block in self.ranker.blocks(users, _MAX_USERS_WITH_STD if needs_std else None):
             part = queries[rows]
-            std: Sequence[list[float] | None] = [None] * len(part)
             excluded = history_from_item_rows(
                 [x.filters.excluded_rows(x.new_user.item_rows) for x in part]
             )
-            if posterior_std is None:
+            std: Sequence[list[float] | None] = [None] * len(part)
+            if needs_std:
+                ranked, deviations = self.ranker.top_k_block_with_std(
+                    block, k, excluded, candidates, buffer
+                )
+                std = deviations.tolist()
+            else:
                 ranked = self.ranker.top_k_block(block, k, excluded, candidates, buffer)
-            else:  # one posterior gives the scores and their standard deviations
-                posterior = posterior_std.posterior(block)
-                embeddings = posterior_std.embed_users(block, posterior)
-                ranked = self.ranker.top_k_block(embeddings, k, excluded, candidates, buffer)
-                std = posterior_std(posterior, ranked.item_rows).tolist()
             lists = zip(part, ranked.item_rows.tolist(), ranked.scores.tolist(), std, strict=True)
             for query_lists in lists:
                 yield self._query_result(*query_lists)
 
-    def _posterior_std_for(self, queries: Sequence[RankingQuery]) -> PosteriorStd | None:
-        """Return `posterior_std` if any of the queries needs it."""
-        return self.posterior_std if any(x.return_std for x in queries) else None
+    def _needs_std(self, queries: Iterable[RankingQuery]) -> bool:
+        """Return whether a query wants standard deviations and the model has them."""
+        return self.artifact.model.has_uncertainty and any(x.return_std for x in queries)
 
     def _query_result(
         self,
@@ -349,65 +296,27 @@ class Predictor:
     def predict(
         self, new_user: NewUser, items: Iterable[Any], return_std: bool
     ) -> tuple[Floats, Floats]:
-        """Score some items for one new user.
+        """Return scores and standard deviations of items, one value each; unrequested std is empty.
 
-        Parameters
-        ----------
-        new_user
-            The user, from `read_new_user`.
-        items
-            Item ids.
-        return_std
-            Whether to compute standard deviations.
-
-        Returns
-        -------
-        scores, std
-            One value per item each; `std` is empty if not requested.
-
-        Raises
-        ------
-        DataError
-            If an item is unknown.
-        ConfigError
-            If standard deviations are requested and the model has no posterior.
+        DataError: an item is unknown. ConfigError: the model has no standard deviations.
         """
         rows = [self.history_reader.item_row(x) for x in items]
-        std = self._rating_std_of_one(new_user, np.array(rows)) if return_std else np.empty(0)
+        std = self._rating_std(new_user, np.array(rows)) if return_std else np.empty(0)
         scores = self.ranker.score_one_user(new_user.item_rows, new_user.values, new_user.features)
         return scores[rows], std.astype(np.float32)
 
-    def rating_std(self, users: Users, item_rows: Ints) -> Floats:
-        """Return the standard deviations [B, K] of the ratings of items [B, K].
-
-        Raises
-        ------
-        ConfigError
-            If the model has no posterior.
-        """
-        if self.posterior_std is None:
-            raise ConfigError(no_posterior_message("a standard deviation", self.source))
-        posterior = self.posterior_std.posterior(users)
-        std: Floats = self.posterior_std(posterior, torch.from_numpy(item_rows)).cpu().numpy()
-        return std
-
-    def _rating_std_of_one(self, new_user: NewUser, item_rows: Ints) -> Floats:
+    def _rating_std(self, user: NewUser, item_rows: Ints) -> Floats:
         """Return the standard deviations [K] of the ratings of items [K] for one user."""
-        scorer, has_history = self.ranker.single_user_scorer, len(new_user.item_rows) > 0
-        if isinstance(scorer, BayesSingleUserScorer) and has_history and new_user.features is None:
-            return scorer.rating_std(new_user.item_rows, new_user.values, item_rows)
-        std: Floats = self.rating_std(as_users([new_user]), item_rows[None])[0]
-        return std
+        if not self.artifact.model.has_uncertainty:
+            raise ConfigError(no_posterior_message("a standard deviation", self.source))
+        return self.ranker.rating_std_of_one_user(
+            user.item_rows, user.values, user.features, item_rows
+        )
 
     def similar_items(self, item: Any, n: int) -> Recommendations:
         """Return the n items most similar to one item; the score is the similarity.
 
-        Raises
-        ------
-        DataError
-            If the item is unknown.
-        ConfigError
-            If the model has no similarity between items.
+        ConfigError: the model has no similarity between items.
         """
         row = self.history_reader.item_row(item)
         similarities = self.ranker.item_similarities(row)
@@ -423,15 +332,6 @@ def no_posterior_message(operation: str, source: str) -> str:
         f"{operation} needs a posterior model such as idcf-bayes; the scores of this model come "
         f"from {source!r}"
     )
-
-
-def _popularity(artifact: Artifact) -> Floats | None:
-    """Return the values [I] that rank the items for users without history and features.
-
-    The highest comes first. None: the model's scores rank them (`Model.ranking_without_data`).
-    """
-    ranking = artifact.model.ranking_without_data()
-    return None if ranking is None else ranking.cpu().numpy()
 
 
 def _shared_candidates(queries: Sequence[RankingQuery]) -> Ints | None:

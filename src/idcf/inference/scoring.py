@@ -1,6 +1,6 @@
 """Scores of a model on held-out rows, and the metrics that training and tuning watch.
 
-Knows no training and no printing.
+With `anonymous` the model sees histories only, as of new users; else it sees the users' ids too.
 """
 
 from __future__ import annotations
@@ -11,12 +11,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from idcf.data.batches import row_batches
 from idcf.data.interactions import Floats, Interactions, Ints
 from idcf.inference.topk import CatalogRanker
 from idcf.metrics import RelevantItems, ndcg_at
 from idcf.models.base import Model
 from idcf.types import Users
+
+ScoreFunction = Callable[[Users, Tensor, Tensor], Tensor]  # users, items [M, K], owner [M]: [M, K]
 
 
 def score_interactions(
@@ -27,27 +28,8 @@ def score_interactions(
     anonymous: bool,
     batch_size: int = 8192,
 ) -> Floats:
-    """Score every row of a table.
-
-    Parameters
-    ----------
-    model
-        The model.
-    target_table
-        The rows (user, item) to score.
-    history_table
-        The histories of the users.
-    anonymous
-        Whether to hide the users' ids, so that the model sees histories only.
-    batch_size
-        Rows per batch.
-
-    Returns
-    -------
-    ndarray
-        One score per row of `target_table`.
-    """
-    return _map_batches(model, model, target_table, history_table, anonymous, batch_size)
+    """Return one score per row of `target_table`, from the histories in `history_table`."""
+    return _score_rows(model, model, target_table, history_table, anonymous, batch_size)
 
 
 def interaction_std(
@@ -58,65 +40,53 @@ def interaction_std(
     anonymous: bool,
     batch_size: int = 512,
 ) -> Floats:
-    """Return the standard deviation of the rating of every row; see `score_interactions`.
+    """Return the standard deviation of the rating of every row of `target_table`.
 
-    Raises
-    ------
-    ConfigError
-        If the model has no `has_uncertainty`.
+    Raises `ConfigError` if the model has no `has_uncertainty`.
     """
-    return _map_batches(
-        model, model.predictive_std, target_table, history_table, anonymous, batch_size
+    return _score_rows(
+        model.predictive_std, model, target_table, history_table, anonymous, batch_size
     )
 
 
-@torch.no_grad()
-def _map_batches(
+def _score_rows(
+    score: ScoreFunction,
     model: Model,
-    score_batch: Callable[[Users, Tensor, Tensor], Tensor],
     target_table: Interactions,
     history_table: Interactions,
     anonymous: bool,
     batch_size: int,
 ) -> Floats:
-    """Apply a function of users, items [M, 1] and owner [M] in batches; one number per row."""
-    model.eval()
+    """Return one value of `score`, the model or a method of it, per row of `target_table`."""
     order, _ = target_table.rows_by_user  # each user is embedded once, as rows are adjacent
+    user_rows, items = target_table.user[order], target_table.item[order, None]
     out = np.empty(len(target_table), np.float32)
-    start = 0
-    for batch in row_batches(target_table.where(order), history_table, batch_size=batch_size):
-        batch = batch.to(model.device)
-        users = batch.users.anonymous() if anonymous else batch.users
-        values = score_batch(users, batch.items, batch.owner)[:, 0].float().cpu().numpy()
-        out[order[start : start + len(values)]] = values
-        start += len(values)
+    out[order] = _score_candidates(
+        score, model, user_rows, items, history_table, anonymous, batch_size
+    )[:, 0]
     return out
 
 
 @torch.no_grad()
-def score_candidates(
+def _score_candidates(
+    score: ScoreFunction,
     model: Model,
     user_rows: Ints,
     items: Ints,
     history_table: Interactions,
-    *,
     anonymous: bool,
-    batch_size: int = 512,
+    batch_size: int,
 ) -> Floats:
-    """Score items [U, K] for users [U]; return [U, K].
-
-    A user who occurs several times in a batch is embedded once. The parameters are those of
-    `score_interactions`.
-    """
+    """Return the values of `score` for items [M, K] of users [M], in batches of rows: [M, K]."""
     model.eval()
-    parts = []
+    out = np.empty(items.shape, np.float32)
     for start in range(0, len(user_rows), batch_size):
-        rows, owner = np.unique(user_rows[start : start + batch_size], return_inverse=True)
+        part = slice(start, start + batch_size)
+        rows, owner = np.unique(user_rows[part], return_inverse=True)
         users = _select_users(model, rows, history_table, anonymous)
-        batch_items = torch.from_numpy(items[start : start + batch_size]).to(model.device)
-        owner_tensor = torch.from_numpy(owner).to(model.device)
-        parts.append(model(users, batch_items, owner_tensor).float().cpu().numpy())
-    return np.concatenate(parts) if parts else np.empty((0, items.shape[1]), np.float32)
+        columns = (torch.from_numpy(x).to(model.device) for x in (items[part], owner))
+        out[part] = score(users, *columns).float().cpu().numpy()
+    return out
 
 
 def top_unseen_items(
@@ -155,25 +125,12 @@ def auc_loss_on(
     n_negatives: int,
     rng: np.random.Generator,
 ) -> float:
-    """Return 1 - AUC of held-out interactions against random items, for implicit feedback.
-
-    Parameters
-    ----------
-    model
-        The model.
-    target_table
-        The held-out interactions.
-    history_table
-        The histories of the users.
-    n_negatives
-        Random items per held-out interaction.
-    rng
-        Generator of the random items.
-    """
+    """Return 1 - AUC of held-out interactions, each against `n_negatives` random items."""
     negatives = rng.integers(len(target_table.items), size=(len(target_table), n_negatives))
     items = np.hstack([target_table.item[:, None], negatives])
-    scores = score_candidates(
-        model, target_table.user, items, history_table, anonymous=model.ignores_user_ids
+    anonymous = model.ignores_user_ids
+    scores = _score_candidates(
+        model, model, target_table.user, items, history_table, anonymous, batch_size=512
     )
     positive, negative = scores[:, :1], scores[:, 1:]
     return float(1 - np.mean((positive > negative) + 0.5 * (positive == negative)))

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from idcf.data.interactions import Floats, Ints
 from idcf.errors import ConfigError
-from idcf.inference.kernels import batch_embedder, single_user_scorer
+from idcf.inference.kernels import batch_embedder, posterior_kernel, single_user_scorer
 from idcf.models.base import Model, TwoTower
 from idcf.models.layers.heads import DotHead
 from idcf.types import Embeddings, History, Users
@@ -100,19 +100,8 @@ def mask_scores(
 ) -> Tensor:
     """Set the scores [B, I] of items that must not be recommended to -inf, in place.
 
-    Parameters
-    ----------
-    scores
-        Scores of every item for every user.
-    excluded_by_user
-        The rows of the excluded items of each user; None: no items.
-    candidates
-        The rows of the items that may be recommended to all users; None: all items.
-
-    Returns
-    -------
-    Tensor
-        `scores`.
+    `excluded_by_user` has the excluded item rows of each user; only `candidates`, if given, may be
+    recommended to any user.
     """
     if candidates is not None:
         candidate_scores = scores[:, candidates]
@@ -134,13 +123,7 @@ def mask_scores_1d(scores: Floats, excluded: Ints, candidates: Ints | None = Non
 
 
 class CatalogRanker:
-    """A frozen model with its catalogue embedded once.
-
-    Parameters
-    ----------
-    model
-        A trained model; its weights must not change afterwards.
-    """
+    """A frozen model with its catalogue embedded once; its weights must not change afterwards."""
 
     def __init__(self, model: Model) -> None:
         model.freeze()
@@ -153,6 +136,7 @@ class CatalogRanker:
                 self._embed_catalog(model)
             self._batch_embedder = batch_embedder(model)
             self.single_user_scorer = single_user_scorer(model, self._batch_embedder)
+            self._posterior_kernel = posterior_kernel(model)
 
     def _embed_catalog(self, model: TwoTower) -> None:
         """Store the embeddings of all items, for dot products with their biases as a column."""
@@ -166,13 +150,7 @@ class CatalogRanker:
 
     @torch.inference_mode()
     def embed_users(self, users: Users) -> Embeddings:
-        """Return the vectors [B, D] and biases [B] of users, on the model's device.
-
-        Raises
-        ------
-        ConfigError
-            If the model has no user vectors.
-        """
+        """Return the vectors [B, D] and biases [B] of users; ConfigError: the model has none."""
         model, _ = self._require_two_towers()
         users = users.to(model.device)
         return (self._batch_embedder or model).embed_users(users)
@@ -184,48 +162,56 @@ class CatalogRanker:
         return scores if bias is None else scores.add_(bias[:, None])
 
     def _score_without_user_bias(
-        self, users: Users, buffer: Tensor | None = None
+        self, users: Users | Embeddings, buffer: Tensor | None = None
     ) -> tuple[Tensor, Tensor | None]:
-        """Return scores [B, I] without the user bias, and the bias [B].
+        """Return scores [B, I] without the user bias, and the bias [B] if they lack it.
 
-        The bias changes no order, and adding it to every item would cost as much as top-k. It is
-        None where the scores contain it. The caller may write into the scores.
+        The bias changes no order, and adding it to every item would cost as much as top-k. The
+        caller may write into the scores.
         """
-        if self.item_embeddings is None:  # the scores may be a tensor of the model: copy them
+        if isinstance(users, Users) and self.item_embeddings is None:
+            # the scores may be a tensor of the model: copy them
             return self.model.score_catalog(users.to(self.model.device)).clone(), None
-        return self._score_embedded(self.embed_users(users), buffer)
-
-    def _score_embedded(
-        self, user_embeddings: Embeddings, buffer: Tensor | None = None
-    ) -> tuple[Tensor, Tensor | None]:
-        """Return what `_score_without_user_bias` does for embedded users."""
         model, items = self._require_two_towers()
+        vector, bias = self.embed_users(users) if isinstance(users, Users) else users
         if self._vectors_with_bias is None:
-            return model.score_all_pairs(user_embeddings, items), None
-        vector = F.pad(user_embeddings.vector, (0, 1), value=1.0)
+            return model.score_all_pairs(Embeddings(vector, bias), items), None
+        vector = F.pad(vector, (0, 1), value=1.0)
         out = None if buffer is None else buffer[: len(vector)]
-        return torch.mm(vector, self._vectors_with_bias.T, out=out), user_embeddings.bias
+        return torch.mm(vector, self._vectors_with_bias.T, out=out), bias
 
     def score_one_user(
         self, item_rows: Ints, values: Floats, features: Floats | None = None
     ) -> Floats:
-        """Return the score of every item [I] for one new user. The caller may write into it.
+        """Return the score of every item [I] for one new user, with encoded `features` [F].
 
-        Parameters
-        ----------
-        item_rows, values
-            The history: rows of items and their ratings.
-        features
-            Encoded user features [F]; None: no features.
+        The caller may write into the scores.
         """
         if self.single_user_scorer is not None and len(item_rows) and features is None:
             return self.single_user_scorer(item_rows, values)
-        offsets = torch.tensor([0, len(item_rows)])
-        history = History(torch.from_numpy(item_rows), torch.from_numpy(values), offsets)
-        feature_rows = None if features is None else torch.from_numpy(features)[None]
-        user = Users(torch.tensor([-1]), history, feature_rows)
+        user = _single_user(item_rows, values, features)
         scores: Floats = self.score_catalog(user)[0].float().cpu().numpy()
         return scores.copy()
+
+    def rating_std_of_one_user(
+        self, item_rows: Ints, values: Floats, features: Floats | None, target_rows: Ints
+    ) -> Floats:
+        """Return the standard deviations [K] of the ratings of items [K] for one new user."""
+        scorer = self.single_user_scorer
+        if scorer is not None and scorer.rating_std and len(item_rows) and features is None:
+            return scorer.rating_std(item_rows, values, target_rows)
+        user = _single_user(item_rows, values, features)
+        std: Floats = self.rating_std(user, torch.from_numpy(target_rows)[None])[0].cpu().numpy()
+        return std
+
+    @torch.inference_mode()
+    def rating_std(self, users: Users, item_rows: Tensor) -> Tensor:
+        """Return the standard deviations [B, K] of the ratings of items [B, K].
+
+        ConfigError: the model has no `has_uncertainty`.
+        """
+        device, owner = self.model.device, torch.arange(len(users))
+        return self.model.predictive_std(users.to(device), item_rows.to(device), owner.to(device))
 
     @property
     def max_block_users(self) -> int:
@@ -233,15 +219,7 @@ class CatalogRanker:
         return max(1, _MAX_SCORES_PER_BLOCK // (self.model.n_items * self._floats_per_score))
 
     def blocks(self, users: Users, max_users: int | None = None) -> Iterator[tuple[slice, Users]]:
-        """Yield the users in blocks of at most `max_block_users`, each with its position.
-
-        Parameters
-        ----------
-        users
-            The users to divide.
-        max_users
-            A smaller limit, for callers that need more memory per user than the scores.
-        """
+        """Yield blocks of at most `max_block_users` or `max_users` users, and their positions."""
         size = min(self.max_block_users, max_users or self.max_block_users)
         for start in range(0, len(users), size):
             rows = slice(start, min(start + size, len(users)))
@@ -249,11 +227,10 @@ class CatalogRanker:
 
     @torch.inference_mode()
     def score_buffer(self, n_users: int) -> Tensor | None:
-        """Allocate memory for the scores of one block of users: [max_block_users, I].
+        """Allocate memory for `top_k_block`: [max_block_users, I], or None if it would not help.
 
-        Pass it to `top_k_block` for every block of a ranking of `n_users` users, because allocating
-        anew takes as long as scoring. Return None if `n_users` fit into one block, or if the scores
-        are not a single matrix product, so that the memory could not be used.
+        Allocating anew for every block takes as long as scoring. It does not help if `n_users` fit
+        into one block, or if the scores are not a single matrix product.
         """
         if self._vectors_with_bias is None or n_users <= self.max_block_users:
             return None
@@ -268,27 +245,34 @@ class CatalogRanker:
         candidates: Tensor | None = None,
         buffer: Tensor | None = None,
     ) -> RankedItems:
-        """Return the k best items of each user of one block.
+        """Return the k best items of each user of one block, or of their embeddings.
 
-        Parameters
-        ----------
-        users
-            The users, or their embeddings.
-        k
-            Number of items.
-        excluded_by_user, candidates
-            Filters, see `mask_scores`.
-        buffer
-            Memory for the scores, from `score_buffer`.
+        `mask_scores` explains the filters, `score_buffer` makes the buffer.
         """
-        if isinstance(users, Embeddings):
-            scores, bias = self._score_embedded(users, buffer)
-        else:
-            scores, bias = self._score_without_user_bias(users, buffer)
+        scores, bias = self._score_without_user_bias(users, buffer)
         ranked = top_k(mask_scores(scores.float().cpu(), excluded_by_user, candidates), k)
         if bias is not None:
             ranked.scores.add_(bias.float().cpu()[:, None])
         return ranked
+
+    @torch.inference_mode()
+    def top_k_block_with_std(
+        self,
+        users: Users,
+        k: int,
+        excluded_by_user: History | None = None,
+        candidates: Tensor | None = None,
+        buffer: Tensor | None = None,
+    ) -> tuple[RankedItems, Tensor]:
+        """Return what `top_k_block` does for users with histories, and the deviations [B, k]."""
+        kernel = self._posterior_kernel
+        if kernel is None:
+            ranked = self.top_k_block(users, k, excluded_by_user, candidates, buffer)
+            return ranked, self.rating_std(users, ranked.item_rows)
+        posterior = kernel.posterior(users)
+        embeddings = kernel.embed_users(users, posterior)
+        ranked = self.top_k_block(embeddings, k, excluded_by_user, candidates, buffer)
+        return ranked, kernel.rating_std(posterior, ranked.item_rows)
 
     @torch.inference_mode()
     def top_k(
@@ -312,13 +296,7 @@ class CatalogRanker:
     def item_similarities(self, item_row: int) -> Floats:
         """Return the similarity of every item to one item: [I].
 
-        This is the model's own similarity, such as a weight between items, or the cosine of the
-        item vectors.
-
-        Raises
-        ------
-        ConfigError
-            If the model has neither a similarity between items nor item vectors.
+        It is that of the model, such as a weight between items, else the cosine of the vectors.
         """
         similarities = self.model.item_similarities(item_row)
         if similarities is None:
@@ -340,6 +318,14 @@ class CatalogRanker:
                 "model or 'als' to embed users"
             )
         return self.model, self.item_embeddings
+
+
+def _single_user(item_rows: Ints, values: Floats, features: Floats | None) -> Users:
+    """Return one new user as models expect it."""
+    offsets = torch.tensor([0, len(item_rows)])
+    history = History(torch.from_numpy(item_rows), torch.from_numpy(values), offsets)
+    feature_rows = None if features is None else torch.from_numpy(features)[None]
+    return Users(torch.tensor([-1]), history, feature_rows)
 
 
 def _slice_users(users: Users, rows: slice) -> Users:

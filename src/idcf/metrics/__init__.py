@@ -1,11 +1,18 @@
 """Metrics of predictions and rankings, one value per user, with intervals and paired tests.
 
-Plain NumPy: the package does not know models, datasets or tensors. Rows come as flat arrays `user,
-score, label` in any order; a user is any integer that the user's rows share.
+Plain NumPy: the package does not know models, datasets or tensors. Each metric states its gain and
+its denominator, and raises `DataError` for rows that it cannot measure (NaN, columns of different
+lengths, nothing to average) and `ConfigError` for an option out of range. There are two inputs:
 
-Functions return a `PerUserMetric`, the average Σ total / Σ weight over users; those named `…_at`
-return one value per user, which `PerUserMetric.from_values` averages. Each states its gain and its
-denominator.
+*Rows*: flat arrays `user, score, label` [N], in any order. A user is any integer that the user's
+rows share. `label` is the true rating; a binary label is called `positive` and is True or 1 for
+relevant rows. `std` is the standard deviation (> 0) of a score. The result is a `PerUserMetric`,
+which averages Σ total / Σ weight over users.
+
+*Lists* (functions named `…_at`): `top_items` [U, K] holds the ranked distinct items of each user
+over the whole catalogue, best first and -1 for an empty position; `relevant` the `RelevantItems` of
+these users; `k` is the cut-off, K by default. The result is one value per user [U], NaN for a user
+without relevant items, which `PerUserMetric.from_values` averages.
 
 Examples
 --------

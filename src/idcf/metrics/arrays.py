@@ -1,7 +1,4 @@
-"""What the metrics share: array types, checks of input columns, and sums per user.
-
-Rows come as flat columns of one length. A user is any integer that the user's rows share.
-"""
+"""What the metrics share: array types, checks of input columns, and sums per user."""
 
 from __future__ import annotations
 
@@ -18,13 +15,8 @@ Float64Array = NDArray[np.float64]
 
 
 def check_columns(**columns: Array) -> list[Array]:
-    """Return the columns as flat arrays of one length, in the order of the arguments.
-
-    Raises
-    ------
-    DataError
-        If a column is not flat or has another length than the first; the message names it.
-    """
+    """Return the columns as flat arrays, or raise `DataError` if one differs from the first in
+    length; the message names it."""
     arrays = {name: np.asarray(column) for name, column in columns.items()}
     first, length = next((name, column.size) for name, column in arrays.items())
     for name, column in arrays.items():
@@ -73,35 +65,21 @@ def sum_by_owner(owner: Array, values: Float64Array, n_owners: int) -> Float64Ar
 
 
 def group_sorted_users(sorted_user: Array) -> tuple[Ints, Ints, Ints]:
-    """Group sorted rows by user.
-
-    Returns
-    -------
-    users : ndarray [U]
-        The distinct users.
-    start : ndarray [U + 1]
-        The first row of each user, and the number of rows.
-    rank : ndarray [N]
-        The position of each row among the rows of its user, from 0.
-    """
+    """Return the distinct users [U] of sorted rows, the first row of each and the number of rows
+    [U + 1], and the position of each row among the rows of its user, from 0 [N]."""
     users, first, counts = np.unique(sorted_user, return_index=True, return_counts=True)
     start = np.append(first, len(sorted_user))
     return users, start, np.arange(len(sorted_user)) - np.repeat(first, counts)
 
 
 def segment_sums(values: Float64Array, start: Ints) -> Float64Array:
-    """Return the sums of values[start[u] : start[u + 1]]: [U].
-
-    `start` [U + 1] is strictly ascending, from 0 to len(values): no segment may be empty.
-    """
+    """Return the sums of values[start[u] : start[u + 1]] [U]; no segment may be empty."""
     return np.add.reduceat(values, start[:-1]) if len(values) else np.zeros(0)
 
 
 def mean_over_ties(values: Float64Array, rank: Ints, score: Array) -> Float64Array:
-    """Replace each value by the mean over the run of equal scores of one user.
-
-    Rows are sorted by user and score; `rank` is the position of each row within its user.
-    """
+    """Replace each value by the mean over the run of equal scores of one user; rows are sorted by
+    user and score, and `rank` is the position of each row within its user."""
     is_first = rank == 0
     is_first[1:] |= score[1:] != score[:-1]
     start = np.append(np.flatnonzero(is_first), len(values))

@@ -25,30 +25,13 @@ from idcf.metrics.stats import Interval, PerUserMetric
 
 
 def auc_pooled(score: Array, positive: Array) -> float:
-    """Return the AUC of the pooled rows of all users.
+    """Return P(score of a positive row > score of a negative row) + P(equal) / 2.
 
     Denominator: all n₁·n₀ pairs of a positive and a negative row, whatever users they belong to.
-
-    Parameters
-    ----------
-    score : ndarray [N]
-        Scores; a higher score means a better item.
-    positive : ndarray [N]
-        True (or 1) for relevant rows, False (or 0) for the others.
-
-    Returns
-    -------
-    float
-        P(score of a positive row > score of a negative row) + P(equal) / 2.
-
-    Raises
-    ------
-    DataError
-        If one of the two classes has no row, or a score is NaN.
+    Both classes need a row.
 
     Examples
     --------
-    >>> import numpy as np
     >>> auc_pooled(np.array([0.9, 0.8, 0.3, 0.3]), np.array([1, 0, 1, 0]))
     0.625
     """
@@ -63,28 +46,17 @@ def auc_contributions(user: Array, score: Array, positive: Array) -> PerUserMetr
         c_u = Σ_{u's positives} (V - A) / n₁ + Σ_{u's negatives} (V - A) / n₀,
 
     where V of a row is the share of rows of the other class that it is ordered correctly against
-    (Obuchowski 1997). The spread of these values is the spread of A, so two systems can be compared
-    with `paired_difference`.
-
-    Parameters
-    ----------
-    user, score, positive : ndarray [N]
-        The user, the score and the binary label of each row.
-
-    Returns
-    -------
-    PerUserMetric
-        One value per user, each with weight 1; their mean is `auc_pooled`.
+    (Obuchowski 1997). Weights are 1. The spread of the values is that of A, so two systems can be
+    compared with `paired_difference`.
 
     Examples
     --------
-    >>> import numpy as np
     >>> user, positive = np.array([0, 0, 1, 1]), np.array([1, 0, 1, 0])
     >>> auc_contributions(user, np.array([0.9, 0.8, 0.3, 0.3]), positive).mean()
     0.625
     """
     auc, users, contribution = _auc_and_contributions(user, score, positive)
-    return PerUserMetric(users, auc + len(users) * contribution, np.ones(len(users)))
+    return PerUserMetric.from_values(auc + len(users) * contribution, users)
 
 
 def auc_interval(
@@ -94,27 +66,8 @@ def auc_interval(
 
     The variance is Σ_u c_u², with c_u of `auc_contributions`; the bounds are clipped to [0, 1].
 
-    Parameters
-    ----------
-    user, score, positive : ndarray [N]
-        The user, the score and the binary label of each row.
-    confidence_level : float
-        Share of intervals that should cover the true value.
-
-    Returns
-    -------
-    Interval
-
-    Raises
-    ------
-    ConfigError
-        If the level does not lie between 0 and 1.
-    DataError
-        If one of the two classes has no row, or a score is NaN.
-
     Examples
     --------
-    >>> import numpy as np
     >>> user, positive = np.array([0, 0, 1, 1]), np.array([1, 0, 1, 0])
     >>> interval = auc_interval(user, np.array([0.9, 0.8, 0.3, 0.3]), positive)
     >>> [round(x, 3) for x in interval]
@@ -132,23 +85,8 @@ def auc_per_user(user: Array, score: Array, positive: Array) -> PerUserMetric:
     Denominator: the pairs of a positive and a negative row of that user. Users whose rows are all
     positive or all negative are left out; each of the others has weight 1.
 
-    Parameters
-    ----------
-    user, score, positive : ndarray [N]
-        The user, the score and the binary label of each row.
-
-    Returns
-    -------
-    PerUserMetric
-
-    Raises
-    ------
-    DataError
-        If a score is NaN or a label is not binary.
-
     Examples
     --------
-    >>> import numpy as np
     >>> user, positive = np.array([7, 7, 8, 8, 9]), np.array([1, 0, 1, 0, 1])
     >>> auc = auc_per_user(user, np.array([0.9, 0.8, 0.3, 0.3, 0.5]), positive)
     >>> auc.users.tolist(), auc.values.tolist()
@@ -163,9 +101,7 @@ def auc_per_user(user: Array, score: Array, positive: Array) -> PerUserMetric:
     n_pairs = n_positives * (np.diff(start) - n_positives)
     wins = segment_sums(mean_rank * is_positive, start) - n_positives * (n_positives + 1) / 2
     defined = n_pairs > 0
-    return PerUserMetric(
-        users[defined], wins[defined] / n_pairs[defined], np.ones(int(defined.sum()))
-    )
+    return PerUserMetric.from_values(wins[defined] / n_pairs[defined], users[defined])
 
 
 def _auc_and_contributions(

@@ -26,27 +26,8 @@ def interval_coverage(
     Denominator (`weight`): the number of the user's rows. The mean of a calibrated model is the
     level.
 
-    Parameters
-    ----------
-    user, score, std, label : ndarray [N]
-        The user, the predicted mean, its standard deviation (> 0) and the true rating of each row.
-    confidence_level : float
-        Level of the central interval of N(score, std²).
-
-    Returns
-    -------
-    PerUserMetric
-
-    Raises
-    ------
-    ConfigError
-        If the level does not lie between 0 and 1.
-    DataError
-        If there is no row, or a standard deviation is not above 0.
-
     Examples
     --------
-    >>> import numpy as np
     >>> user, score, std = np.array([1, 1, 2]), np.full(3, 3.0), np.ones(3)
     >>> interval_coverage(user, score, std, np.array([3.0, 5.0, 4.0])).total.tolist()
     [1.0, 1.0]
@@ -61,23 +42,8 @@ def negative_log_likelihood(user: Array, score: Array, std: Array, label: Array)
 
     Denominator (`weight`): the number of the user's rows. Natural logarithm, constant included.
 
-    Parameters
-    ----------
-    user, score, std, label : ndarray [N]
-        The user, the predicted mean, its standard deviation (> 0) and the true rating of each row.
-
-    Returns
-    -------
-    PerUserMetric
-
-    Raises
-    ------
-    DataError
-        If there is no row, or a standard deviation is not above 0.
-
     Examples
     --------
-    >>> import numpy as np
     >>> nll = negative_log_likelihood(np.zeros(1, int), np.zeros(1), np.ones(1), np.zeros(1))
     >>> round(nll.mean(), 3)  # log(2π) / 2
     0.919
@@ -90,30 +56,12 @@ def negative_log_likelihood(user: Array, score: Array, std: Array, label: Array)
 def reliability_curve(
     score: Array, std: Array, label: Array, confidence_levels: Sequence[float] = CONFIDENCE_LEVELS
 ) -> Float64Array:
-    """Return the share of rows inside the central interval of each level.
+    """Return the share of rows inside the central interval of each of L levels [L].
 
     Denominator: all rows. The curve of a calibrated model is the levels themselves.
 
-    Parameters
-    ----------
-    score, std, label : ndarray [N]
-        The predicted mean, its standard deviation (> 0) and the true rating of each row.
-    confidence_levels : sequence of float, length L
-
-    Returns
-    -------
-    ndarray [L]
-
-    Raises
-    ------
-    ConfigError
-        If a level does not lie between 0 and 1.
-    DataError
-        If there is no row, or a standard deviation is not above 0.
-
     Examples
     --------
-    >>> import numpy as np
     >>> label = np.array([3.0, 3.5, 4.0, 9.0])
     >>> reliability_curve(np.full(4, 3.0), np.ones(4), label, [0.1, 0.5, 0.9]).tolist()
     [0.25, 0.5, 0.75]

@@ -1,9 +1,7 @@
-"""Ranking metrics: how well a user's items are ordered.
+"""Ranking metrics: how well a user's items are ordered, with discount 1 / log2(r + 1) at rank r.
 
-Two settings. *Rated lists*: flat rows `user, score, label`; each user's test items are ordered by
-score (`ndcg`). *Full catalogue*: `top_items` [U, k], the best items of a ranker over all items (-1
-for an empty position), compared with each user's relevant items (`recall_at`, `hit_at`, `mrr_at`,
-`ndcg_at`). The discount of rank r = 1, 2, ... is 1 / log2(r + 1), and 0 beyond the cut-off k.
+`ndcg` orders each user's rated rows by score; the functions named `…_at` compare ranked lists over
+the whole catalogue with each user's relevant items.
 """
 
 from __future__ import annotations
@@ -29,6 +27,7 @@ from idcf.metrics.stats import PerUserMetric
 
 Gain = Literal["exp", "linear"]
 Denominator = Literal["relevant", "min"]
+MAX_LABEL = {"exp": 900.0, "linear": 1e300}  # of a finite gain
 
 
 class RelevantItems(NamedTuple):
@@ -40,7 +39,6 @@ class RelevantItems(NamedTuple):
     --------
     Items 3 and 5 are relevant to the first user, item 8 to the second.
 
-    >>> import numpy as np
     >>> relevant = RelevantItems(np.array([3, 5, 8]), np.array([0, 2, 3]))
     >>> relevant.lengths().tolist()
     [2, 1]
@@ -63,13 +61,12 @@ def ndcg(
     gain: Gain = "exp",
     k: int | None = None,
     min_rows: int = 2,
-    rng: np.random.Generator | None = None,
 ) -> PerUserMetric:
-    """Return NDCG of each user's rated list.
+    """Return NDCG of each user's rated list, each user with weight 1.
 
     NDCG = DCG of the order by score / DCG of the best order, DCG = Σ_{r ≤ k} gain / log2(r + 1).
-    Gain: 2^label - 1, or the label itself. Denominator: the DCG of the user's rows in the order of
-    their labels, cut at k.
+    Gain: 2^label - 1 ("exp") or the label itself, which is at least 0. Denominator: the DCG of the
+    user's rows in the order of their labels, cut at k.
 
     Rows of equal score share the mean discount of their positions, which is the exact expectation
     over random orders: a constant scorer gets the value of a random order, and the order in which
@@ -77,32 +74,13 @@ def ndcg(
 
     Parameters
     ----------
-    user, score, label : ndarray [N]
-        The user, the score and the label (≥ 0) of each row.
-    gain : {"exp", "linear"}
-        2^label - 1, or the label.
     k : int, optional
         Cut-off; the whole list by default.
     min_rows : int
         Users with fewer rows are left out, as are users without any gain.
-    rng : numpy.random.Generator, optional
-        Breaks ties by one random draw instead of taking the expectation.
-
-    Returns
-    -------
-    PerUserMetric
-        One value per user, each with weight 1.
-
-    Raises
-    ------
-    ConfigError
-        If the gain or the cut-off is not valid.
-    DataError
-        If a score or label is NaN, or a label is below 0.
 
     Examples
     --------
-    >>> import numpy as np
     >>> user, label = np.array([1, 1, 1]), np.array([3, 0, 1])
     >>> ndcg(user, np.array([0.9, 0.8, 0.1]), label, gain="linear").values.round(3).tolist()
     [0.964]
@@ -114,31 +92,24 @@ def ndcg(
     gains = _gains_from_labels(label, gain)
     _check_cutoff(k)
     # ties sorted by gain: no weight in the expectation, but the sum is equal to the last bit
-    tie_key = gains if rng is None else rng.random(len(user))
-    order = np.lexsort((tie_key, -score.astype(np.float64), user))
+    order = np.lexsort((gains, -score.astype(np.float64), user))
     users, start, rank = group_sorted_users(user[order])
-    discount = _discount(rank, k)
-    if rng is None:
-        discount = mean_over_ties(discount, rank, score[order])
+    discount = mean_over_ties(_discount(rank, k), rank, score[order])
     dcg = segment_sums(gains[order] * discount, start)
     best_order = np.lexsort((-gains, user))
     ideal = segment_sums(gains[best_order] * _discount(rank, k), start)
     defined = (np.diff(start) >= min_rows) & (ideal > 0)
     # rounding may put a perfect list an ulp above 1
-    value = np.minimum(dcg[defined] / ideal[defined], 1.0)
-    return PerUserMetric(users[defined], value, np.ones(len(value)))
+    return PerUserMetric.from_values(np.minimum(dcg[defined] / ideal[defined], 1.0), users[defined])
 
 
 def random_ndcg(
     user: Array, label: Array, *, gain: Gain = "exp", k: int | None = None, min_rows: int = 2
 ) -> PerUserMetric:
-    """Return the exact expectation of `ndcg` for a random order of each user's rows.
-
-    Gain, denominator and parameters are those of `ndcg`.
+    """Return the exact expectation of `ndcg`, with its options, for a random order of the rows.
 
     Examples
     --------
-    >>> import numpy as np
     >>> random_ndcg(np.array([1, 1]), np.array([1, 0])).values.round(3).tolist()
     [0.815]
     """
@@ -157,31 +128,8 @@ def recall_at(
     Gain: 1 for every relevant item. Denominator: all relevant items of the user ("relevant"), or at
     most k of them ("min"), with which a perfect list reaches 1 whatever k is.
 
-    Parameters
-    ----------
-    top_items : ndarray of int [U, K]
-        Ranked distinct items of each user, best first; -1 for an empty position.
-    relevant : RelevantItems
-        The relevant items of the same U users.
-    k : int, optional
-        Cut-off, at most K; K by default.
-    denominator : {"relevant", "min"}
-
-    Returns
-    -------
-    ndarray [U]
-        NaN for a user without relevant items.
-
-    Raises
-    ------
-    ConfigError
-        If k or the denominator is not valid.
-    DataError
-        If the shapes do not match, or an item occurs twice.
-
     Examples
     --------
-    >>> import numpy as np
     >>> relevant = RelevantItems(np.array([3, 5, 8]), np.array([0, 2, 3]))
     >>> top_items = np.array([[5, 1], [1, 2]])
     >>> recall_at(top_items, relevant).tolist()
@@ -201,19 +149,8 @@ def hit_at(top_items: Array, relevant: RelevantItems, k: int | None = None) -> F
 
     Gain: 1 for every relevant item. Denominator: 1 for each user.
 
-    Parameters
-    ----------
-    top_items, relevant, k
-        As in `recall_at`.
-
-    Returns
-    -------
-    ndarray [U]
-        NaN for a user without relevant items.
-
     Examples
     --------
-    >>> import numpy as np
     >>> relevant = RelevantItems(np.array([3, 5, 8]), np.array([0, 2, 3]))
     >>> hit_at(np.array([[1, 5], [1, 2]]), relevant).tolist()
     [1.0, 0.0]
@@ -228,19 +165,8 @@ def mrr_at(top_items: Array, relevant: RelevantItems, k: int | None = None) -> F
     Gain: 1 for every relevant item. Denominator: 1 for each user. The mean over users is the mean
     reciprocal rank.
 
-    Parameters
-    ----------
-    top_items, relevant, k
-        As in `recall_at`.
-
-    Returns
-    -------
-    ndarray [U]
-        NaN for a user without relevant items.
-
     Examples
     --------
-    >>> import numpy as np
     >>> relevant = RelevantItems(np.array([3, 5, 8]), np.array([0, 2, 3]))
     >>> mrr_at(np.array([[1, 5], [1, 2]]), relevant).tolist()
     [0.5, 0.0]
@@ -255,19 +181,8 @@ def ndcg_at(top_items: Array, relevant: RelevantItems, k: int | None = None) -> 
     NDCG@k = Σ_{r ≤ k} gain / log2(r + 1), divided by the same sum for the best list of min(k,
     relevant) items. Gain: `relevant.gains` as they are, 1 if there are none.
 
-    Parameters
-    ----------
-    top_items, relevant, k
-        As in `recall_at`.
-
-    Returns
-    -------
-    ndarray [U]
-        NaN for a user without relevant items.
-
     Examples
     --------
-    >>> import numpy as np
     >>> relevant = RelevantItems(np.array([3, 5, 8]), np.array([0, 2, 3]))
     >>> ndcg_at(np.array([[5, 3], [1, 8]]), relevant).round(3).tolist()
     [1.0, 0.631]
@@ -280,27 +195,12 @@ def ndcg_at(top_items: Array, relevant: RelevantItems, k: int | None = None) -> 
 
 
 def random_ndcg_at(relevant: RelevantItems, n_candidates: Array | int, k: int) -> Float64Array:
-    """Return the expectation of `ndcg_at` for a random order of the candidates.
+    """Return the expectation of `ndcg_at` for a random order of each user's candidates [U].
 
-    Gain and denominator are those of `ndcg_at`.
-
-    Parameters
-    ----------
-    relevant : RelevantItems
-        Items -1 are not candidates: they count in the denominator only.
-    n_candidates : int or ndarray [U]
-        Number of items that may be shown to each user.
-    k : int
-        Cut-off.
-
-    Returns
-    -------
-    ndarray [U]
-        NaN for a user without relevant items.
+    Relevant items -1 are not among the candidates: they count in the denominator only.
 
     Examples
     --------
-    >>> import numpy as np
     >>> random_ndcg_at(RelevantItems(np.array([3]), np.array([0, 1])), 4, 1).tolist()
     [0.25]
     """
@@ -384,8 +284,8 @@ def _gains_from_labels(label: Array, gain: str) -> Float64Array:
     label = label.astype(np.float64)
     if label.min(initial=0) < 0:
         raise DataError(f"label {label.min():g} is below 0 and has no gain: shift the labels")
-    if gain == "exp" and label.max(initial=0) > 900:
-        raise DataError(f"label {label.max():g} overflows 2^label: rescale it or use gain='linear'")
+    if label.max(initial=0) > MAX_LABEL[gain]:
+        raise DataError(f"label {label.max():g} overflows the gain {gain!r}: rescale the labels")
     return np.exp2(label) - 1 if gain == "exp" else label
 
 

@@ -14,23 +14,8 @@ def squared_error(user: Array, score: Array, label: Array) -> PerUserMetric:
 
     Denominator (`weight`): the number of the user's rows.
 
-    Parameters
-    ----------
-    user, score, label : ndarray [N]
-        The user, the predicted rating and the true rating of each row.
-
-    Returns
-    -------
-    PerUserMetric
-
-    Raises
-    ------
-    DataError
-        If there is no row, or an error is not finite.
-
     Examples
     --------
-    >>> import numpy as np
     >>> errors = squared_error(np.array([1, 1, 2]), np.array([3., 4., 5.]), np.array([5., 4., 4.]))
     >>> errors.total.tolist(), errors.weight.tolist()
     ([4.0, 1.0], [2.0, 1.0])
@@ -43,23 +28,8 @@ def absolute_error(user: Array, score: Array, label: Array) -> PerUserMetric:
 
     Denominator (`weight`): the number of the user's rows.
 
-    Parameters
-    ----------
-    user, score, label : ndarray [N]
-        The user, the predicted rating and the true rating of each row.
-
-    Returns
-    -------
-    PerUserMetric
-
-    Raises
-    ------
-    DataError
-        If there is no row, or an error is not finite.
-
     Examples
     --------
-    >>> import numpy as np
     >>> errors = absolute_error(np.array([1, 1, 2]), np.array([3., 4., 5.]), np.array([5., 4., 4.]))
     >>> errors.total.tolist(), errors.mean()
     ([2.0, 1.0], 1.0)
@@ -68,27 +38,10 @@ def absolute_error(user: Array, score: Array, label: Array) -> PerUserMetric:
 
 
 def rmse(score: Array, label: Array) -> float:
-    """Return the root of the mean squared error.
-
-    Denominator: all rows. This is not the mean of the users' RMSEs.
-
-    Parameters
-    ----------
-    score, label : ndarray [N]
-        The predicted and the true ratings.
-
-    Returns
-    -------
-    float
-
-    Raises
-    ------
-    DataError
-        If there is no row, or an error is not finite.
+    """Return the root of the mean squared error over all rows, not the mean of the users' RMSEs.
 
     Examples
     --------
-    >>> import numpy as np
     >>> rmse(np.array([1.0, 5.0]), np.array([4.0, 1.0]))
     3.5355339059327378
     """
@@ -96,27 +49,10 @@ def rmse(score: Array, label: Array) -> float:
 
 
 def mae(score: Array, label: Array) -> float:
-    """Return the mean absolute error.
-
-    Denominator: all rows. This is not the mean of the users' MAEs.
-
-    Parameters
-    ----------
-    score, label : ndarray [N]
-        The predicted and the true ratings.
-
-    Returns
-    -------
-    float
-
-    Raises
-    ------
-    DataError
-        If there is no row, or an error is not finite.
+    """Return the mean absolute error over all rows, not the mean of the users' MAEs.
 
     Examples
     --------
-    >>> import numpy as np
     >>> mae(np.array([3.0, 5.0]), np.array([4.0, 5.0]))
     0.5
     """

@@ -5,7 +5,7 @@ The user is the unit of sampling everywhere, because the ratings of one user are
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, Self, get_args
 
@@ -24,47 +24,28 @@ MAX_COUNT_CELLS = 1 << 20  # of a matrix of resampling counts held at once: 8 MB
 class PerUserMetric:
     """What each user adds to an average Σ total / Σ weight.
 
-    Parameters
-    ----------
-    users : ndarray of int [U]
-        Distinct users, sorted.
-    total : ndarray of float [U]
-        The user's sum.
-    weight : ndarray of float [U]
-        The user's share of the denominator, > 0: the number of the user's rows where rows are
-        averaged, 1 where users are averaged.
+    The weight of a user is the number of the user's rows where rows are averaged, and 1 where users
+    are averaged.
 
     Examples
     --------
-    >>> import numpy as np
     >>> errors = PerUserMetric(np.array([4, 9]), np.array([6.0, 1.0]), np.array([3.0, 1.0]))
     >>> errors.values.tolist(), errors.mean()
     ([2.0, 1.0], 1.75)
     """
 
-    users: Ints
-    total: Float64Array
-    weight: Float64Array
+    users: Ints  # [U], distinct and sorted
+    total: Float64Array  # [U]
+    weight: Float64Array  # [U], > 0
 
     @classmethod
     def from_values(cls, values: Array, users: Array | None = None) -> Self:
-        """Make an average over users, each with weight 1.
+        """Make an average over users, each with weight 1; users whose value is NaN are left out.
 
-        Parameters
-        ----------
-        values : ndarray [U]
-            One value per user. Users whose value is NaN are left out.
-        users : ndarray [U], optional
-            The users, in any order; 0..U-1 by default.
-
-        Raises
-        ------
-        DataError
-            If a user occurs twice, or the lengths differ.
+        `users` [U] are distinct and in any order; 0..U-1 by default.
 
         Examples
         --------
-        >>> import numpy as np
         >>> metric = PerUserMetric.from_values(np.array([0.5, np.nan]), np.array([4, 9]))
         >>> metric.users.tolist(), metric.weight.tolist()
         ([4], [1.0])
@@ -119,42 +100,21 @@ def bootstrap_interval(
 ) -> Interval:
     """Return Σ total / Σ weight with a percentile interval over resampled users.
 
-    Parameters
-    ----------
-    total, weight : ndarray [U]
-        Numerator and denominator of each user, as in `PerUserMetric`.
-    statistic : {"mean-ratio", "rmse"}
-        Σ total / Σ weight, or its square root.
-    rng : numpy.random.Generator
-        Draws the resamples.
-    n_resamples : int
-    confidence_level : float
-        Share of intervals that should cover the true value.
-
-    Returns
-    -------
-    Interval
-        Widened, where need be, to include the value itself.
-
-    Raises
-    ------
-    ConfigError
-        If an option is out of range.
-    DataError
-        If there is no user, a number is not finite, or a weight is not above 0.
+    `total` and `weight` [U] are those of a `PerUserMetric`; the statistic "rmse" is the square root
+    of the ratio. The interval is widened, where need be, to include the value itself.
 
     Examples
     --------
-    >>> import numpy as np
     >>> errors, rows = np.array([4.0, 1.0, 3.0]), np.array([2.0, 1.0, 1.0])
     >>> bootstrap_interval(errors, rows, rng=np.random.default_rng(0)).value
     2.0
     """
-    sums = _stack_user_sums(total=total, weight=weight)
-    _check_interval_options(statistic, n_resamples, confidence_level)
-    draws = _compute_statistic(_resample_sums(sums, rng, n_resamples), statistic)
     return _percentile_interval(
-        float(_compute_statistic(sums.sum(0), statistic)), draws, confidence_level
+        _stack_user_sums(total=total, weight=weight),
+        lambda sums: _compute_statistic(sums, statistic),
+        rng,
+        n_resamples,
+        confidence_level,
     )
 
 
@@ -169,27 +129,11 @@ def paired_test(
 ) -> PairedTest:
     """Test whether two systems differ on the same users.
 
-    Parameters
-    ----------
-    a, b : PerUserMetric
-        One metric of two systems, measured on the same rows.
-    statistic, rng, n_resamples, confidence_level
-        As in `bootstrap_interval`.
-
-    Returns
-    -------
-    PairedTest
-        The `paired_difference`, and two tests of the users' averages (for "rmse": of the users'
-        mean squared errors).
-
-    Raises
-    ------
-    DataError
-        If the two were measured on different rows, or on fewer than 2 users.
+    The `paired_difference`, with its options, and two tests of the users' averages (for "rmse": of
+    the users' mean squared errors).
 
     Examples
     --------
-    >>> import numpy as np
     >>> a = PerUserMetric.from_values(np.array([0.5, 0.7, 0.9]))
     >>> b = PerUserMetric.from_values(np.array([0.4, 0.5, 0.6]))
     >>> test = paired_test(a, b, rng=np.random.default_rng(0))
@@ -221,25 +165,11 @@ def paired_difference(
 ) -> Interval:
     """Return statistic of a - statistic of b; each resample draws the same users for both.
 
-    Parameters
-    ----------
-    a, b : PerUserMetric
-        One metric of two systems, measured on the same rows.
-    statistic, rng, n_resamples, confidence_level
-        As in `bootstrap_interval`.
-
-    Returns
-    -------
-    Interval
-
-    Raises
-    ------
-    DataError
-        If the two were measured on different rows, or on fewer than 2 users.
+    `a` and `b` are one metric of two systems on the same rows of at least 2 users. The options are
+    those of `bootstrap_interval`.
 
     Examples
     --------
-    >>> import numpy as np
     >>> a = PerUserMetric.from_values(np.array([0.75, 1.0]))
     >>> b = PerUserMetric.from_values(np.array([0.5, 0.75]))
     >>> tuple(paired_difference(a, b, rng=np.random.default_rng(0)))
@@ -252,16 +182,14 @@ def paired_difference(
         )
     if len(a) < 2:
         raise DataError(f"a paired test needs at least 2 users, not {len(a)}")
-    sums = _stack_user_sums(total=a.total, total_b=b.total, weight=a.weight)
-    _check_interval_options(statistic, n_resamples, confidence_level)
 
     def difference(sums: Float64Array) -> Float64Array:
         """Return the statistic of a minus that of b from sums [..., 3]: totals, then weight."""
         first = _compute_statistic(sums[..., [0, 2]], statistic)
         return first - _compute_statistic(sums[..., [1, 2]], statistic)
 
-    draws = difference(_resample_sums(sums, rng, n_resamples))
-    return _percentile_interval(float(difference(sums.sum(0))), draws, confidence_level)
+    sums = _stack_user_sums(total=a.total, total_b=b.total, weight=a.weight)
+    return _percentile_interval(sums, difference, rng, n_resamples, confidence_level)
 
 
 def mean_of_seeds(intervals: Sequence[Interval], *, confidence_level: float = 0.95) -> Interval:
@@ -269,22 +197,7 @@ def mean_of_seeds(intervals: Sequence[Interval], *, confidence_level: float = 0.
 
     The half-width over users is averaged, as more seeds add no users. From three seeds on, the
     half-width over seeds t · sd / √S joins it as a sum of squares; two seeds tell too little about
-    their spread.
-
-    Parameters
-    ----------
-    intervals : sequence of Interval, length S
-    confidence_level : float
-        Level of the given intervals, used for t.
-
-    Returns
-    -------
-    Interval
-
-    Raises
-    ------
-    DataError
-        If there is no interval.
+    their spread. `confidence_level` is that of the given intervals.
 
     Examples
     --------
@@ -323,19 +236,10 @@ def _stack_user_sums(**arrays: Array) -> Float64Array:
     return sums
 
 
-def _check_interval_options(statistic: str, n_resamples: int, confidence_level: float) -> None:
-    """Raise ConfigError for an unknown statistic, no resample, or a level outside (0, 1)."""
-    if statistic not in get_args(Statistic):
-        raise ConfigError(unknown_name_message("statistic", statistic, get_args(Statistic)))
-    if n_resamples < 1:
-        raise ConfigError(
-            f"n_resamples is {n_resamples}: draw at least 1, or 1000 for a stable interval"
-        )
-    check_confidence_level(confidence_level)
-
-
 def _compute_statistic(sums: Float64Array, statistic: Statistic) -> Float64Array:
     """Compute the statistic of sums [..., 2] of totals and weights: [...]."""
+    if statistic not in get_args(Statistic):
+        raise ConfigError(unknown_name_message("statistic", statistic, get_args(Statistic)))
     ratio: Float64Array = sums[..., 0] / sums[..., 1]
     return np.sqrt(ratio) if statistic == "rmse" else ratio
 
@@ -354,8 +258,21 @@ def _resample_sums(sums: Float64Array, rng: np.random.Generator, n_resamples: in
     return resampled
 
 
-def _percentile_interval(value: float, draws: Float64Array, confidence_level: float) -> Interval:
-    """Return the central quantiles of bootstrap draws, widened to contain `value`."""
+def _percentile_interval(
+    sums: Float64Array,
+    compute: Callable[[Float64Array], Float64Array],
+    rng: np.random.Generator,
+    n_resamples: int,
+    confidence_level: float,
+) -> Interval:
+    """Compute a statistic of column sums [..., C], with the central quantiles of its values for
+    resampled users, widened to contain the value itself."""
+    if n_resamples < 1:
+        raise ConfigError(
+            f"n_resamples is {n_resamples}: draw at least 1, or 1000 for a stable interval"
+        )
+    check_confidence_level(confidence_level)
+    value, draws = float(compute(sums.sum(0))), compute(_resample_sums(sums, rng, n_resamples))
     low, high = np.quantile(draws, [0.5 - confidence_level / 2, 0.5 + confidence_level / 2])
     return Interval(value, min(value, float(low)), max(value, float(high)))
 

@@ -23,7 +23,21 @@ from idcf.models.layers.heads import Head
 from idcf.types import Batch, CohortWeights, Embeddings, LossTerms, Ragged, Users
 
 HOOK_MARK = "_is_hook"  # the attribute that `hook` sets
+DEVICE_NAMES = ("auto", "cpu", "cuda")
 Method = TypeVar("Method", bound=Callable[..., Any])
+
+
+def resolve_device(name: str) -> torch.device:
+    """Return the device of "cpu", "cuda", or "auto": a GPU if one is visible, else the CPU.
+
+    Raises `ConfigError` for any other name, and for "cuda" if no GPU is visible.
+    """
+    if name not in DEVICE_NAMES:
+        raise ConfigError(f"device must be auto, cpu or cuda, got {name!r}")
+    has_gpu = torch.cuda.is_available()
+    if name == "cuda" and not has_gpu:
+        raise ConfigError("device 'cuda' was given, but no GPU is visible; use 'auto' or 'cpu'")
+    return torch.device("cuda" if has_gpu and name != "cpu" else "cpu")
 
 
 def hook(method: Method) -> Method:
@@ -79,22 +93,8 @@ class Model(nn.Module, ABC):
 
     @abstractmethod
     def forward(self, users: Users, items: Tensor, owner: Tensor) -> Tensor:
-        """Score K items for each of M rows.
-
-        Parameters
-        ----------
-        users
-            B users with their histories.
-        items
-            int64 [M, K].
-        owner
-            int64 [M]: row m is scored for user `owner[m]` of the B.
-
-        Returns
-        -------
-        Tensor
-            Scores [M, K].
-        """
+        """Score items int64 [M, K] for the users `owner` int64 [M], which are rows of `users`: [M,
+        K]."""
 
     @abstractmethod
     def score_catalog(self, users: Users) -> Tensor:
@@ -104,16 +104,8 @@ class Model(nn.Module, ABC):
     def loss_terms(self, batch: Batch) -> LossTerms | None:
         """Return the training loss of a model that has its own, instead of the preset's loss.
 
-        Parameters
-        ----------
-        batch
-            The rows of this process.
-
-        Returns
-        -------
-        dict of Tensor, or None
-            Scalars: sums over the rows, divided by the rows of all processes. None, which is the
-            default: the model is trained with the loss that the preset names.
+        The terms are scalars: sums over the rows of this process, divided by the rows of all
+        processes. None, which is the default: the model is trained with the loss of the preset.
         """
         return None
 
@@ -134,15 +126,8 @@ class Model(nn.Module, ABC):
     def question_gains(self, users: Users, *, items_are_known: bool = False) -> Tensor:
         """Return how much a rating of each item is expected to reduce the variance: [B, I].
 
-        Models with `suggests_questions` implement it.
-
-        Parameters
-        ----------
-        users
-            The users to ask.
-        items_are_known
-            Whether the users can rate every item. Otherwise the gain is weighted by how likely
-            they know the item.
+        Models with `suggests_questions` implement it. Unless `items_are_known`, so that the users
+        can rate every item, the gain is weighted by how likely they know the item.
         """
         raise self._lacks("expected gains of ratings")
 
@@ -154,8 +139,6 @@ class Model(nn.Module, ABC):
 
         Parameters
         ----------
-        users
-            The users who gave the ratings, with their histories.
         raters
             K rows: for each item its raters, as rows of `users`, and their ratings.
         item_rows
@@ -233,20 +216,11 @@ class TwoTower(Model):
 
     @abstractmethod
     def embed_items(self, items: Tensor, exclude_users: Tensor | None = None) -> Embeddings:
-        """Return the vectors and biases of items.
+        """Return the vectors [M, K, D] and biases [M, K] of items [M, K], or [M, D] and [M] of
+        items [M].
 
-        Parameters
-        ----------
-        items
-            int64 [M, K] or [M].
-        exclude_users
-            int64 [M]: the user whose rating must not enter the embeddings of row m. Only models
-            with `masks_target_edge` read it.
-
-        Returns
-        -------
-        Embeddings
-            Vectors [M, K, D] and biases [M, K], or [M, D] and [M].
+        `exclude_users` int64 [M] are users whose rating must not enter the embeddings of row m;
+        only models with `masks_target_edge` read it.
         """
 
     def forward(self, users: Users, items: Tensor, owner: Tensor) -> Tensor:
@@ -308,15 +282,9 @@ class Backbone(EmbeddingTableModel, TwoTower):
 class BackboneWrapper(TwoTower):
     """An inductive model that computes user latents from a trained backbone's key users.
 
-    The wrapper copies the backbone and freezes both its embedding tables. It takes over the head
-    f_θ, which is tuned with the wrapper's own parameters.
-
-    Parameters
-    ----------
-    backbone
-        A trained backbone. It is copied and stays as it is.
-    key_users
-        The users whose latents the wrapper combines, each with an id of the backbone's table.
+    The wrapper copies the backbone, which stays as it is, and freezes both its embedding tables. It
+    takes over the head f_θ, which is tuned with the wrapper's own parameters. `key_users` are the
+    users whose latents the wrapper combines, each with an id of the backbone's table.
     """
 
     inductive: ClassVar[bool] = True

@@ -3,7 +3,7 @@
     r_ui = μ + b_u + b_i + p_uᵀq_i + ε,  ε ~ N(0, 1/α),  (p_u, b_u) ~ N(W[1, φ_u], Λ⁻¹)
 
 φ_u describes the history by its items and its length, not by its ratings. The items are sampled by
-a Markov chain (`idcf.training.solvers.gibbs`). The model stores T blocks of consecutive sweeps,
+a Markov chain (`idcf.training.solvers.bayes`). The model stores T blocks of consecutive sweeps,
 each as means and second moments of the items; with one block per sweep this would be the average
 over samples. A new user costs one linear solve per block. The mean score over blocks is one dot
 product of concatenated vectors, so that ranking is that of any two-tower model.
@@ -81,15 +81,6 @@ class Moments(NamedTuple):
 class BayesModel(TwoTower):
     """Posterior moments of the items, and the prior of a new user.
 
-    Parameters
-    ----------
-    config
-        Options; they give the shapes of the buffers.
-    domain
-        Description of the training data.
-
-    Notes
-    -----
     The buffers are zeros, ones or identities until `idcf.training.solvers.bayes` fills them.
     """
 
@@ -163,11 +154,8 @@ class BayesModel(TwoTower):
         return self.prior_information.shape[1] - 1 - len(self.feature_std)
 
     def prior_features(self, users: Users) -> Tensor:
-        """Return φ [B, F], the features that the prior mean of a user's latents depends on.
-
-        They are the standardized `history_features` [B, R + 1], then the user features if the
-        model has any: zeros, the average, where `users.features` is None.
-        """
+        """Return φ [B, F]: the standardized `history_features`, then the user features if the model
+        has any: zeros, the average, where `users.features` is None."""
         features = history_features(self.basis, users.history)
         features = (features - self.feature_mean) / self.feature_std
         if not self._n_user_features:
@@ -199,11 +187,8 @@ class BayesModel(TwoTower):
         return UserPosterior(torch.where((n == 0)[:, None, None], empty_mean, mean), cholesky)
 
     def feature_offset(self, users: Users) -> Tensor:
-        """Return the effect of user features on the latent without a history.
-
-        The result is [B, T, D], or zeros [T, D] if the users have no features or the prior reads
-        none.
-        """
+        """Return the effect of user features on the latent without a history: [B, T, D], or zeros
+        [T, D] if the users have no features or the prior reads none."""
         if users.features is None or not self._n_user_features:
             return torch.zeros_like(self.mean_key_latent)
         coefficients = self.prior_information[:, -self._n_user_features :]
@@ -257,7 +242,7 @@ class BayesModel(TwoTower):
 
         Unless the items are known, it is multiplied by the square root of the item's share of
         raters; the root, because a rating of an item that nearly all users know says less than
-        the model expects.
+        expected.
         """
         gain = variance_reduction(self, self.posterior(users))
         if items_are_known:
@@ -286,24 +271,13 @@ class BayesModel(TwoTower):
 def rating_std(
     model: BayesModel, posterior: UserPosterior, item_rows: Tensor, owner: Tensor | None = None
 ) -> Tensor:
-    """Return the standard deviations [M, K] of the ratings of items.
+    """Return the standard deviations of the ratings of items int64 [M, K]: [M, K].
 
-    The variance in a block is that of the noise and of the score under the posteriors of user
-    and item. With w = (p, 1), v = (q, b_i) and S the covariance of (p, b_u), the latter is
+    Row m is for user `owner[m]` of the B posteriors, or for user m if `owner` is None. The variance
+    in a block is that of the noise and of the score under the posteriors of user and item. With
+    w = (p, 1), v = (q, b_i) and S the covariance of (p, b_u), the latter is
     E w'vv'w + tr S_pp E qq' - (w'Ev)² + 2 Eq'S_pb + S_bb, linear in the second moments of v. The
-    variance of the scores between blocks is added to the mean over blocks. Terms that are linear
-    in the moments are summed over blocks and coordinates in one product.
-
-    Parameters
-    ----------
-    model
-        The fitted model.
-    posterior
-        The posteriors of B users.
-    item_rows
-        int64 [M, K]: K items for each of M rows.
-    owner
-        int64 [M]: row m is for user `owner[m]` of the B. None: row m is for user m.
+    variance of the scores between blocks is added to the mean over blocks.
     """
     (n_rows, k), (blocks, size) = item_rows.shape, model.mean_key_latent.shape
     mean, covariance = posterior.mean, torch.cholesky_inverse(posterior.precision_cholesky)
@@ -353,17 +327,8 @@ def offset_for_empty_histories(
 ) -> Tensor:
     """Return what is added to the scores of K items for users with empty histories: [K].
 
-    The offset replaces the bias in the model by the shrunk mean residual of the item's ratings,
-    which is the better prediction for a user of whom nothing is known; fully so for many raters.
-
-    Parameters
-    ----------
-    item_residual
-        [K]: the shrunk mean of the ratings less mean and user bias.
-    item_bias
-        [K]: the mean over blocks of b_i.
-    n_raters
-        [K]: the number of ratings of each item.
+    It replaces the bias b_i by `item_residual`, the shrunk mean of the item's ratings less mean and
+    user bias: the better prediction for an unknown user; fully so for many raters.
     """
     return (item_residual - item_bias) * n_raters / (n_raters + _OFFSET_PSEUDO_COUNT)
 
@@ -388,26 +353,11 @@ def _infer_items(
 def infer_item_moments(
     model: BayesModel, users: Users, raters: Ragged[Tensor], item_rows: Tensor
 ) -> Moments:
-    """Compute the posterior moments of K items from new ratings of them.
+    """Return the posterior moments of K items from new ratings of them.
 
-    This is `BayesModel.posterior` with users and items exchanged.
-
-    Parameters
-    ----------
-    model
-        The fitted model, which is not changed.
-    users
-        The users who gave the ratings, with their histories.
-    raters
-        K rows: for each item its raters, as rows of `users`, and their ratings.
-    item_rows
-        int64 [K]: the row of an item that is in the model, whose stored moments are then the
-        prior, or -1 for a new item.
-
-    Returns
-    -------
-    Moments
-        The moments of the K items in each block.
+    This is `BayesModel.posterior` with users and items exchanged. `raters` holds for each item its
+    raters, as rows of `users`, and their ratings; `item_rows` int64 [K] is the row of an item whose
+    stored moments are the prior, or -1 for a new item.
     """
     mean, cholesky = model.posterior(users)
     user_moments = Moments.from_mean_and_covariance(mean, torch.cholesky_inverse(cholesky))
@@ -443,22 +393,10 @@ def with_items(
     empty_history_offset: Tensor,
     n_raters: Tensor,
 ) -> BayesModel:
-    """Return a model with the moments of K items replaced or added.
+    """Return a model with the moments of K items replaced or added; rows from `n_items` on are new.
 
-    New items get no row in `basis`: a rating of one is evidence, but φ does not see it.
-
-    Parameters
-    ----------
-    model
-        The fitted model, which is not changed.
-    moments
-        The moments of the K items.
-    rows
-        int64 [K]: the rows of the items; rows from `model.n_items` on are new.
-    empty_history_offset
-        [K]: the offsets of these items for an empty history.
-    n_raters
-        [K]: the number of new ratings of each item, added to the model's.
+    `n_raters` [K] is added to the model's. New items get no row in `basis`: a rating of one is
+    evidence, but φ does not see it.
     """
     out = copy(model)
     out._buffers = dict(model._buffers)
@@ -483,26 +421,11 @@ def with_items(
 def expected_normal_equations(
     moments: Moments, packed_index: Tensor, ratings: RaggedRows, residuals: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Return the expected normal equations of (p, b) given ratings, in units of the noise.
+    """Return the expected normal equations of (p, b) given ratings: [B, T, D, D] and [B, T, D].
 
-    For a rating with residual r of an item with v = (q, b_i), the matrix gains E xx' and the right
-    side E (r - b_i) x, where x = (q, 1).
-
-    Parameters
-    ----------
-    moments
-        Moments of the rated items v, or of the raters when items are inferred.
-    packed_index
-        `packed_triangle_index(D)`.
-    ratings
-        The ratings of B users, or of B items: indices are rows of `moments`.
-    residuals
-        [N]: the ratings less all known constants.
-
-    Returns
-    -------
-    tuple of Tensor
-        The matrices [B, T, D, D] and the right sides [B, T, D].
+    For a rating with residual r (the rating less all known constants) of an item with v = (q, b_i),
+    the matrix gains E xx' and the right side E (r - b_i) x, where x = (q, 1). `ratings` point at
+    rows of `moments`: items, or the raters when items are inferred.
     """
     blocks, size = moments.means.shape[1:]
     means = moments.means.flatten(1)

@@ -39,15 +39,7 @@ class GCMCConfig:
 
 
 class GCMC(Backbone):
-    """User tower [p ‖ m_u], item tower [q ‖ n_i], with the training table as the graph.
-
-    Parameters
-    ----------
-    config
-        Options.
-    domain
-        Description of the training data; `domain.raters` gives the edges of the graph.
-    """
+    """User tower [p ‖ m_u], item tower [q ‖ n_i]; the edges of the graph are `domain.raters`."""
 
     reads_history: ClassVar[bool] = True
     levels: Tensor  # [L]
@@ -107,10 +99,7 @@ class GCMC(Backbone):
         return self._rater_sums_cache.get(p, self._compute_rater_sums)
 
     def _compute_rater_sums(self) -> tuple[Tensor, Tensor]:
-        """Return sums of the raters' vectors [I, L, D] and numbers of raters [I, L].
-
-        In training, edge dropout weights the vectors but not the numbers.
-        """
+        """Compute `_rater_sums`; in training, edge dropout weights the vectors, not the numbers."""
         graph = Ragged(self.raters, None, self.starts)
         shape = (self.n_items, len(self.levels))
         p, weights = self.user_table.vector, self._edge_dropout_weights(graph)

@@ -23,57 +23,29 @@ POOLING_POWER = {"mean": 1.0, "sum": 0.0, "root": 0.5}  # Σq / n^power over a h
 
 @dataclass(frozen=True, kw_only=True)
 class IDCFConfig:
-    """Options of the IDCF wrapper.
+    """Options of the IDCF wrapper."""
 
-    Attributes
-    ----------
-    heads
-        Attention heads H of the relation model.
-    n_attended_users
-        Key users that each head attends to in a training step, drawn at random; inference attends
-        to all. With `neighbor_scope="meta-path"`: the number of neighbors, always.
-    neighbor_scope
-        "everybody": a user may attend to every key user. "meta-path": only to the key users who
-        share the most items with the user.
-    attention, scaled
-        See `idcf.models.layers.relation.Relation`.
-    pooling
-        How the item vectors of a history become a query: "mean" Σq / n, "sum" Σq (the paper),
-        "root" Σq / √n.
-    query
-        "items": d_u' reads the items. "ratings": it also reads Σ (r - μ - b_i) q_i.
-    standardize
-        Scale queries and keys to unit variance over the key users.
-    bias
-        "inferred": a user's bias comes from the history. "own": each training user has a trained
-        bias, which starts at the backbone's, and a new user has bias 0, as in the published code.
-    bias_shrinkage
-        Pseudo-count of residuals of 0 in the inferred bias.
-    """
-
-    heads: int = 4
+    heads: int = 4  # attention heads H of the relation model
+    # key users that a head attends to in a training step, drawn at random; inference attends to
+    # all. With "meta-path": the number of neighbors, always
     n_attended_users: int = 200
+    # "meta-path": attend only to the key users who share the most items with the user
     neighbor_scope: Literal["everybody", "meta-path"] = "everybody"
-    attention: AttentionKind = "dot"
+    attention: AttentionKind = "dot"  # see `Relation`, as for `scaled`
     scaled: bool = True
-    pooling: Literal["mean", "sum", "root"] = "root"
-    query: Literal["items", "ratings"] = "items"
-    standardize: bool = True
+    pooling: Literal["mean", "sum", "root"] = "root"  # of item vectors: see `POOLING_POWER`
+    query: Literal["items", "ratings"] = "items"  # "ratings": d_u' reads Σ (r - μ - b_i) q_i too
+    standardize: bool = True  # scale queries and keys to unit variance over the key users
+    # "own": each training user has a trained bias, which starts at the backbone's, and a new user
+    # has bias 0, as in the published code
     bias: Literal["inferred", "own"] = "inferred"
-    bias_shrinkage: float = DEFAULT_USER_SHRINKAGE
+    bias_shrinkage: float = DEFAULT_USER_SHRINKAGE  # pseudo-count of residuals of 0 in the bias
 
 
 class IDCF(BackboneWrapper):
     """The relation model around a backbone: IDCF-dot, IDCF-NN and IDCF-GC differ in the backbone.
 
-    Parameters
-    ----------
-    config
-        Options.
-    backbone
-        A trained backbone. It is copied and stays as it is.
-    key_users
-        The key users, with ids of the backbone's table and with their histories.
+    The trained backbone is copied; `key_users` have ids of its table, and their histories.
     """
 
     query_mean: Tensor  # [Q]: standardizes `raw_query`
@@ -111,22 +83,9 @@ class IDCF(BackboneWrapper):
     def induce_latents(
         self, history: History, encoded: EncodedHistory, user_ids: Tensor | None = None
     ) -> Tensor:
-        """Return the latents p̃_u' with the expected bias last: [B, D + 1].
-
-        Parameters
-        ----------
-        history
-            The histories of B users.
-        encoded
-            `encode_history(history)`.
-        user_ids
-            int64 [B]: in training, a key user is no meta-path neighbor of itself.
-
-        Returns
-        -------
-        Tensor
-            The mean key latent for a user without history or without any neighbor.
-        """
+        """Return the latents p̃_u' with the expected bias last [B, D + 1]; the mean key latent for
+        a user without history or neighbors. In training, a key user is no meta-path neighbor of
+        itself."""
         query, is_isolated = encoded.query, encoded.empty_history
         mask = self._neighbor_mask(history, user_ids if self.training else None)
         if mask is not None:
@@ -140,11 +99,10 @@ class IDCF(BackboneWrapper):
     def _neighbor_mask(
         self, history: History, exclude_users: Tensor | None = None
     ) -> Tensor | None:
-        """Return the key users that each user may attend to: those who share the most items.
+        """Return the key users that each user may attend to, bool [B, K]; None: all of them.
 
-        The mask is bool [B, K], with at most `n_attended_users` key users in a row, each with at
-        least one shared item. It is None, which means all key users, if the model does not use
-        meta-paths. `exclude_users` [B] are the ids of the users themselves, to leave out.
+        See `MetaPathNeighbors.neighbor_mask`; `exclude_users` [B] are the ids of the users
+        themselves.
         """
         if self.meta_path is None:
             return None
@@ -172,10 +130,11 @@ class IDCF(BackboneWrapper):
         items: Tensor,
         owner: Tensor,
     ) -> Tensor:
-        """Score `items` [M, K] for users with induced latents: [M, K].
+        """Score `items` [M, K] for users with induced latents: `score_embedded` of `embed_latents`,
+        [M, K].
 
-        Equal to `score_embedded` of `embed_latents`. With one item per row, history and items pass
-        through the head in one call, and the inferred bias is added to the scores afterwards.
+        With one item per row, history and items pass through the head in one call, and the inferred
+        bias is added to the scores afterwards.
         """
         if self.has_user_parameters or not self.predicts_ratings or items.shape[1] > 1:
             embeddings = self.embed_latents(latents, users, encoded)
@@ -204,9 +163,8 @@ class IDCF(BackboneWrapper):
     def _sample_key_latents(self) -> Tensor:
         """Return the latents of all key users, vector and bias: [K, D + 1].
 
-        In training, return a random sample of S = `config.n_attended_users` of them for each head:
-        [H, S, D + 1]. There is no sample if K <= S, nor with meta-paths, where `_neighbor_mask`
-        selects the key users of each query user.
+        In training without meta-paths, return a random sample of `n_attended_users` of them for
+        each head, if there are more: [H, S, D + 1].
         """
         n_key_users, n_attended = self.key_latents.shape[0], self.config.n_attended_users
         if not self.training or self.meta_path or n_key_users <= n_attended:
@@ -216,10 +174,8 @@ class IDCF(BackboneWrapper):
         return F.embedding(rows, self.key_latents)
 
     def encode_history(self, history: History) -> EncodedHistory:
-        """Return the parts of the forward pass that depend on the histories and no trained weight.
-
-        These are the standardized query d_u' and the shape and scale of the inferred bias.
-        """
+        """Return the standardized query d_u', and the shape and scale of the inferred bias: what
+        depends on the histories and on no trained weight."""
         n = history.lengths()
         is_empty = n[:, None] == 0
         return EncodedHistory(

@@ -31,15 +31,7 @@ class MatrixFactorizationConfig:
 
 
 class MatrixFactorization(Backbone):
-    """f(p, q) + b_u + b_i + μ.
-
-    Parameters
-    ----------
-    config
-        Options.
-    domain
-        Description of the training data.
-    """
+    """f(p, q) + b_u + b_i + μ."""
 
     reads_history: ClassVar[bool] = False
 

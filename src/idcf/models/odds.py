@@ -73,13 +73,6 @@ class OddsModel(Model):
     """A calibrated logit of item counts, recency, spectral relation and similarity.
 
     Scores are probabilities: they are comparable between users.
-
-    Parameters
-    ----------
-    config
-        Options.
-    domain
-        Description of the training data.
     """
 
     inductive: ClassVar[bool] = True
@@ -136,8 +129,7 @@ class OddsModel(Model):
     def summarize_history(self, history: History) -> HistorySummary:
         """Return the summaries of B histories.
 
-        With `exclude_self` the count of each item of a history is one less: a user's row in the
-        table does not count in the user's features.
+        With `exclude_self` a user's row in the table does not count in the user's features.
         """
         items, n = history.items, history.lengths().to(self.item_counts.dtype)
         owner = history.owner()
@@ -166,10 +158,8 @@ class OddsModel(Model):
     def relation_features(
         self, summary: HistorySummary, items: Tensor | None = None, owner: Tensor | None = None
     ) -> tuple[Tensor, list[Tensor]]:
-        """Return v: which items are unseen, and the four features of v'.
-
-        Each is [I] or [B, I] for the whole catalogue, or [M, K] for `items` and `owner`.
-        """
+        """Return v: which items are unseen, and the four features of v'. Each is [I] or [B, I] for
+        the whole catalogue, or [M, K] for `items` and `owner`."""
         similarity, n_known = summary.similarity, summary.n_known_items[:, None]
         counts, recency = self.item_counts, self.recency
         if items is None or owner is None:
@@ -192,19 +182,10 @@ class OddsModel(Model):
     def quadratic_logit(
         self, user_features: Tensor, is_unseen: Tensor, relations: list[Tensor]
     ) -> Tensor:
-        """Return uᵀMu + uᵀNv + v'ᵀOv' without building the matrix of `design_matrix`.
+        """Return uᵀMu + uᵀNv + v'ᵀOv' [B, K] without building the matrix of `design_matrix`.
 
-        Parameters
-        ----------
-        user_features
-            u: [B, N_USER_FEATURES].
-        is_unseen, relations
-            v, see `relation_features`; each broadcasts to [B, K].
-
-        Returns
-        -------
-        Tensor
-            Logits [B, K].
+        `user_features` is u [B, N_USER_FEATURES]; `is_unseen` and `relations`, v of
+        `relation_features`, broadcast to [B, K].
         """
         j, k = torch.triu_indices(N_USER_FEATURES, N_USER_FEATURES, device=user_features.device)
         ends = (_N_USER_PAIRS, _N_USER_PAIRS + _N_CROSS_PAIRS)
@@ -224,20 +205,8 @@ class OddsModel(Model):
 
 
 def design_matrix(user_features: Tensor, is_unseen: Tensor, relations: list[Tensor]) -> Tensor:
-    """Return the rows whose product with `OddsModel.coefficients` is `quadratic_logit`.
-
-    Parameters
-    ----------
-    user_features
-        u of M pairs: [M, N_USER_FEATURES].
-    is_unseen, relations
-        v of M pairs, each [M].
-
-    Returns
-    -------
-    Tensor
-        [M, C].
-    """
+    """Return the rows [M, C] whose product with `OddsModel.coefficients` is `quadratic_logit`: for
+    u [M, N_USER_FEATURES] and v [M] each of M pairs."""
     j, k = torch.triu_indices(N_USER_FEATURES, N_USER_FEATURES)
     s, t = torch.triu_indices(N_RELATIONS, N_RELATIONS)
     item = torch.stack([is_unseen, *relations], 1)

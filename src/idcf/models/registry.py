@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, fields
 from functools import cache
 from importlib import import_module
 from importlib.metadata import entry_points
+from itertools import product
 from typing import Any, Literal
 
 from idcf import config
@@ -94,33 +95,14 @@ class ModelEntry:
         return self.model_class.inductive
 
     def build(self, config: Any, domain: Domain) -> Model:
-        """Return an untrained model of a row without a backbone.
-
-        Parameters
-        ----------
-        config
-            An instance of `config_class`, as `configure` returns it.
-        domain
-            Description of the training data.
-        """
+        """Return an untrained model of a row without a backbone, with a config of `configure`."""
         return self.model_class(config, domain)
 
     def build_around(self, config: Any, backbone: Model, key_users: Users) -> Model:
-        """Return an untrained model of a row with a backbone.
+        """Return an untrained model of a row with a backbone, which is on the device of
+        `key_users`.
 
-        Parameters
-        ----------
-        config
-            An instance of `config_class`, as `configure` returns it.
-        backbone
-            The trained backbone, on the device of `key_users`.
-        key_users
-            The users whose latents the model combines, with their histories.
-
-        Raises
-        ------
-        ConfigError
-            If the model given as `backbone` cannot be wrapped.
+        Raises `ConfigError` if the model given as `backbone` cannot be wrapped.
         """
         if not isinstance(backbone, Backbone):
             raise ConfigError(
@@ -133,13 +115,15 @@ class ModelEntry:
         """Return the grid for this kind of feedback."""
         return self.grid if self.implicit_grid is None or not implicit else self.implicit_grid
 
+    def expand_grid(self, options: Mapping[str, Any], implicit: bool) -> list[dict[str, Any]]:
+        """Return `options` with every combination of the grid over options not given."""
+        grid = {k: v for k, v in self.grid_for(implicit).items() if k not in options}
+        return [{**options, **dict(zip(grid, x, strict=True))} for x in product(*grid.values())]
+
     def load_solver(self) -> Callable[..., Model]:
         """Return the solver function, imported if it is given as "module:function".
 
-        Raises
-        ------
-        ConfigError
-            If the model is trained by gradient.
+        Raises `ConfigError` if the model is trained by gradient.
         """
         if self.solver is None:
             raise ConfigError(
@@ -241,10 +225,7 @@ MODELS: dict[str, ModelEntry] = {
 def plugin_models() -> Mapping[str, ModelEntry]:
     """Return the models that installed packages add through the entry-point group.
 
-    Raises
-    ------
-    ConfigError
-        If a package adds a name that exists already.
+    Raises `ConfigError` if a package adds a name that exists already.
     """
     plugins: dict[str, ModelEntry] = {}
     for point in entry_points(group=ENTRY_POINT_GROUP):
@@ -266,10 +247,7 @@ def all_models() -> dict[str, ModelEntry]:
 def model_entry(name: str) -> ModelEntry:
     """Return the registry's row for a name; plugins are read when the core has no such row.
 
-    Raises
-    ------
-    ConfigError
-        If there is no such model.
+    Raises `ConfigError` if there is no such model.
     """
     row = MODELS.get(name) or plugin_models().get(name)
     if row is None:
@@ -280,17 +258,7 @@ def model_entry(name: str) -> ModelEntry:
 def resolve_model(name: str, implicit: bool) -> str:
     """Return the name of the row that serves `name` on this kind of feedback.
 
-    Parameters
-    ----------
-    name
-        A model name.
-    implicit
-        Whether the data is implicit feedback.
-
-    Raises
-    ------
-    ConfigError
-        If the model cannot be trained on this kind of feedback.
+    Raises `ConfigError` if the model cannot be trained on it.
     """
     row = model_entry(name)
     if implicit and row.implicit_model:
@@ -319,17 +287,7 @@ def require_option(name: str, option: str) -> None:
 def configure(name: str, options: Mapping[str, Any] | None = None) -> Any:
     """Return a model's validated config: an instance of its `config_class`.
 
-    Parameters
-    ----------
-    name
-        A model name.
-    options
-        Options that differ from the defaults.
-
-    Raises
-    ------
-    ConfigError
-        If an option is unknown or its value has the wrong type.
+    Raises `ConfigError` if an option is unknown or its value has the wrong type.
     """
     row = model_entry(name)
     return config.dataclass_from_dict(

@@ -1,8 +1,4 @@
-"""The demo of `idcf demo`: compare models on MovieLens-100K and write a report.
-
-The demo trains several models on key users, measures them on new users, recommends ten films to one
-new user, and writes a table and figures to an HTML page.
-"""
+"""`idcf demo`: compare models on MovieLens-100K, recommend ten films, write an HTML report."""
 
 from __future__ import annotations
 
@@ -12,7 +8,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-import numpy as np
 import torch
 
 from idcf import __version__
@@ -20,6 +15,7 @@ from idcf.data.datasets.catalog import Dataset, load_dataset
 from idcf.data.interactions import Interactions
 from idcf.data.split import Split, sample_rows_per_user
 from idcf.errors import DataError
+from idcf.evaluation import DEFAULT_MODELS
 from idcf.evaluation.measure import EvaluationSet, inductive_rmse
 from idcf.evaluation.protocol import standard_split
 from idcf.evaluation.results import ResultRow, write_json
@@ -38,18 +34,13 @@ from idcf.results import Recommendations
 from idcf.rng import random_stream
 from idcf.testing.synthetic import low_rank
 from idcf.training import new_user_curve
-from idcf.training.distributed import LOCAL_RUNTIME, Runtime
+from idcf.training.job import LOCAL_RUNTIME, Runtime
 from idcf.training.train import TrainingResult
 from idcf.types import Users
 
 HISTORY_LENGTHS = (*new_user_curve.HISTORY_LENGTHS, None)  # None: the whole history
 IDCF_MODELS = ("idcf-dot", "idcf-nn", "idcf-gc")
 BEST_MODEL = "idcf-bayes"
-DEMO_MODELS = (
-    *("item-mean", "popularity", "bias", "item-knn", "ease", "als"),
-    *IDCF_MODELS,
-    BEST_MODEL,
-)
 CURVE_MODELS = ("bias", "als", *IDCF_MODELS, BEST_MODEL)
 SHOWN_METRICS = ("rmse", "ndcg", "ndcg@10")
 NEW_USER_RATINGS = {
@@ -71,27 +62,22 @@ def run_demo(
     *,
     n_jobs: int = 1,
     echo: Callable[[str], None] = print,
-    models: Sequence[str] = DEMO_MODELS,
+    models: Sequence[str] = DEFAULT_MODELS,
 ) -> Path:
-    """Train and compare models on new users, write a report, and return its path.
+    """Train and compare models on new users and write `report.html` and `rows.json` to a folder.
 
-    Parameters
-    ----------
-    folder
-        The folder for `report.html` and `rows.json`.
-    runtime, n_jobs
-        The device to train on, and the number of models to train at a time.
-    echo
-        Called with each text for the console.
-    models
-        The models to compare.
+    Return the path of the report. `echo` is called with each text for the console.
     """
     began = time.perf_counter()
     dataset, notice = load_demo_dataset()
     if notice:
         echo(notice)
     split, split_name = standard_split(dataset)
-    echo(_split_text(dataset.name, split_name, split))
+    echo(
+        f"Dataset {dataset.name}, split {split_name}: training on {len(split.key_users):,} key "
+        f"users, then predicting for {len(split.query_users):,} new users, who are absent from "
+        "training."
+    )
     trained: dict[str, TrainingResult] = {}
     rows = evaluate(
         EvaluationPlan(dataset, models),
@@ -113,15 +99,6 @@ def run_demo(
     _write_report(path, dataset.name, sections, notice, seconds)
     echo(f"{notice}\nThe report with figures is {path}. The demo took {seconds:.0f} s.")
     return path
-
-
-def _split_text(dataset_name: str, split_name: str, split: Split) -> str:
-    """Return the sentence that tells the sizes of the split."""
-    return (
-        f"Dataset {dataset_name}, split {split_name}: training on {len(split.key_users):,} key "
-        f"users, then predicting for {len(split.query_users):,} new users, who are absent from "
-        "training."
-    )
 
 
 def load_demo_dataset() -> tuple[Dataset, str]:
@@ -152,21 +129,9 @@ def rmse_by_history_length(
     models: Mapping[str, Model],
     history_lengths: Sequence[int | None] = HISTORY_LENGTHS,
 ) -> dict[str, list[Interval]]:
-    """Measure how the RMSE of inductive models falls as they read longer histories.
+    """Return model -> its RMSE when it reads each number of ratings of a history; None is all.
 
-    Parameters
-    ----------
-    evaluation_set
-        The test rows, which stay the same for all lengths, and the histories.
-    models
-        Name -> model.
-    history_lengths
-        Numbers of ratings that the models read; None is the whole history.
-
-    Returns
-    -------
-    dict
-        Name -> the RMSE at each length.
+    The test rows stay the same for all lengths.
     """
     histories = evaluation_set.history_table.for_users(evaluation_set.users)
     truncated = [truncate_histories(histories, n) for n in history_lengths]
@@ -177,15 +142,7 @@ def rmse_by_history_length(
 
 
 def recommend_to_new_user(dataset: Dataset, ratings: Mapping[str, float]) -> Recommendations:
-    """Fit `BEST_MODEL` on the whole dataset and recommend ten items to a new user.
-
-    Parameters
-    ----------
-    dataset
-        The dataset, with titles.
-    ratings
-        Title -> the new user's rating.
-    """
+    """Fit `BEST_MODEL` on a dataset; recommend ten items to a new user with ratings by title."""
     items_by_title = {title: item for item, title in dataset.titles.items()}
     recommender = Recommender(BEST_MODEL).fit(dataset.interactions, titles=dataset.titles)
     history = {items_by_title[title]: rating for title, rating in ratings.items()}
@@ -201,7 +158,7 @@ def _new_user_ratings(dataset: Dataset) -> Mapping[str, float]:
 
 
 def _recommendations_text(ratings: Mapping[str, float], recommendations: Recommendations) -> str:
-    """Return the ratings of the example user, by title, and the films recommended to them."""
+    """Return the ratings of the new user, by title, and the films recommended to them."""
     lines = ["A new user has rated five films:"]
     lines += [f"  {rating:g}  {title}" for title, rating in ratings.items()]
     lines.append(
@@ -252,6 +209,7 @@ def _figure_sections(
     evaluation_set = EvaluationSet.from_split(split, split.query_users)
     models = {name: trained[name].model for name in CURVE_MODELS if name in trained}
     logs = {name: trained[name].logs for name in IDCF_MODELS if name in trained}
+    curves = rmse_by_history_length(evaluation_set, models)
     sections = [
         Section(
             "Each model with its interval",
@@ -259,7 +217,12 @@ def _figure_sections(
             "the paper prints.",
             figures.to_png(figures.plot_forest(rows, SHOWN_METRICS)),
         ),
-        _history_length_section(evaluation_set, models),
+        Section(
+            "Quality against length of history",
+            "Each new user's history is cut to n ratings, while the test ratings stay the same. "
+            "Faint bars are 95 % intervals over users.",
+            figures.to_png(figures.plot_rmse_by_history_length(curves, HISTORY_LENGTHS)),
+        ),
     ]
     posterior_model = models.get(BEST_MODEL)
     if posterior_model is not None and posterior_model.has_uncertainty:
@@ -277,17 +240,6 @@ def _figure_sections(
     return sections
 
 
-def _history_length_section(evaluation_set: EvaluationSet, models: Mapping[str, Model]) -> Section:
-    """Return the section with the RMSE of each model by length of history."""
-    curves = rmse_by_history_length(evaluation_set, models)
-    return Section(
-        "Quality against length of history",
-        "Each new user's history is cut to n ratings, while the test ratings stay the same. Faint "
-        "bars are 95 % intervals over users.",
-        figures.to_png(figures.plot_rmse_by_history_length(curves, HISTORY_LENGTHS)),
-    )
-
-
 def _reliability_section(evaluation_set: EvaluationSet, model: Model) -> Section:
     """Return the section on the calibration of a model's predicted intervals."""
     test_rows, histories = evaluation_set.test_rows, evaluation_set.history_table
@@ -302,28 +254,19 @@ def _reliability_section(evaluation_set: EvaluationSet, model: Model) -> Section
     )
 
 
+@torch.no_grad()
 def _attention_section(evaluation_set: EvaluationSet, model: IDCF) -> Section:
     """Return the section on the attention of new users to key users."""
+    histories = evaluation_set.history_table.history(evaluation_set.users)
+    users = Users(torch.from_numpy(evaluation_set.users), histories).anonymous()
+    weights = model.attention_weights(users.to(model.device)).cpu().numpy()
     return Section(
         "Attention on key users (idcf-nn)",
         "The left panel shows the weight that each new user (row) gives to key users (columns), "
         "as a mean over heads. The right panel shows over how many key users a head spreads its "
         "attention, as the exponential of the entropy of its weights.",
-        figures.to_png(figures.plot_attention(_attention_weights(evaluation_set, model))),
+        figures.to_png(figures.plot_attention(weights)),
     )
-
-
-@torch.no_grad()
-def _attention_weights(evaluation_set: EvaluationSet, model: IDCF) -> np.typing.NDArray[np.float32]:
-    """Return the attention weights of the new users [heads, new users, key users]."""
-    users = Users(
-        torch.from_numpy(evaluation_set.users),
-        evaluation_set.history_table.history(evaluation_set.users),
-    ).anonymous()
-    weights: np.typing.NDArray[np.float32] = (
-        model.attention_weights(users.to(model.device)).cpu().numpy()
-    )
-    return weights
 
 
 def _write_report(

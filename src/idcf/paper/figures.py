@@ -51,11 +51,8 @@ P = ParamSpec("P")
 
 
 def with_style(draw: Callable[P, Figure]) -> Callable[P, Figure]:
-    """Decorate a function that returns a figure: draw it in this module's style.
-
-    The caller's matplotlib settings stay as they are. A call raises ConfigError where matplotlib is
-    not installed.
-    """
+    """Decorate a function that returns a figure: draw it in this module's style, and leave the
+    caller's matplotlib settings as they are."""
 
     @wraps(draw)
     def draw_with_style(*args: P.args, **options: P.kwargs) -> Figure:
@@ -79,14 +76,9 @@ def to_png(figure: Figure, dpi: int = 150) -> bytes:
 
 @with_style
 def plot_forest(rows: Sequence[ResultRow], metrics: Sequence[str]) -> Figure:
-    """Draw each system's value and interval, with the paper's number beside it.
+    """Draw each system's value and interval beside the paper's number, one panel per metric.
 
-    Parameters
-    ----------
-    rows
-        Result rows of one dataset and user group.
-    metrics
-        The metrics, one panel each.
+    The rows are those of one dataset and user group.
     """
     intervals = intervals_by_cell(rows)
     models = [m for m in dict.fromkeys(r.model for r in rows) if m != "random"][::-1]
@@ -117,15 +109,7 @@ def plot_forest(rows: Sequence[ResultRow], metrics: Sequence[str]) -> Figure:
 def plot_rmse_by_history_length(
     curves: Mapping[str, Sequence[Interval]], history_lengths: Sequence[int | None]
 ) -> Figure:
-    """Draw RMSE against the number of ratings of a new user that the model reads.
-
-    Parameters
-    ----------
-    curves
-        Model -> its RMSE at each of `history_lengths`.
-    history_lengths
-        Numbers of ratings; None is the whole history.
-    """
+    """Draw RMSE against the number of ratings that the model reads; None is the whole history."""
     figure, axes = make_subplots(1, 1, (7.6, 4.2))
     axis = axes[0][0]
     positions = np.arange(len(history_lengths))
@@ -145,15 +129,7 @@ def plot_rmse_by_history_length(
 
 @with_style
 def plot_reliability(shares: Mapping[str, NDArray[Any]], levels: Sequence[float]) -> Figure:
-    """Draw the share of ratings inside predicted intervals against the level of the intervals.
-
-    Parameters
-    ----------
-    shares
-        Model -> the share of ratings inside the interval of each level.
-    levels
-        The levels, between 0 and 1.
-    """
+    """Draw the share of ratings inside predicted intervals against the level of the intervals."""
     figure, axes = make_subplots(1, 1, (4.8, 4.4))
     axis = axes[0][0]
     axis.plot([0, 1], [0, 1], color="#999999", ls=":", lw=1.2, label="calibrated")
@@ -170,15 +146,8 @@ def plot_reliability(shares: Mapping[str, NDArray[Any]], levels: Sequence[float]
 
 @with_style
 def plot_attention(weights: NDArray[Any], n_shown: int = 80) -> Figure:
-    """Draw how much attention new users pay to key users.
-
-    Parameters
-    ----------
-    weights
-        Attention weights [heads, new users, key users].
-    n_shown
-        Number of key users in the left panel: those with the largest mean weight.
-    """
+    """Draw attention weights [heads, new users, key users]: those of the `n_shown` key users with
+    the largest mean weight, and over how many key users each head spreads its attention."""
     from matplotlib.colors import LogNorm
 
     n_heads, n_users, n_keys = weights.shape
@@ -215,13 +184,7 @@ def plot_attention(weights: NDArray[Any], n_shown: int = 80) -> Figure:
 
 @with_style
 def plot_training(logs: Mapping[str, Mapping[str, TrainingLog]]) -> Figure:
-    """Draw validation RMSE and training loss of both stages; a ring marks the chosen epoch.
-
-    Parameters
-    ----------
-    logs
-        Model -> stage -> its log; the stages in the order of training.
-    """
+    """Draw validation RMSE and training loss by model and stage; a ring marks the chosen epoch."""
     figure, axes = make_subplots(2, 2, (10.5, 5.6))
     for name, stages in logs.items():
         for column, log in enumerate(stages.values()):
@@ -241,10 +204,7 @@ def plot_training(logs: Mapping[str, Mapping[str, TrainingLog]]) -> Figure:
 
 
 def _plot_curve(axis: Axes, log: TrainingLog, key: str, name: str) -> None:
-    """Plot the value `key` of a log against the epochs, from 1, as the curve of model `name`.
-
-    The color and the label are those of the model; a circle marks the best epoch.
-    """
+    """Plot the value `key` of a log against the epochs, from 1; a ring marks the best epoch."""
     from matplotlib.ticker import MaxNLocator
 
     axis.xaxis.set_major_locator(MaxNLocator(integer=True))
@@ -265,10 +225,8 @@ def _plot_interval(axis: Axes, position: float, interval: Interval, color: str) 
 def make_subplots(
     rows: int, columns: int, size: tuple[float, float], **grid: Any
 ) -> tuple[Figure, NDArray[Any]]:
-    """Return a figure that needs no display, and its axes [rows, columns].
-
-    Other options, such as `width_ratios`, are those of matplotlib's `GridSpec`.
-    """
+    """Return a figure and its axes [rows, columns]; `grid` are options of matplotlib's `GridSpec`,
+    such as `width_ratios`."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=size)

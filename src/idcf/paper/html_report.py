@@ -1,7 +1,4 @@
-"""One self-contained HTML page: no scripts, no external links, figures embedded as base64.
-
-This module renders sections of text, tables and PNG figures; it knows nothing of what they show.
-"""
+"""One self-contained HTML page of text, tables and PNG figures: no scripts, no external links."""
 
 from __future__ import annotations
 
@@ -44,31 +41,14 @@ class Section:
 def write_report(
     path: Path, title: str, lead: str, sections: Sequence[Section], footer: str, notice: str = ""
 ) -> None:
-    """Render a page and write it atomically; see `render_html` for the parameters."""
+    """Render a page (`render_html`) and write it atomically."""
     write_text(path, render_html(title, lead, sections, footer, notice))
 
 
 def render_html(
     title: str, lead: str, sections: Sequence[Section], footer: str, notice: str = ""
 ) -> str:
-    """Render a page as HTML.
-
-    Parameters
-    ----------
-    title, lead
-        The heading, and a paragraph below it.
-    sections
-        The sections, in order.
-    footer
-        A line at the end of the page.
-    notice
-        A highlighted warning below the lead; "" for none.
-
-    Returns
-    -------
-    str
-        The whole document. All text is escaped.
-    """
+    """Return a whole HTML document; all text is escaped. `notice` is a highlighted warning."""
     body = "\n".join(_render_section(s) for s in sections)
     warning = f'<p class="loud">{escape(notice)}</p>' if notice else ""
     return (

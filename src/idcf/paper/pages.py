@@ -1,7 +1,7 @@
 """The paper's tables with our results in them: a Markdown page per table, and one HTML page.
 
-Pages depend on nothing but the stored results, so a test can compare the committed pages with what
-the committed results render to. The words in cells are part of that comparison.
+Pages depend on the stored results alone; a test compares the committed pages with them, word by
+word.
 """
 
 from __future__ import annotations
@@ -46,12 +46,7 @@ _MAX_REASON_LENGTH = 60
 
 @dataclass(frozen=True)
 class _DatasetResults:
-    """The stored results of one dataset, indexed for the tables.
-
-    `rows_by_column` is keyed by (split, user group, metric), `differences` by
-    `PairedDifference.key`, and `failures`, which holds error messages, by (split, model, preset,
-    query user mode).
-    """
+    """The stored results of one dataset, indexed for the tables."""
 
     rows_by_column: Mapping[tuple[str, str, str], RowsBySystem]  # (split, users, metric) -> rows
     differences: Mapping[tuple[Any, ...], PairedDifference]  # by `PairedDifference.key`
@@ -69,18 +64,8 @@ class _DatasetResults:
 
 
 def render_pages(results: Path) -> dict[str, str]:
-    """Render every page from the stored results.
-
-    Parameters
-    ----------
-    results
-        The folder of results.
-
-    Returns
-    -------
-    dict
-        File name -> content: a Markdown page for each table, and `index.html` for all of them.
-    """
+    """Render file name -> content from a folder of results: a Markdown page for each table, and
+    `index.html` for all of them."""
     specs = load_tables()
     data = {d: _DatasetResults.load(results, d) for spec in specs.values() for d in spec.datasets}
     pages: dict[str, str] = {}
@@ -145,44 +130,39 @@ def _detail_tables(
     spec: TableSpec, results_by_dataset: Mapping[str, _DatasetResults]
 ) -> list[ResultTable]:
     """Return a table for each dataset, user group and metric; it holds all splits."""
-    groups: dict[tuple[str, str, str], list[TableColumn]] = {}
+    groups: dict[tuple[str, str, str], list[_ColumnReport]] = {}
     for column in spec.columns():
-        groups.setdefault((column.dataset, column.users, column.metric), []).append(column)
-    return [
-        _detail_table(spec, columns, results_by_dataset[columns[0].dataset])
-        for columns in groups.values()
-    ]
+        report = _ColumnReport(spec, column, results_by_dataset[column.dataset])
+        groups.setdefault((column.dataset, column.users, column.metric), []).append(report)
+    return [_detail_table(*key, reports) for key, reports in groups.items()]
 
 
 def _detail_table(
-    spec: TableSpec, columns: Sequence[TableColumn], results: _DatasetResults
+    dataset: str, users: str, metric: str, reports: Sequence[_ColumnReport]
 ) -> ResultTable:
-    """Return the table of one dataset, user group and metric; `columns` differ in their split."""
-    first = columns[0]
-    lines: list[tuple[str, ...]] = []
-    notes: list[str] = []
-    for column in columns:
-        report = _ColumnReport(spec, column, results)
-        notes += report.notes()
-        for line in report.table_lines():
-            lines.append((column.split, *line) if len(columns) > 1 else line)
-    header = ["split", *_HEADER] if len(columns) > 1 else list(_HEADER)
-    shown = [
-        n for n, name in enumerate(header) if _is_column_shown(name, [line[n] for line in lines])
+    """Return the table of one dataset, user group and metric; the reports differ in their split.
+
+    A column "paper" or "published" without any number or reason is left out.
+    """
+    has_splits = len(reports) > 1
+    header = ["split", *_HEADER] if has_splits else list(_HEADER)
+    lines = [
+        (report.column.split, *line) if has_splits else line
+        for report in reports
+        for line in report.table_lines()
     ]
-    description, arrow = GROUP_DESCRIPTIONS[first.users], direction_arrow(first.metric)
+    shown = [
+        n
+        for n, name in enumerate(header)
+        if name not in ("paper", "published") or any(line[n] not in ("", "none") for line in lines)
+    ]
     return ResultTable(
-        f"{first.dataset}, {description}: {first.metric} {arrow}",
-        tuple(dict.fromkeys(notes)),
+        f"{dataset}, {GROUP_DESCRIPTIONS[users]}: {metric} {direction_arrow(metric)}",
+        tuple(dict.fromkeys(report.note() for report in reports)),
         tuple(header[n] for n in shown),
         (),
         tuple(tuple(line[n] for n in shown) for line in lines),
     )
-
-
-def _is_column_shown(name: str, cells: Sequence[str]) -> bool:
-    """Return False for a column "paper" or "published" without any number or reason."""
-    return name not in ("paper", "published") or any(c not in ("", "none") for c in cells)
 
 
 class _ColumnReport:
@@ -226,24 +206,18 @@ class _ColumnReport:
         is_best = mean and mean.value == self.best_by_preset["clean"] and model != "random"
         return f"{ours}{paper}{'*' if is_best else ''}"
 
-    def notes(self) -> list[str]:
-        """Return a list of one note, which covers split, test rows, devices and best baseline.
-
-        If nothing was run on the split, the note says so instead.
-        """
+    def note(self) -> str:
+        """Return a note on split, test rows, devices and best baseline, or that nothing was run."""
         rows = [row for rows in self.rows_by_system.values() for row in rows]
         if not rows:
-            return [f'On the split "{self.split}" nothing was run.']
-        n_users = max(row.n_users for row in rows)
-        n_ratings = max(row.n_ratings for row in rows)
+            return f'On the split "{self.split}" nothing was run.'
+        n_users, n_ratings = max(r.n_users for r in rows), max(r.n_ratings for r in rows)
         devices = " and ".join(sorted({row.device for row in rows}))
-        note = (
+        best = self.best_baseline
+        return (
             f'The split "{self.split}" has {n_users:,} users and {n_ratings:,} test rows here; '
-            f"devices: {devices}."
+            f"devices: {devices}.{f' The best simple system is {best}.' if best else ''}"
         )
-        if self.best_baseline:
-            note += f" The best simple system is {self.best_baseline}."
-        return [note]
 
     def _mean_over_seeds(self, model: str, preset: str) -> Interval | None:
         """Return the mean of a system over its seeds; None if it has no stored row."""
@@ -270,10 +244,8 @@ class _ColumnReport:
         return f"{value:.{self.digits}f}{'*' if value == self.best_published else ''}"
 
     def _measured_cell(self, model: str, preset: str) -> str:
-        """Return the mean over seeds with its interval, or why there is none.
-
-        † marks a number of other settings, * the best one; missing seeds are counted.
-        """
+        """Return the mean over seeds with its interval, or why there is none. † marks a number of
+        other settings, * the best one; missing seeds are counted."""
         mean = self._mean_over_seeds(model, preset)
         if mean is None:
             return self._missing_reason(model, preset)

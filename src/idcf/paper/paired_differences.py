@@ -27,10 +27,8 @@ def rows_by_column(rows: Iterable[StoredRow]) -> dict[tuple[str, str, str], Rows
 
 
 def best_baseline(rows_by_system: RowsBySystem, metric: str) -> str | None:
-    """Return the simple baseline with the best mean over seeds, or None if there is none.
-
-    The baseline is chosen on the test rows themselves, which favors it against other systems.
-    """
+    """Return the simple baseline with the best mean over seeds, or None if there is none. It is
+    chosen on the test rows themselves, which favors it against other systems."""
     means = {
         model: sum(row.value for row in rows) / len(rows)
         for (model, preset), rows in rows_by_system.items()
@@ -42,16 +40,10 @@ def best_baseline(rows_by_system: RowsBySystem, metric: str) -> str | None:
 
 
 def update_differences(results: Path, dataset: str) -> int:
-    """Compute the differences of a dataset that are missing or outdated, and store them.
+    """Compute and store the differences of a dataset that are missing or outdated; return how many.
 
-    A difference needs the per-user values of both runs. Where those of some seeds are missing, the
-    others are used if they are more seeds than the stored difference has; where all are missing,
-    the stored difference stays.
-
-    Returns
-    -------
-    int
-        Number of differences that were computed.
+    A difference needs the per-user values of both runs. It replaces a current one only if it is
+    computed from more seeds.
     """
     lines = results_store.read_lines(results, PairedDifference, dataset)
     metrics = table_metrics(dataset)
@@ -102,10 +94,8 @@ def is_current(difference: PairedDifference, rows_by_system: RowsBySystem) -> bo
 def _paired_difference(
     results: Path, row_pairs: list[tuple[StoredRow, StoredRow]], baseline: str
 ) -> PairedDifference | None:
-    """Pair system and baseline within each seed, and average over seeds.
-
-    Seeds without stored per-user values are left out; None if that leaves no seed.
-    """
+    """Pair system and baseline within each seed, and average over the seeds that have per-user
+    values; None if none has."""
     differences: list[Interval] = []
     fingerprints: set[str] = set()
     first = row_pairs[0][0]

@@ -1,7 +1,5 @@
-"""The paper's numbers (Wu et al., ICML 2021) as a reference for the tables of `idcf evaluate`.
-
-The numbers come from `idcf/paper/tables/*.toml`; this module writes none of its own.
-"""
+"""The paper's numbers as a reference for the tables of `idcf evaluate`, the demo and its
+figures."""
 
 from __future__ import annotations
 
@@ -26,11 +24,7 @@ def is_paper_split(dataset: str, split: str) -> bool:
 
 @cache
 def paper_numbers() -> ReferenceNumbers:
-    """Return the numbers that the paper prints for its standard splits.
-
-    They are looked up by dataset, users, metric and model. `idcf evaluate`, the demo and the
-    figures show them next to measured ones.
-    """
+    """Return the numbers that the paper prints for its standard splits."""
     blocks = [block for spec in load_tables().values() for block in spec.paper if not block.split]
     numbers = {
         CellKey(block.dataset, users, metric, model): value

@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ from idcf.paper import paired_differences, results_store
 from idcf.paper.results_store import RunFailure, StoredRow
 from idcf.paper.run_plan import Run, is_done, plan_runs
 from idcf.paper.table_spec import load_tables, table_metrics
-from idcf.training.distributed import LOCAL_RUNTIME, Runtime
+from idcf.training.job import LOCAL_RUNTIME, Runtime
 from idcf.training.train import TrainingJob
 
 _DEFAULT_SECONDS = {  # guess for a run whose like was never timed, by how its model is fitted
@@ -48,17 +49,9 @@ class ReproduceOutcome:
 
 
 def missing_runs(runs: Iterable[Run], results: Path, *, longest_first: bool = False) -> list[Run]:
-    """Return the runs without a stored result, or with one made under other settings.
+    """Return the runs without a stored result of their present settings, in the order of `runs`.
 
-    Parameters
-    ----------
-    runs
-        The runs to look up.
-    results
-        The folder of results.
-    longest_first
-        Sort by expected duration, longest first, which packs parallel workers best; otherwise
-        keep the order of `runs`.
+    `longest_first` sorts them by expected duration instead, which packs parallel workers best.
     """
     runs = list(runs)
     rows_by_run = _rows_by_run(runs, results)
@@ -80,25 +73,8 @@ def reproduce(
 ) -> ReproduceOutcome:
     """Make runs and store their results; a failed run is recorded and the others go on.
 
-    Parameters
-    ----------
-    runs
-        The runs to make.
-    results
-        The folder of results, which is made if need be.
-    runtime
-        The device to train on.
-    n_jobs
-        Number of runs at a time, each in its own process.
-    progress
-        Show progress bars.
-    load_dataset
-        Return a dataset by its name; `protocol.open_dataset` by default.
-
-    Returns
-    -------
-    ReproduceOutcome
-        The completed and the failed runs.
+    `n_jobs` runs are made at a time, each in its own process. `load_dataset` returns a dataset by
+    its name; by default it is `protocol.open_dataset`.
     """
     tasks = _evaluation_tasks(runs, runtime, progress and n_jobs == 1, load_dataset or open_dataset)
     runs_by_name = {str(run): run for run in runs}
@@ -111,7 +87,7 @@ def reproduce(
         if isinstance(outcome, Exception):
             failed[name] = f"{type(outcome).__name__}: {outcome}".splitlines()[0]
             print(f"failed: {name}: {failed[name]}", file=sys.stderr)
-            failure = RunFailure(**run.identity(), reason=failed[name])
+            failure = RunFailure(*run.key(), failed[name])
             results_store.append_lines(results, run.dataset, [failure])
         else:
             _store_run(run, outcome, results, runtime)
@@ -122,15 +98,9 @@ def reproduce(
 
 
 def merge_results(source: Path, results: Path) -> tuple[int, int]:
-    """Copy the results of another folder, for instance from another machine.
+    """Copy the results of another folder; return the numbers of new lines and of skipped runs.
 
-    A run is skipped where `source` has it with outdated settings and `results` has it with current
-    ones; this is so where `source` began as an older copy of `results`.
-
-    Returns
-    -------
-    tuple
-        Number of new lines, and number of skipped runs.
+    A run is skipped where `source` has it with outdated settings and `results` with current ones.
     """
     results_store.require_results_folder(source)
     runs = plan_runs(load_tables().values())
@@ -164,42 +134,33 @@ def compact_results(results: Path, dataset: str) -> None:
 def _evaluation_tasks(
     runs: Sequence[Run], runtime: Runtime, progress: bool, load_dataset: DatasetLoader
 ) -> dict[str, tuple[Any, ...]]:
-    """Return run name -> the arguments of `train_and_evaluate`, in the order of the runs.
+    """Return run name -> the arguments of `train_and_evaluate`, in the order of the runs. Runs of
+    one split share the split and its evaluation sets."""
+    datasets = {name: load_dataset(name) for name in dict.fromkeys(run.dataset for run in runs)}
 
-    Runs of one split share the split and its evaluation sets.
-    """
+    @cache
+    def split_for(name: str, rule: KeyUserRule) -> tuple[Split, str]:
+        return standard_split(datasets[name], **asdict(rule))
+
+    @cache
+    def evaluation_set(name: str, rule: KeyUserRule, group: str) -> EvaluationSet:
+        return make_evaluation_sets(split_for(name, rule)[0], [group])[group]
+
     tasks: dict[str, tuple[Any, ...]] = {}
-    splits: dict[tuple[str, KeyUserRule], Split] = {}
-    evaluation_sets: dict[tuple[str, KeyUserRule, str], EvaluationSet] = {}
-    for name in dict.fromkeys(run.dataset for run in runs):
-        dataset = load_dataset(name)
-        for run in (r for r in runs if r.dataset == name):
-            rule = run.key_user_rule
-            if (name, rule) not in splits:
-                splits[name, rule], split_name = standard_split(dataset, **asdict(rule))
-                _require_split(split_name, run)
-            split = splits[name, rule]
-            for group in run.groups():
-                if (name, rule, group) not in evaluation_sets:
-                    new_sets = make_evaluation_sets(split, [group])
-                    evaluation_sets[name, rule, group] = new_sets[group]
-            run_key = RunKey(name, run.split, run.model, run.preset, run.seed)
-            job = TrainingJob(
-                split, run.users, run.preset, name, run.seed, runtime, progress=progress
+    for run in runs:
+        name, rule = run.dataset, run.key_user_rule
+        split, split_name = split_for(name, rule)
+        if split_name != run.split:
+            raise DataError(
+                f"{name} gives the split {split_name!r} where the table needs {run.split!r}: the "
+                "files are of another edition; see `idcf data describe`"
             )
-            run_sets = {group: evaluation_sets[name, rule, group] for group in run.groups()}
-            options: dict[str, Any] = {}  # the preset decides all
-            tasks[str(run)] = (run_key, job, options, run_sets, False, run.ranks_catalog())
-    return {str(run): tasks[str(run)] for run in runs}
-
-
-def _require_split(split_name: str, run: Run) -> None:
-    """Raise DataError if the files of a dataset give another split than the run needs."""
-    if split_name != run.split:
-        raise DataError(
-            f"{run.dataset} gives the split {split_name!r} where the table needs {run.split!r}: "
-            "the files are of another edition; see `idcf data describe`"
-        )
+        run_key = RunKey(name, run.split, run.model, run.preset, run.seed)
+        job = TrainingJob(split, run.users, run.preset, name, run.seed, runtime, progress=progress)
+        run_sets = {group: evaluation_set(name, rule, group) for group in run.groups()}
+        options: dict[str, Any] = {}  # the preset decides all
+        tasks[str(run)] = (run_key, job, options, run_sets, False, run.ranks_catalog())
+    return tasks
 
 
 def _store_run(run: Run, run_result: RunResult, results: Path, runtime: Runtime) -> None:
@@ -241,11 +202,8 @@ def _rows_by_run(runs: Iterable[Run], results: Path) -> dict[tuple[Any, ...], li
 
 
 def _expected_seconds(run: Run, seconds_by_run: Mapping[tuple[Any, ...], float]) -> float:
-    """Return the longest recorded time of a run's model and preset on its dataset.
-
-    If there is none, return a default by how the model is trained, or 0 if the model is not
-    registered. Long runs are started first.
-    """
+    """Return the longest recorded time of a run's model and preset on its dataset; else a guess by
+    how the model is fitted, or 0 if it is not registered."""
     timed = [
         seconds
         for (dataset, _, model, preset, *_), seconds in seconds_by_run.items()

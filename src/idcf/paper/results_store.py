@@ -1,12 +1,8 @@
 """The folder of results: JSON Lines files of result rows, paired differences and failed runs.
 
-For each dataset there are `<dataset>.jsonl` (rows), `<dataset>.paired.jsonl` (differences between a
-system and the best simple baseline) and `<dataset>.failed.jsonl`. A line replaces earlier lines of
-its key; a line that was cut short by a crash is skipped. The metrics of single users, from which
-differences are computed, are in `.per-user/`, which is not committed.
-
-The field names of the three dataclasses are the keys of the stored JSON objects. This module knows
-nothing of tables or training.
+The files of a dataset are `<dataset>.jsonl`, `<dataset>.paired.jsonl` and `<dataset>.failed.jsonl`;
+the field names of the dataclasses are the keys of their JSON objects. A line replaces earlier lines
+of its key. Metrics of single users are in `.per-user/`, which is not committed.
 """
 
 from __future__ import annotations
@@ -42,26 +38,22 @@ class StoredRow(ResultRow):
     suffix: ClassVar[str] = ""  # ends the stem of the file that holds such lines
 
     def key(self) -> tuple[Any, ...]:
-        """Return the key of the row: a later row of the same key replaces it."""
+        """Return what identifies the row: a later row of this key replaces it."""
         return *self.run_key(), self.users, self.metric
 
     def run_key(self) -> tuple[Any, ...]:
-        """Return the key of the run, with the training mode in place of the user group."""
+        """Return what identifies the run, with the training mode in place of the user group."""
         mode = USER_GROUPS[self.users]
         return self.dataset, self.split, self.model, self.preset, mode, self.seed
 
     def run_keys(self) -> set[tuple[Any, ...]]:
-        """Return the key of the one run that the row comes from."""
+        """Return the keys of the runs that the row comes from: one."""
         return {self.run_key()}
 
 
 @dataclass(frozen=True)
 class PairedDifference:
-    """The difference between a system and the best simple baseline, paired over users.
-
-    The difference is the mean over `seeds`, system minus baseline; `low` to `high` is its 95 %
-    interval.
-    """
+    """System minus best simple baseline, paired over users: mean over seeds, 95 % interval."""
 
     dataset: str
     split: str
@@ -79,10 +71,7 @@ class PairedDifference:
     suffix: ClassVar[str] = ".paired"  # ends the stem of the file that holds such lines
 
     def key(self) -> tuple[Any, ...]:
-        """Return (dataset, split, model, preset, users, metric).
-
-        In a file of results, a later difference of the same key replaces an earlier one.
-        """
+        """Return what identifies the difference: a later one of this key replaces it."""
         return self.dataset, self.split, self.model, self.preset, self.users, self.metric
 
     def run_keys(self) -> set[tuple[Any, ...]]:
@@ -119,27 +108,10 @@ def results_path(results: Path, line_class: type[Any], dataset: str) -> Path:
 
 
 def read_lines(results: Path, line_class: type[Line], dataset: str) -> dict[tuple[Any, ...], Line]:
-    """Read the lines of a dataset, the latest of each key.
+    """Read key -> latest line of a dataset, in the order of the file; empty without a file.
 
-    Parameters
-    ----------
-    results
-        The folder of results.
-    line_class
-        `StoredRow`, `PairedDifference` or `RunFailure`.
-    dataset
-        Name of the dataset.
-
-    Returns
-    -------
-    dict
-        Key -> line, in the order of the file; empty if there is no file. A last line without a
-        newline is skipped with a note on stderr.
-
-    Raises
-    ------
-    DataError
-        If a line is not valid; the message has its number.
+    A last line that a crash cut short is skipped with a note on stderr. Any other invalid line
+    raises DataError with its number.
     """
     path = results_path(results, line_class, dataset)
     if not path.exists():
@@ -197,22 +169,8 @@ def require_results_folder(folder: Path) -> None:
 
 
 def merge_lines(source: Path, results: Path, skip_runs: Collection[tuple[Any, ...]] = ()) -> int:
-    """Copy rows, differences and per-user values from another folder of results.
-
-    Parameters
-    ----------
-    source
-        The other folder. Its lines replace lines of the same key.
-    results
-        The folder that is updated.
-    skip_runs
-        Keys of runs (`StoredRow.run_key`) whose lines are not copied.
-
-    Returns
-    -------
-    int
-        Number of lines that were not in `results` before.
-    """
+    """Copy rows, differences and per-user values of the folder `source`; return how many lines are
+    new. Lines of the runs `skip_runs` (`StoredRow.run_key`) are not copied."""
     require_results_folder(source)
     skipped = {*skip_runs, *(key[:-1] for key in skip_runs)}  # keys of differences have no seed
     n_new = 0
@@ -245,13 +203,12 @@ def _has_keys_of(path: Path, line_class: type[Any]) -> bool:
 
 
 def _encode_lines(lines: Iterable[Any]) -> bytes:
-    """Return records as lines of JSON."""
-    return "".join(json.dumps(_rounded_dict(line)) + "\n" for line in lines).encode()
-
-
-def _rounded_dict(line: Any) -> dict[str, Any]:
-    """Return the fields of a line with floats rounded to six digits, far below their noise."""
-    return {k: round(v, 6) if isinstance(v, float) else v for k, v in asdict(line).items()}
+    """Return lines of JSON, with floats rounded to six digits, far below their noise."""
+    rounded = (
+        {k: round(v, 6) if isinstance(v, float) else v for k, v in asdict(line).items()}
+        for line in lines
+    )
+    return "".join(json.dumps(values) + "\n" for values in rounded).encode()
 
 
 def _drop_incomplete_line(path: Path) -> None:
@@ -264,19 +221,7 @@ def _drop_incomplete_line(path: Path) -> None:
 def save_per_user(
     results: Path, row: StoredRow, group: str, per_user: Mapping[str, PerUserMetric]
 ) -> None:
-    """Store the metrics of single users, from which paired differences are computed later.
-
-    Parameters
-    ----------
-    results
-        The folder of results.
-    row
-        Any row of the run.
-    group
-        The user group that was measured.
-    per_user
-        Metric -> its values per user.
-    """
+    """Store metric -> values per user, for the run of any `row` of it and one user group."""
     columns: dict[str, Any] = {}
     for metric, values in per_user.items():
         columns[f"{metric}/users"] = values.users.astype(np.int32)

@@ -1,7 +1,7 @@
 """The training runs that the paper's tables need, and whether stored rows cover them.
 
-A run is one training with one seed. This module plans runs and compares their settings with those
-of stored rows; it neither trains (`reproduce`) nor touches files (`results_store`).
+A run is one training with one seed. This module neither trains (`reproduce`) nor touches files
+(`results_store`).
 """
 
 from __future__ import annotations
@@ -24,10 +24,9 @@ from idcf.training.train import QueryUserMode
 
 
 class Run(NamedTuple):
-    """One training of one system with one seed.
+    """One training of one system with one seed, which serves all tables.
 
-    A run is measured on every user group that any table asks of its split (`groups`), so two tables
-    never train the same system twice.
+    It is measured on every user group that any table asks of its split.
     """
 
     dataset: str
@@ -46,15 +45,9 @@ class Run(NamedTuple):
             f"seed {self.seed}"
         )
 
-    def identity(self) -> dict[str, Any]:
-        """Return the fields that tell this run from others, by name."""
-        values = self._asdict()
-        names = ("dataset", "split", "model", "preset", "users", "seed")
-        return {name: values[name] for name in names}
-
-    def key(self) -> tuple[Any, ...]:
-        """Return the values of `identity`; equal to `StoredRow.run_key` of the run's rows."""
-        return tuple(self.identity().values())
+    def key(self) -> tuple[str, str, str, str, str, int]:
+        """Return what identifies the run; equal to `StoredRow.run_key` of its rows."""
+        return self.dataset, self.split, self.model, self.preset, self.users, self.seed
 
     def groups(self) -> list[str]:
         """Return the user groups that the run is measured on, in the order of the tables."""
@@ -80,19 +73,8 @@ def plan_runs(
 ) -> list[Run]:
     """List the runs that some tables need, each once.
 
-    Parameters
-    ----------
-    tables
-        The tables to fill.
-    datasets, models, presets
-        Keep only the runs of these; an empty collection keeps all.
-    n_seeds
-        Number of seeds per system; the tables' own number by default.
-
-    Raises
-    ------
-    ConfigError
-        If a dataset, model or preset is in none of the tables.
+    Empty collections keep every dataset, model and preset; names that no table has raise
+    ConfigError. `n_seeds` replaces the number of seeds of the tables.
     """
     tables = list(tables)
     for kind, names, known_names in (
@@ -115,10 +97,7 @@ def plan_runs(
 
 
 def _table_runs(table: TableSpec, n_seeds: int | None) -> Iterator[Run]:
-    """Yield the runs of one table, without systems that refuse the data or lack the preset.
-
-    `n_seeds` of None takes the seeds of the table; the system random has one seed.
-    """
+    """Yield the runs of one table, without systems that refuse the data or lack the preset."""
     for dataset in table.datasets:
         for label, rule in table.splits.items():
             split = table.split_name(dataset, label)
@@ -139,21 +118,18 @@ def _measured_groups(table: TableSpec, run: Run) -> list[str]:
     if run.dataset not in table.datasets:
         return []
     splits = {table.split_name(run.dataset, label) for label in table.splits}
-    if run.split not in splits:
-        return []
     return [
         g
         for g in table.groups
-        if USER_GROUPS[g] == run.users
+        if run.split in splits
+        and USER_GROUPS[g] == run.users
         and not refusal_reason(run.model, run.dataset, g, run.key_user_rule)
     ]
 
 
 def lacks_preset(model: str, preset: str) -> bool:
-    """Return whether a preset has no settings for a model.
-
-    `clean` is never lacking: a model without a row there is trained with its default options.
-    """
+    """Return whether a preset has no settings for a model. `clean` never lacks them: a model
+    without a row there is trained with its default options."""
     return preset != "clean" and model in all_models() and not has_preset_row(preset, model)
 
 
@@ -171,15 +147,9 @@ def is_done(run: Run, rows: Sequence[StoredRow]) -> bool:
 def settings_fingerprint(model: str, preset: str, dataset: str, users: str) -> str:
     """Return ten hex digits that identify the settings of a system.
 
-    The fingerprint covers every setting that differs from the default in the code, by name and
-    value, so an added option that is not used leaves it as it was. It does not cover the code.
-
-    Parameters
-    ----------
-    model, preset, dataset
-        The system, its preset and the dataset whose row of the preset applies.
-    users
-        How query users are trained on: "new" or "few-shot".
+    They cover every setting that differs from the default in the code, by name and value, so an
+    added option that is not used changes nothing. `users` is the training mode, "new" or
+    "few-shot".
     """
     if model == "random":
         return "none"

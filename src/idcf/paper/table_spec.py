@@ -1,15 +1,15 @@
-"""The specification of one table of the paper, loaded from `idcf/paper/tables/*.toml`.
+"""The tables of the paper as data, loaded from `idcf/paper/tables/*.toml`.
 
-A specification names the datasets, user groups, metrics, systems and splits of the table, and holds
-the numbers that the paper prints. The files are the only place where those numbers are written.
-This module knows nothing of our own results: see `results_store`.
+These files are the only place where the paper's numbers are written. This module knows nothing of
+our own results: see `results_store`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
@@ -74,33 +74,20 @@ class TableSpec:
     not_run: Mapping[str, str] = field(default_factory=dict)  # see `not_run_reason`
 
     def validate(self) -> None:
-        """Check that each name in the table exists and each block has the right shape.
-
-        Raises
-        ------
-        ConfigError
-            If a name is unknown, `seeds` is less than 1 or a block has a missing number.
-        """
-        for name in self.datasets:
-            self._require_known("dataset", name, DATASET_SOURCES)
-        for group in self.groups:
-            self._require_known("group of users", group, USER_GROUPS)
-        dataset_metrics = {
-            metric
-            for name in self.datasets
-            for metric in metric_names(DATASET_SOURCES[name].implicit)
-        }
-        for metric in self.metrics:
-            self._require_known("metric of these datasets", metric, dataset_metrics)
-        for presets in self.systems.values():
-            for preset in presets:
-                self._require_known("preset", preset, preset_names())
-        for name in self.pairs_only:
-            self._require_known("system", name, self.systems)
-        for name in (part for key in self.not_run for part in key.split()):
-            self._require_known(
-                "dataset, system or preset", name, {*self.datasets, *self.systems, *preset_names()}
-            )
+        """Raise ConfigError if a name does not exist, there are no seeds or a block has a number
+        too few or too many."""
+        self._require_known("dataset", self.datasets, DATASET_SOURCES)
+        feedback = {DATASET_SOURCES[name].implicit for name in self.datasets}
+        metrics = {metric for implicit in feedback for metric in metric_names(implicit)}
+        self._require_known("group of users", self.groups, USER_GROUPS)
+        self._require_known("metric of these datasets", self.metrics, metrics)
+        self._require_known("preset", chain(*self.systems.values()), preset_names())
+        self._require_known("system", self.pairs_only, self.systems)
+        self._require_known(
+            "dataset, system or preset",
+            " ".join(self.not_run).split(),
+            {*self.datasets, *self.systems, *preset_names()},
+        )
         if self.seeds < 1:
             raise ConfigError(f"{self.name}: seeds is {self.seeds}: give at least 1")
         for block in self.paper:
@@ -108,13 +95,12 @@ class TableSpec:
 
     def _validate_block(self, block: PublishedBlock) -> None:
         """Raise ConfigError for an unknown name, a wrong count of numbers, or a cell of text."""
-        self._require_known("dataset", block.dataset, self.datasets)
-        self._require_known("split", block.split, self.splits)
+        self._require_known("dataset", [block.dataset], self.datasets)
+        self._require_known("split", [block.split], self.splits)
         columns = [f"{group} {metric}" for group in self.groups for metric in self.metrics]
-        for column in block.columns:
-            self._require_known("column", column, columns)
+        self._require_known("column", block.columns, columns)
+        self._require_known("system", block.systems, self.systems)
         for name, values in block.systems.items():
-            self._require_known("system", name, self.systems)
             if len(values) != len(block.columns):
                 raise ConfigError(
                     f"{self.name}: {name!r} has {len(values)} numbers of {block.dataset} for "
@@ -127,10 +113,11 @@ class TableSpec:
                         f"write {EMPTY_CELL!r} where the paper has none"
                     )
 
-    def _require_known(self, kind: str, name: str, names: Collection[str]) -> None:
-        """Raise ConfigError if `name` is not one of `names`."""
-        if name not in names:
-            raise ConfigError(f"{self.name}: {unknown_name_message(kind, name, names)}")
+    def _require_known(self, kind: str, names: Iterable[str], known: Collection[str]) -> None:
+        """Raise ConfigError for the first of `names` that is not known."""
+        for name in names:
+            if name not in known:
+                raise ConfigError(f"{self.name}: {unknown_name_message(kind, name, known)}")
 
     def columns(self) -> Iterator[TableColumn]:
         """Yield each column of numbers; a metric is left out where its dataset does not have it."""
@@ -163,8 +150,8 @@ class TableSpec:
     def not_run_reason(self, dataset: str, model: str, preset: str) -> str:
         """Return why a run was not made, or "" where the table gives no reason.
 
-        A key of `not_run` is one or more of dataset, system and preset, separated by spaces. It
-        applies to a run that has all of them; the key with the most names decides.
+        A key of `not_run` names one or more of dataset, system and preset, separated by spaces, and
+        applies to runs that have all of them; the key with the most names decides.
         """
         keys = [key for key in self.not_run if {*key.split()} <= {dataset, model, preset}]
         return self.not_run[max(keys, key=lambda key: len(key.split()))] if keys else ""
@@ -175,10 +162,7 @@ class TableSpec:
 
 
 def refusal_reason(model: str, dataset: str, users: str, key_user_rule: KeyUserRule) -> str:
-    """Return why a system cannot be measured on a group of users, or "" if it can.
-
-    The reason is a few words, fit for a cell of a table.
-    """
+    """Return in a few words why a system cannot be measured on a user group, or "" if it can."""
     if users == "probe-new" and key_user_rule.gamma is not None:
         return "some are key users"
     if model == "random":
@@ -203,13 +187,7 @@ def load_tables() -> Mapping[str, TableSpec]:
 
 
 def find_table(name: str) -> TableSpec:
-    """Return a table by its name.
-
-    Raises
-    ------
-    ConfigError
-        If there is no such table; the message names the nearest one.
-    """
+    """Return a table by its name; ConfigError names the nearest one if there is none."""
     if name not in load_tables():
         raise ConfigError(unknown_name_message("table", name, load_tables()))
     return load_tables()[name]
@@ -226,14 +204,7 @@ def table_metrics(dataset: str) -> set[str]:
 
 
 def load_table(path: Path) -> TableSpec:
-    """Read one table from a TOML file and validate it.
-
-    Raises
-    ------
-    ConfigError
-        If the file is not TOML, or has an unknown key, name or metric; the message names the
-        nearest known one.
-    """
+    """Read one table from a TOML file and validate it; ConfigError names the file and the fault."""
     values, where = load_toml(path), str(path)
     blocks = [
         dataclass_from_dict(PublishedBlock, block, f"{where}, 'paper'")

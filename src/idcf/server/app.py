@@ -21,11 +21,10 @@ from idcf import __version__
 from idcf.errors import IdcfError
 from idcf.server import schemas as s
 from idcf.server.batcher import RequestBatcher
-from idcf.server.http import to_http_exception
-from idcf.server.middleware import RequestMiddleware
+from idcf.server.middleware import RequestMiddleware, ServerMetrics
 from idcf.server.openapi import get_route_responses, install_openapi
-from idcf.server.prometheus import CONTENT_TYPE, ServerMetrics
-from idcf.server.routes import PostDispatcher, PostRoute, ReloadRoute
+from idcf.server.prometheus import CONTENT_TYPE, render_metrics
+from idcf.server.routes import PostDispatcher, PostRoute, ReloadRoute, to_http_exception
 
 CountParameter = Annotated[
     int, Query(ge=1, le=s.MAX_LISTED_ITEMS, description="Maximum number of items.")
@@ -59,21 +58,10 @@ def create_app(
     token: str | None = None,
     max_open_requests: int = 2048,
 ) -> RequestMiddleware:
-    """Build the ASGI application.
+    """Build the ASGI application, to be run by uvicorn.
 
-    Parameters
-    ----------
-    batcher : RequestBatcher
-        Answers the requests.
-    folder, token : Path and str, optional
-        Model folder and token of POST /admin/reload; without both of them the route is absent.
-    max_open_requests : int
-        Further requests get status 503.
-
-    Returns
-    -------
-    RequestMiddleware
-        The application, to be run by uvicorn.
+    POST /admin/reload is there only with a model folder and a token. Beyond `max_open_requests`,
+    requests get status 503.
     """
     metrics = ServerMetrics()
     post_routes = _post_routes(batcher)
@@ -83,6 +71,7 @@ def create_app(
         description="Recommendations for new users from their first few interactions.",
         docs_url=None,  # FastAPI's documentation pages load scripts from other servers
         redoc_url=None,
+        generate_unique_id_function=lambda route: route.name,
         exception_handlers=dict.fromkeys(
             (RequestValidationError, HTTPException, IdcfError, Exception), _handle_error
         ),
@@ -154,7 +143,6 @@ def _add_item_routes(app: FastAPI, batcher: RequestBatcher) -> None:
 
     @app.get(
         "/v1/items",
-        operation_id="search_items",
         summary="Search items by title",
         responses=get_route_responses(s.ItemList),
     )
@@ -163,7 +151,6 @@ def _add_item_routes(app: FastAPI, batcher: RequestBatcher) -> None:
 
     @app.get(
         "/v1/items/{item_id:path}/similar",
-        operation_id="similar_items",
         summary="List items similar to an item",
         responses=get_route_responses(s.RecommendationList, 404, 501),
     )
@@ -175,21 +162,19 @@ def _add_item_routes(app: FastAPI, batcher: RequestBatcher) -> None:
         return _json_response(batcher.service.similar_items(item_id, n))
 
 
-def _add_status_routes(app: FastAPI, batcher: RequestBatcher, metrics: ServerMetrics) -> None:
+def _add_status_routes(
+    app: FastAPI, batcher: RequestBatcher, server_metrics: ServerMetrics
+) -> None:
     """Add the GET routes /v1/model, /health, /ready and /metrics."""
 
     @app.get(
-        "/v1/model",
-        operation_id="model_info",
-        summary="Describe the served model",
-        responses=get_route_responses(s.ModelInfo),
+        "/v1/model", summary="Describe the served model", responses=get_route_responses(s.ModelInfo)
     )
     async def model_info() -> Response:
         return _json_response(batcher.service.model_info())
 
     @app.get(
         "/health",
-        operation_id="health",
         summary="Tell whether the process is alive",
         responses=get_route_responses(s.ServerStatus),
     )
@@ -198,7 +183,6 @@ def _add_status_routes(app: FastAPI, batcher: RequestBatcher, metrics: ServerMet
 
     @app.get(
         "/ready",
-        operation_id="ready",
         summary="Tell whether the request queue has room",
         responses=get_route_responses(s.ServerStatus, 503),
     )
@@ -207,14 +191,9 @@ def _add_status_routes(app: FastAPI, batcher: RequestBatcher, metrics: ServerMet
             raise HTTPException(503, "the request queue is full", {"retry-after": "1"})
         return _json_response(s.ServerStatus("ready"))
 
-    @app.get(
-        "/metrics",
-        operation_id="metrics",
-        summary="Report counters for Prometheus",
-        response_class=Response,
-    )
-    async def prometheus_metrics() -> Response:
-        return Response(metrics.render(batcher), media_type=CONTENT_TYPE)
+    @app.get("/metrics", summary="Report counters for Prometheus", response_class=Response)
+    async def metrics() -> Response:
+        return Response(render_metrics(server_metrics, batcher), media_type=CONTENT_TYPE)
 
 
 def _add_page(app: FastAPI) -> None:

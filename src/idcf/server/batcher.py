@@ -24,24 +24,12 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, kw_only=True)
 class BatcherLimits:
-    """Limits of a `RequestBatcher`.
+    """Limits of a `RequestBatcher`."""
 
-    Parameters
-    ----------
-    max_delay_s : float
-        Longest time in seconds that a request waits to be batched with others.
-    max_batch : int
-        Largest number of requests computed together.
-    max_queue : int
-        Largest number of waiting requests; further ones are rejected.
-    max_slow_requests : int
-        Largest number of explanations and questions computed at a time, each in a thread.
-    """
-
-    max_delay_s: float = 0.001
-    max_batch: int = 64
-    max_queue: int = 1024
-    max_slow_requests: int = 4
+    max_delay_s: float = 0.001  # longest time that a request waits to be batched with others
+    max_batch: int = 64  # largest number of requests computed together
+    max_queue: int = 1024  # largest number of waiting requests; further ones are rejected
+    max_slow_requests: int = 4  # explanations and questions at a time, each in a thread
 
 
 @dataclass
@@ -71,7 +59,7 @@ class RequestBatcher:
     def __init__(self, recommender: Recommender, limits: BatcherLimits | None = None) -> None:
         self.limits = limits or BatcherLimits()
         self.counts = BatcherCounts()
-        self.service = RecommendationService.from_recommender(recommender)
+        self.service = RecommendationService(recommender)
         self._queue: list[PendingRequest] = []
         self._last_queue_length = 1  # when the previous batch started
         self._is_scheduled = False  # a batch will start by itself
@@ -88,12 +76,8 @@ class RequestBatcher:
     async def recommend(self, request: RecommendRequest) -> RecommendationList:
         """Return the best items for a new user, computed together with concurrent requests.
 
-        Raises
-        ------
-        OverloadedError
-            If `max_queue` requests are waiting.
-        DataError
-            If the request names no known item, or has ratings or features that do not fit.
+        OverloadedError: `max_queue` requests are waiting. DataError: the request names no known
+        item, or has ratings or features that do not fit.
         """
         if len(self._queue) >= self.limits.max_queue:
             self._reject(f"{len(self._queue)} requests are waiting already")
@@ -112,10 +96,7 @@ class RequestBatcher:
     async def run_in_thread(self, function: Callable[[], T]) -> T:
         """Run a slow function in a thread, so that it does not delay the batches.
 
-        Raises
-        ------
-        OverloadedError
-            If `max_slow_requests` are running.
+        OverloadedError: `max_slow_requests` are running.
         """
         if self._n_slow_requests >= self.limits.max_slow_requests:
             self._reject(f"{self._n_slow_requests} slow requests are open already")
@@ -128,16 +109,12 @@ class RequestBatcher:
     async def swap_model(self, folder: str | Path) -> None:
         """Load the model of a folder and serve it from now on.
 
-        Waiting requests are answered by the old model, which stays in use if loading fails.
-
-        Raises
-        ------
-        ArtifactError
-            If the folder holds no valid model.
+        Waiting requests are answered by the old model, which stays in use if loading fails with
+        ArtifactError.
         """
         async with self._swap_lock:
             service = await asyncio.to_thread(
-                lambda: RecommendationService.from_recommender(Recommender.load(folder))
+                lambda: RecommendationService(Recommender.load(folder))
             )
             while self._queue:  # these requests hold row numbers of the old catalogue
                 self._run_batch()

@@ -28,23 +28,8 @@ def serve(
 ) -> None:
     """Load a model and serve it over HTTP until the process is interrupted.
 
-    Parameters
-    ----------
-    folder : Path
-        Folder of a model saved by `Recommender.save`.
-    host, port : str and int
-        Address to listen on; port 0 picks a free port.
-    token : str, optional
-        Token of POST /admin/reload; without it the route is absent.
-    on_ready : callable
-        Called with the server's address, such as http://127.0.0.1:8000, once it listens.
-
-    Raises
-    ------
-    ArtifactError
-        If the folder holds no valid model.
-    ConfigError
-        If the server cannot listen on the address.
+    Port 0 picks a free port. Without a token there is no POST /admin/reload. `on_ready` gets the
+    server's address once it listens. ConfigError: the server cannot listen on the address.
     """
     batcher = RequestBatcher(Recommender.load(folder), limits)
     app = create_app(batcher, folder=folder, token=token)

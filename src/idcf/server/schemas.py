@@ -8,7 +8,7 @@ garbage collector then skips them.
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Generic, TypeVar
 
 from msgspec import Meta, Struct, json
 
@@ -60,90 +60,72 @@ IgnoredRatings = Annotated[
 _EXAMPLE_HISTORY_ITEM = {"item_id": "50", "rating": 5}
 
 
-class RecommendRequest(Struct, forbid_unknown_fields=True, frozen=True, gc=False):
-    """Request of the best items for a new user."""
+class UserRequest(Struct, forbid_unknown_fields=True, frozen=True, gc=False):
+    """What every request says about the new user."""
 
     history: HistoryItems = []
+    features: UserFeatures = {}
+
+
+class RecommendRequest(UserRequest, frozen=True):
+    """Request of the best items for a new user."""
+
     n: CountField = 10
     exclude: Annotated[ItemIds, Meta(description="Items never to recommend.")] = []
     candidates: Annotated[
         ItemIds, Meta(description="Recommend only these items; empty: any item.")
     ] = []
-    features: UserFeatures = {}
 
 
-class RecommendationBody(Struct, frozen=True, gc=False):
-    """A recommended item. `std` is the standard deviation of the rating, null if the model has no
-    posterior; `source` is posterior, relation, features or popular."""
+class EmbedRequest(UserRequest, frozen=True):
+    """Request of the embedding of a new user."""
+
+
+class PredictRequest(UserRequest, frozen=True, kw_only=True):
+    """Request of the scores of given items for a new user."""
+
+    item_ids: Annotated[list[ItemId], Meta(min_length=1, max_length=MAX_PREDICT_ITEMS)]
+
+
+class ExplainRequest(UserRequest, frozen=True, kw_only=True):
+    """Request of the reasons for the score of an item."""
+
+    item_id: ItemId
+
+
+class NextQuestionRequest(UserRequest, frozen=True):
+    """Request of the items that a new user should be asked to rate next."""
+
+    n: Annotated[int, Meta(ge=1, le=MAX_QUESTIONS, description="Maximum number of items.")] = 1
+    exclude: Annotated[ItemIds, Meta(description="Items never to ask about.")] = []
+
+
+class ItemRef(Struct, frozen=True, gc=False):
+    """Id and title of an item."""
 
     item_id: str
     title: str | None
+
+
+class RecommendationBody(ItemRef, frozen=True):
+    """A recommended item. `std` is the standard deviation of the rating, null if the model has no
+    posterior; `source` is posterior, relation, features or popular."""
+
     score: float
     std: float | None
     rank: int
     source: str
 
 
-class RecommendationList(Struct, frozen=True, gc=False):
-    """Recommended or similar items, best first."""
-
-    items: list[RecommendationBody]
-    unknown_items: UnknownItems
-    ignored_ratings: IgnoredRatings
-
-
-class EmbedRequest(Struct, forbid_unknown_fields=True, frozen=True, gc=False):
-    """Request of the embedding of a new user."""
-
-    history: HistoryItems = []
-    features: UserFeatures = {}
-
-
-class NewUserEmbedding(Struct, frozen=True):
-    """Embedding of a new user."""
-
-    embedding: list[float]
-    unknown_items: UnknownItems
-    ignored_ratings: IgnoredRatings
-
-
-class PredictRequest(Struct, forbid_unknown_fields=True, frozen=True, gc=False):
-    """Request of the scores of given items for a new user."""
-
-    item_ids: Annotated[list[ItemId], Meta(min_length=1, max_length=MAX_PREDICT_ITEMS)]
-    history: HistoryItems = []
-    features: UserFeatures = {}
-
-
-class ItemScore(Struct, frozen=True):
+class ItemScore(ItemRef, frozen=True):
     """Score of an item for a new user: the expected rating, if the model predicts ratings."""
 
-    item_id: str
-    title: str | None
     score: float
 
 
-class ItemScoreList(Struct, frozen=True):
-    """Scores of the requested items, in the order of the request."""
-
-    items: list[ItemScore]
-    unknown_items: UnknownItems
-    ignored_ratings: IgnoredRatings
-
-
-class ExplainRequest(Struct, forbid_unknown_fields=True, frozen=True, gc=False):
-    """Request of the reasons for the score of an item."""
-
-    item_id: ItemId
-    history: HistoryItems = []
-    features: UserFeatures = {}
-
-
-class ReasonBody(Struct, frozen=True):
+class ReasonBody(ItemRef, frozen=True):
     """An item of the history; `effect` is the score with it minus the score without it."""
 
-    item_id: str
-    title: str | None
     rating: float
     effect: float
 
@@ -157,49 +139,51 @@ class CohortBody(Struct, frozen=True):
     liked_titles: list[str]
 
 
-class ExplanationBody(Struct, frozen=True):
+class QuestionBody(ItemRef, frozen=True):
+    """An item to ask a new user about; `expected_gain` is the expected reduction of uncertainty."""
+
+    expected_gain: float
+
+
+Item = TypeVar("Item")
+
+
+class UserItems(Struct, Generic[Item], frozen=True, gc=False):
+    """Items in answer to a `UserRequest`, and what of its history was not used."""
+
+    items: list[Item]
+    unknown_items: UnknownItems
+    ignored_ratings: IgnoredRatings
+
+
+class RecommendationList(UserItems[RecommendationBody], frozen=True):
+    """Recommended or similar items, best first."""
+
+
+class ItemScoreList(UserItems[ItemScore], frozen=True):
+    """Scores of the requested items, in the order of the request."""
+
+
+class QuestionList(UserItems[QuestionBody], frozen=True):
+    """Items to ask a new user about, the most informative first."""
+
+
+class NewUserEmbedding(Struct, frozen=True):
+    """Embedding of a new user."""
+
+    embedding: list[float]
+    unknown_items: UnknownItems
+    ignored_ratings: IgnoredRatings
+
+
+class ExplanationBody(ItemScore, frozen=True):
     """Score of an item for a new user, and the history items and key users it comes from."""
 
-    item_id: str
-    title: str | None
-    score: float
     std: float | None
     reasons: list[ReasonBody]
     cohorts: list[CohortBody]
     unknown_items: UnknownItems
     ignored_ratings: IgnoredRatings
-
-
-class NextQuestionRequest(Struct, forbid_unknown_fields=True, frozen=True, gc=False):
-    """Request of the items that a new user should be asked to rate next."""
-
-    history: HistoryItems = []
-    n: Annotated[int, Meta(ge=1, le=MAX_QUESTIONS, description="Maximum number of items.")] = 1
-    exclude: Annotated[ItemIds, Meta(description="Items never to ask about.")] = []
-    features: UserFeatures = {}
-
-
-class QuestionBody(Struct, frozen=True):
-    """An item to ask a new user about; `expected_gain` is the expected reduction of uncertainty."""
-
-    item_id: str
-    title: str | None
-    expected_gain: float
-
-
-class QuestionList(Struct, frozen=True):
-    """Items to ask a new user about, the most informative first."""
-
-    items: list[QuestionBody]
-    unknown_items: UnknownItems
-    ignored_ratings: IgnoredRatings
-
-
-class ItemRef(Struct, frozen=True):
-    """Id and title of an item."""
-
-    item_id: str
-    title: str | None
 
 
 class ItemList(Struct, frozen=True):

@@ -6,8 +6,7 @@ Knows neither HTTP nor the event loop. Every method may be called from several t
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple, NoReturn, Self
+from typing import Any, NamedTuple, NoReturn
 
 from idcf.data.history_reader import NewUser, with_features
 from idcf.data.title_search import TitleIndex
@@ -21,13 +20,6 @@ from idcf.server import schemas as s
 _SCORE_DIGITS = 5  # further digits depend on the batch size: sums round differently
 _NO_FILTERS = Filters()
 _WARM_UP_BATCH = 8
-UserRequest = (
-    s.RecommendRequest
-    | s.EmbedRequest
-    | s.PredictRequest
-    | s.ExplainRequest
-    | s.NextQuestionRequest
-)
 
 
 class ParsedRequest(NamedTuple):
@@ -37,43 +29,24 @@ class ParsedRequest(NamedTuple):
     ignored_ratings: bool  # ratings were given to a model of implicit feedback
 
 
-@dataclass(frozen=True)
 class RecommendationService:
-    """Answers the requests of `schemas` with one model."""
+    """Answers the requests of `schemas` with one model; ColdUserError: it scores no new users."""
 
-    predictor: Predictor
-    title_index: TitleIndex  # of the whole catalogue
-    can_explain: bool
-    can_suggest_questions: bool
-
-    @classmethod
-    def from_recommender(cls, recommender: Recommender) -> Self:
-        """Prepare a fitted recommender for serving.
-
-        Raises
-        ------
-        ColdUserError
-            If the model cannot score new users.
-        """
-        predictor = recommender.predictor
-        _warm_up(predictor)
-        return cls(
-            predictor,
-            TitleIndex(predictor.item_ids, predictor.titles),
-            can_explain=predictor.ranker.model.inductive,
-            can_suggest_questions=predictor.posterior_std is not None,
-        )
+    def __init__(self, recommender: Recommender) -> None:
+        self.predictor = recommender.predictor
+        _warm_up(self.predictor)
+        self.title_index = TitleIndex(self.predictor.item_ids, self.predictor.titles)
 
     def model_info(self) -> s.ModelInfo:
         """Describe the served model."""
-        manifest = self.predictor.artifact.manifest
+        manifest, model = self.predictor.artifact.manifest, self.predictor.artifact.model
         return s.ModelInfo(
             model=manifest.model,
             n_items=len(self.predictor.item_ids),
             implicit=manifest.domain.implicit,
             rating_levels=list(manifest.domain.levels),
-            can_explain=self.can_explain,
-            can_suggest_questions=self.can_suggest_questions,
+            can_explain=model.inductive,
+            can_suggest_questions=model.suggests_questions,
             version=manifest.versions.get("idcf", ""),
             training_data_sha256=manifest.training_data.sha256,
         )
@@ -81,11 +54,8 @@ class RecommendationService:
     def parse_request(self, request: s.RecommendRequest) -> ParsedRequest:
         """Translate the ids of a recommendation request to item rows.
 
-        Raises
-        ------
-        DataError
-            If none of the ids of the history or of the candidates is known, or if a rating or a
-            feature does not fit the model.
+        DataError: no id of the history or of the candidates is known, or a rating or a feature
+        does not fit the model.
         """
         new_user = self._parse_user(request)
         filters = _NO_FILTERS
@@ -130,9 +100,7 @@ class RecommendationService:
         new_user = self._parse_user(request)
         embedding = self.predictor.embed([new_user])[0].tolist()
         return s.NewUserEmbedding(
-            [_round(x) for x in embedding],
-            _ids_as_text(new_user.unknown_items),
-            self._ignores_ratings(request),
+            [_round(x) for x in embedding], *self._unused_history(request, new_user)
         )
 
     def predict(self, request: s.PredictRequest) -> s.ItemScoreList:
@@ -145,36 +113,24 @@ class RecommendationService:
             s.ItemScore(str(predictor.item_ids[row]), predictor.titles[row], _round(score))
             for row, score in zip(rows, scores.tolist(), strict=True)
         ]
-        return s.ItemScoreList(
-            items, _ids_as_text(new_user.unknown_items), self._ignores_ratings(request)
-        )
+        return s.ItemScoreList(items, *self._unused_history(request, new_user))
 
     def explain(self, request: s.ExplainRequest) -> s.ExplanationBody:
-        """Explain the score of one item for a new user.
-
-        Returns
-        -------
-        ExplanationBody
-            The score, its standard deviation if the model has a posterior, the effects of the
-            history items and the cohorts of key users, largest first (`idcf.inference.explain`).
-        """
+        """Explain the score of one item for a new user, as `idcf.inference.explain` does."""
         self._require_known_items([request.item_id], "item_id")
         new_user, predictor = self._parse_user(request), self.predictor
         result = explain(predictor, new_user, predictor.history_reader.item_row(request.item_id))
         return s.ExplanationBody(
-            item_id=str(result.item_id),
-            title=result.title,
-            score=_round(result.score),
-            std=_round_or_none(result.std),
-            reasons=[
+            str(result.item_id),
+            result.title,
+            _round(result.score),
+            _round_or_none(result.std),
+            [
                 s.ReasonBody(str(x.item_id), x.title, x.rating, _round(x.effect))
                 for x in result.reasons
             ],
-            cohorts=[
-                s.CohortBody(x.size, _round(x.weight), list(x.liked_titles)) for x in result.cohorts
-            ],
-            unknown_items=_ids_as_text(new_user.unknown_items),
-            ignored_ratings=self._ignores_ratings(request),
+            [s.CohortBody(x.size, _round(x.weight), list(x.liked_titles)) for x in result.cohorts],
+            *self._unused_history(request, new_user),
         )
 
     def next_question(self, request: s.NextQuestionRequest) -> s.QuestionList:
@@ -184,11 +140,9 @@ class RecommendationService:
         questions = next_questions(self.predictor, new_user, request.n + len(excluded))
         allowed = [x for x in questions if str(x.item_id) not in excluded][: request.n]
         items = [s.QuestionBody(str(x.item_id), x.title, _round(x.expected_gain)) for x in allowed]
-        return s.QuestionList(
-            items, _ids_as_text(new_user.unknown_items), self._ignores_ratings(request)
-        )
+        return s.QuestionList(items, *self._unused_history(request, new_user))
 
-    def _parse_user(self, request: UserRequest) -> NewUser:
+    def _parse_user(self, request: s.UserRequest) -> NewUser:
         """Translate the history and the features of a request."""
         history = request.history
         if history and not any(self.has_item(x.item_id) for x in history):
@@ -201,9 +155,13 @@ class RecommendationService:
             return new_user
         return with_features(new_user, self.predictor.user_encoder, request.features)
 
-    def _ignores_ratings(self, request: UserRequest) -> bool:
+    def _ignores_ratings(self, request: s.UserRequest) -> bool:
         """Return whether the request has ratings, but the model was trained without."""
         return self.predictor.domain.implicit and any(x.rating is not None for x in request.history)
+
+    def _unused_history(self, request: s.UserRequest, new_user: NewUser) -> tuple[list[str], bool]:
+        """Return `unknown_items` and `ignored_ratings` of a response."""
+        return _ids_as_text(new_user.unknown_items), self._ignores_ratings(request)
 
     def _require_known_items(self, ids: Sequence[Any], field: str) -> None:
         """Raise an error for the first unknown id, which names the request's `field`."""

@@ -41,12 +41,7 @@ _MAX_RELATIVE_RMSE_BY_MODEL = {"ease": 0.95}
 
 
 def model_checks(name: str) -> list[Check]:
-    """Return every check that applies to a model.
-
-    Parameters
-    ----------
-    name : str
-        A name of the registry, or of an installed plugin.
+    """Return every check that applies to a model of the registry or of an installed plugin.
 
     Returns
     -------
@@ -54,11 +49,6 @@ def model_checks(name: str) -> list[Check]:
         Functions without arguments that raise `AssertionError` if a check fails. `func` is one of
         the `check_…` functions of this module; `args` are the name and, except for
         `check_refuses_unsupported_feedback`, whether the world has implicit feedback.
-
-    Raises
-    ------
-    ConfigError
-        If there is no model of that name.
     """
     entry = model_entry(name)
     checks = [*_CHECKS_OF_ALL_MODELS]
@@ -249,20 +239,14 @@ def check_empty_history_is_the_mean_of_the_key_users(name: str, implicit: bool) 
         expected = model.score_all_pairs(embeddings, model.embed_catalog())
     assert_scores_equal(score_catalog(model, user), expected, "the mean of the key users")
     for side in ("user_table", "item_table"):
-        wrapped, trained_first = (
-            getattr(model.backbone, side),
-            getattr(trained.key_user_model, side),
-        )
-        equal = torch.equal(wrapped.vector, trained_first.vector)
+        wrapped, pretrained = (getattr(x, side) for x in (model.backbone, trained.key_user_model))
+        equal = torch.equal(wrapped.vector, pretrained.vector)
         assert equal, f"{name} changed its backbone's {side}"
 
 
 def check_gradients_reach_every_parameter(name: str, implicit: bool) -> None:
-    """Every parameter that requires a gradient gets one that is finite and not all zero.
-
-    Single zeros are allowed, as a network may have dead units. Frozen parameters, such as the
-    backbone's P and Q under IDCF, require none.
-    """
+    """Every parameter that is not frozen gets a gradient that is finite and not all zero; single
+    zeros are allowed, as a network may have dead units."""
     table = training_table(name, implicit)
     model = deepcopy(trained_for_checks(name, implicit).model).train()
     objective = training_objective(model, table, model_entry(name).check_loss)

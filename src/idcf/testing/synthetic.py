@@ -52,23 +52,9 @@ def checkerboard(
 ) -> Interactions:
     """Return a checkerboard: even users rate even items 5 and odd items 1, odd users the reverse.
 
-    Users rate items that they like eight times as often as the others. A threshold between the
-    rows of light and heavy users makes light users query users.
-
-    Parameters
-    ----------
-    n_users, n_items : int
-    rng : numpy.random.Generator
-    light_share : float
-        Share of light users.
-    rows_per_light_user, rows_per_heavy_user : int
-        Number of rows, give or take 2.
-    implicit : bool
-        Whether to return liked pairs only, without ratings.
-
-    Returns
-    -------
-    Interactions
+    Users rate items that they like eight times as often as the others; numbers of rows vary by 2. A
+    threshold between those of light and heavy users makes light users query users. Implicit
+    feedback holds the liked pairs only.
     """
     n_light_users = round(light_share * n_users)
     light_users = np.argsort(rng.random(n_users), kind="stable")[:n_light_users]
@@ -96,26 +82,10 @@ def low_rank(
     round_ratings: bool = False,
     implicit: bool = False,
 ) -> LowRankRatings:
-    """Return ratings of a bilinear model with biases.
+    """Return ratings of a bilinear model with biases, for a share `density` of all pairs.
 
-    Parameters
-    ----------
-    n_users, n_items : int
-    rank : int
-        Number of factors.
-    rng : numpy.random.Generator
-    density : float
-        Share of all pairs that have a row.
-    noise : float
-        Standard deviation of the noise of a rating.
-    round_ratings : bool
-        Whether to round ratings to 1..5.
-    implicit : bool
-        Whether to return the best third of the drawn pairs, without ratings.
-
-    Returns
-    -------
-    LowRankRatings
+    `noise` is the standard deviation of a rating; `round_ratings` rounds to 1..5. Implicit feedback
+    holds the best third of the drawn pairs.
     """
     spread = rank**-0.25
     user_bias, item_bias = rng.normal(0, 0.4, n_users), rng.normal(0, 0.5, n_items)
@@ -148,29 +118,8 @@ def clusters(
 ) -> ClusteredRatings:
     """Return ratings of users who rate items of their group about 4.5 and others about 1.5.
 
-    Parameters
-    ----------
-    n_users, n_items : int
-    n_groups : int
-        User n and item n are in group n modulo `n_groups`.
-    rng : numpy.random.Generator
-    rows_per_user : int
-        Items drawn for each user; an item that is drawn twice counts once.
-    in_group_probability : float
-        Probability that an item is drawn from the user's group.
-    noise : float
-        Standard deviation of the noise of a rating.
-    implicit : bool
-        Whether to leave out the ratings.
-
-    Returns
-    -------
-    ClusteredRatings
-
-    Raises
-    ------
-    DataError
-        If there are more groups than users or items.
+    User n and item n are in group n modulo `n_groups`. `rows_per_user` items are drawn for each
+    user, repeated ones counting once, each from the user's group with `in_group_probability`.
     """
     if n_groups > min(n_users, n_items):
         raise DataError(
@@ -200,23 +149,8 @@ def long_tailed(
 ) -> Interactions:
     """Return a large dataset in which few items and few users have most of the rows.
 
-    Parameters
-    ----------
-    n_rows : int
-    rng : numpy.random.Generator
-    n_users, n_items : int, optional
-        Chosen in proportion to the rows by default.
-    implicit : bool
-        Whether to leave out the ratings.
-
-    Returns
-    -------
-    Interactions
-
-    Raises
-    ------
-    DataError
-        If more than a quarter of all pairs would have a row.
+    By default the numbers of users and items grow with the rows. Raises `DataError` if more than a
+    quarter of all pairs would have a row.
     """
     side = 4 * int(n_rows**0.5) + 1
     n_users, n_items = n_users or max(side, n_rows // 100), n_items or max(side, n_rows // 250)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -16,7 +17,7 @@ from idcf.models.base import Backbone, Model
 from idcf.models.registry import configure, model_entry
 from idcf.rng import derive_seed, random_stream
 from idcf.training.checkpoint import TrainingLog
-from idcf.training.job import StageResult, TrainingJob, best_result
+from idcf.training.job import TrainingJob
 from idcf.training.loop import TrainConfig, fit_by_gradient
 from idcf.training.objectives import (
     Objective,
@@ -31,6 +32,25 @@ from idcf.training.validation import hold_out_validation_users, validation_metri
 from idcf.types import Batch
 
 _ALL_ROWS = (1 << 30, 1 << 30)  # history lengths: every row of a user that is no target
+
+
+class StageResult(NamedTuple):
+    """One stage trained by gradient."""
+
+    config: StageConfig
+    model: Model
+    log: TrainingLog
+    mean_rating: float  # `Domain.mean` that the model, or its backbone, was built with
+
+    @property
+    def n_epochs(self) -> int:
+        """The number of epochs up to the best one."""
+        return self.log.best_epoch + 1
+
+
+def best_result(results: Iterable[StageResult]) -> StageResult:
+    """Return the result with the lowest validation error, the first of equals."""
+    return min(results, key=lambda result: result.log.best_validation())
 
 
 def select_stage(
@@ -63,19 +83,8 @@ def fit_standalone(
 ) -> StageResult:
     """Train a model that wraps no backbone on a table.
 
-    Parameters
-    ----------
-    name
-        The model's name.
-    job
-        Seed, runtime and files.
-    stage_config
-        Options of the model and of the stage.
-    table
-        The rows to train on.
-    n_epochs
-        Train on all rows for so many epochs. None: hold out validation data, if the stage wants
-        any, and stop when its error no longer improves.
+    With `n_epochs`, train on all rows for so many epochs. Else hold out validation data, if the
+    stage wants any, and stop when its error no longer improves.
     """
     train_rows, task = table, None
     if n_epochs is None and stage_config.validation:
@@ -106,15 +115,10 @@ def fit_standalone(
 def _hold_out(
     name: str, job: TrainingJob, stage_config: StageConfig, table: Interactions
 ) -> tuple[Interactions, PredictionTask]:
-    """Hold out the validation data of model `name` from a training table.
+    """Return the rows to train on and the validation task of model `name`.
 
     For an inductive model and new users: a share `stage_config.validation` of the users, with short
     histories. Otherwise: half that share of the rows, to be predicted from the other rows.
-
-    Returns
-    -------
-    tuple[Interactions, PredictionTask]
-        The rows to train on, and the task to validate on.
     """
     if job.query_user_mode == "new" and model_entry(name).inductive:
         users = np.flatnonzero(table.user_counts())
@@ -136,10 +140,8 @@ def _make_penalty(config: TrainConfig, table: Interactions, job: TrainingJob) ->
 def epoch_batches(
     name: str, job: TrainingJob, stage_config: StageConfig, table: Interactions, model: Model
 ) -> Callable[[int], Iterator[Batch]]:
-    """Return a function that maps the number of an epoch to its batches.
-
-    Batches hold the inputs that the model declares it reads: histories, user features.
-    """
+    """Return a function that maps the number of an epoch to its batches, which hold the inputs that
+    the model declares it reads: histories, user features."""
     if not model.reads_user_features:
         table = replace(table, user_features=None)
     runtime = job.runtime

@@ -24,7 +24,7 @@ from idcf.files import write_text
 from idcf.models.base import Model
 from idcf.rng import derive_seed
 from idcf.training.checkpoint import EpochRecord, TrainingLog, read_checkpoint, write_checkpoint
-from idcf.training.distributed import LOCAL_RUNTIME, Runtime
+from idcf.training.job import LOCAL_RUNTIME, Runtime
 from idcf.training.objectives import LossName, Objective
 from idcf.training.optimizer import Optimizer
 from idcf.types import Batch
@@ -70,46 +70,13 @@ def fit_by_gradient(
     progress_label: str | None = None,
     callback: Callable[[EpochRecord], None] | None = None,
 ) -> TrainingLog:
-    """Train a model in place.
+    """Train a model in place; it ends with the weights of its best epoch.
 
-    The model ends with the weights of its best epoch, or of the last one without `validate`.
-
-    Parameters
-    ----------
-    model
-        The model to train; it is moved to the device of `runtime`.
-    epoch_batches
-        Maps the number of an epoch to its batches.
-    objective
-        The loss terms of a batch; their sum is minimized.
-    config
-        Options of the optimizer and of the loop.
-    validate
-        The validation error of a model; lower is better.
-    n_epochs
-        Number of epochs instead of `config.epochs`; the learning-rate schedule is unchanged.
-    runtime
-        Device and process group.
-    seed
-        Seed of the random numbers drawn during an epoch.
-    checkpoint_path
-        File to write after each epoch, and to resume from if it exists.
-    journal_path
-        File that gets one line of JSON per epoch.
-    progress_label
-        Label of the progress bar; None: no bar.
-    callback
-        Called with the record of each epoch, in the process of rank 0.
-
-    Returns
-    -------
-    TrainingLog
-        One record per epoch, those before an interruption included.
-
-    Raises
-    ------
-    ArtifactError
-        If the checkpoint is damaged, or belongs to another model or dataset.
+    The epoch is best by `validate`, the validation error (lower is better), or the last one without
+    it. `n_epochs` replaces `config.epochs` but leaves the learning-rate schedule. The checkpoint is
+    written after each epoch and resumed from if it exists; the journal gets one line of JSON per
+    epoch; `callback` is called with each record, in the process of rank 0. Raises `ArtifactError`
+    if the checkpoint is damaged, or belongs to another model or dataset.
     """
     model.to(runtime.device)
     optimizer = Optimizer(model, config)
@@ -196,8 +163,7 @@ def _copy_state(model: Model) -> dict[str, Tensor]:
 def _resume_checkpoint(
     model: Model, optimizer: Optimizer, checkpoint_path: Path | None
 ) -> tuple[TrainingLog, dict[str, Tensor]]:
-    """Load a checkpoint, if there is one, into model and optimizer; return its log and the weights
-    of the best epoch."""
+    """Load a checkpoint, if there is one; return its log and the weights of the best epoch."""
     checkpoint = read_checkpoint(checkpoint_path) if checkpoint_path else None
     if checkpoint is None:
         return TrainingLog(), _copy_state(model)

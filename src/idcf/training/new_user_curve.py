@@ -36,22 +36,9 @@ MIN_HELD_OUT_USERS = 30  # with fewer the curve would be noise
 def measure_new_user_curve(
     name: str, job: TrainingJob, options: Mapping[str, Any]
 ) -> NewUserCurve | None:
-    """Measure the quality for new users by the length of their history.
+    """Measure the quality for new users by the length of their history, from a second training.
 
-    Parameters
-    ----------
-    name
-        The model to measure.
-    job
-        The training whose key users are divided.
-    options
-        Options of the model and of its training.
-
-    Returns
-    -------
-    NewUserCurve or None
-        One point per length of `HISTORY_LENGTHS`; None if fewer than `MIN_HELD_OUT_USERS` users
-        would be held out.
+    Returns None if fewer than `MIN_HELD_OUT_USERS` key users would be held out.
     """
     split, rng = job.split, random_stream(job.seed, "rehearsal")
     held_out = sample_users(split.key_users, HELD_OUT_SHARE, rng)

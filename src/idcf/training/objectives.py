@@ -16,7 +16,7 @@ from torch import Tensor
 
 from idcf.models.base import EmbeddingTableModel, Model
 from idcf.models.idcf import IDCF, split_latents
-from idcf.training.distributed import LOCAL_RUNTIME, Runtime
+from idcf.training.job import LOCAL_RUNTIME, Runtime
 from idcf.types import Batch, LossTerms
 
 Objective = Callable[[Model, Batch], LossTerms]
@@ -34,20 +34,11 @@ def pointwise_loss(scores: Tensor, batch: Batch, predicts_ratings: bool) -> Loss
 
 
 def prediction_objective(loss: LossName = "fit", penalty: Penalty | None = None) -> Objective:
-    """Return the objective of a model that wraps no backbone.
+    """Return the objective of a model that wraps no backbone, with `Model.extra_loss_terms`.
 
-    Parameters
-    ----------
-    loss
-        "fit" (squared error of ratings, or cross-entropy), "logistic" (cross-entropy for ratings
-        too), "bpr" or "margin". A model with `Model.loss_terms` is trained with these instead.
-    penalty
-        Added for models with embedding tables.
-
-    Returns
-    -------
-    Objective
-        The loss terms, with `Model.extra_loss_terms`.
+    "fit" is the squared error of ratings, or cross-entropy; "logistic" is cross-entropy for ratings
+    too. A model with `Model.loss_terms` is trained with these instead. `penalty` is added for
+    models with embedding tables.
     """
 
     def objective(model: Model, batch: Batch) -> LossTerms:
@@ -120,13 +111,8 @@ def norm_penalty(reg: float, runtime: Runtime = LOCAL_RUNTIME) -> Penalty:
 def adaption_objective(contrast: float, runtime: Runtime = LOCAL_RUNTIME) -> Objective:
     """Return the objective of the adaption stage of `IDCF`: the fit and a contrastive loss.
 
-    Parameters
-    ----------
-    contrast
-        Weight of the contrastive loss, which pulls each induced latent p̃_u to the backbone's p_u:
-        -log softmax over the users u' of the batch of p_uᵀ p̃_u', at u' = u. 0: no such loss.
-    runtime
-        The process group whose users the softmax is over.
+    The latter, of weight `contrast`, pulls each induced latent p̃_u to the backbone's p_u: -log
+    softmax over the users u' of the batch, of all processes, of p_uᵀ p̃_u', at u' = u.
     """
 
     def objective(model: Model, batch: Batch) -> LossTerms:

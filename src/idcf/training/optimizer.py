@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from idcf.models.base import Model
 from idcf.models.layers.embedding import EmbeddingTable
-from idcf.training.distributed import Runtime
+from idcf.training.job import Runtime
 
 if TYPE_CHECKING:
     from idcf.training.loop import TrainConfig
@@ -24,13 +24,6 @@ class Optimizer:
     With `coupled_decay`, that share of a weight is added to its gradient (Adam). Without,
     `weight_decay` shrinks the weights of networks after the step (AdamW), and tables are
     regularized by the objective's penalty only.
-
-    Parameters
-    ----------
-    model
-        The model whose trainable parameters are optimized.
-    config
-        Learning rate, decays and `ema`, the decay of the running average of the weights.
     """
 
     def __init__(self, model: Model, config: TrainConfig) -> None:

@@ -17,15 +17,7 @@ from idcf.training.checkpoint import EpochCallback
 class TensorBoard:
     """Writes a curve per stage and value to a folder, for `tensorboard --logdir FOLDER`.
 
-    Parameters
-    ----------
-    folder
-        The folder of the event files; it is made if need be.
-
-    Raises
-    ------
-    ConfigError
-        If tensorboard is not installed or the folder cannot be made.
+    Raises `ConfigError` if tensorboard is not installed or the folder cannot be made.
     """
 
     def __init__(self, folder: str | Path) -> None:
@@ -56,21 +48,10 @@ class TensorBoard:
 
 
 class MLflow:
-    """Writes one run of an MLflow experiment.
+    """Writes one run, with `options` as its parameters, of an MLflow experiment.
 
-    Parameters
-    ----------
-    address
-        The tracking address: that of a server, or `sqlite:///runs.db`. None: MLflow's default.
-    experiment
-        The name of the experiment; it is made if need be.
-    options
-        Parameters of the run.
-
-    Raises
-    ------
-    ConfigError
-        If mlflow is not installed or refuses the address.
+    `address` is that of a server, or `sqlite:///runs.db`; None: MLflow's default. Raises
+    `ConfigError` if mlflow is not installed or refuses the address.
     """
 
     def __init__(

@@ -1,48 +1,125 @@
-"""Train a model by name: choose its options by preset, then its solver or its gradient stages."""
+"""Train a model by name: `train` on a split, `fit_artifact` on a whole table."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import dataclasses
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 
+from idcf.config import dataclass_to_dict
+from idcf.data.interactions import Interactions
+from idcf.data.side_tables import EnrichedInteractions
+from idcf.data.split import Split, split_by_key_users
+from idcf.errors import ConfigError, DataError
+from idcf.inference.artifact import Artifact, library_versions, make_contiguous
+from idcf.inference.manifest import DomainInfo, Manifest, RecommenderConfig, TrainingData
 from idcf.models.registry import configure, model_entry, resolve_model
+from idcf.training.checkpoint import EpochCallback
 from idcf.training.gradient import fit_standalone, select_stage
-from idcf.training.job import QueryUserMode, TrainingJob, TrainingResult, expand_grid
+from idcf.training.job import QueryUserMode, TrainingJob, TrainingResult, start_runtime
+from idcf.training.loop import TrainConfig
 from idcf.training.presets import StageConfig, stage_configs
 from idcf.training.solvers import SolverContext
 from idcf.training.two_stage import train_two_stage
 from idcf.training.validation import grid_search_validation
 
-__all__ = ["QueryUserMode", "TrainingJob", "TrainingResult", "train"]
+__all__ = ["QueryUserMode", "TrainingJob", "TrainingResult", "fit_artifact", "train"]
+
+DEFAULT_KEY_THRESHOLD = 30  # the paper's δ for MovieLens
+MIN_KEY_USERS = 3  # one for validation, and two for a variance
+
+
+def fit_artifact(
+    config: RecommenderConfig,
+    data: EnrichedInteractions,
+    titles: Sequence[str | None],
+    *,
+    progress: bool = False,
+    callback: EpochCallback | None = None,
+) -> Artifact:
+    """Train a model on the key users of a table and describe it: the work of `Recommender.fit`.
+
+    `titles` has one entry per item. Raises `DataError` if there are too few key users, and
+    `ConfigError` for an unknown option, or a `callback` of a model that has no epochs.
+    """
+    table, name = data.interactions, resolve_model(config.model, data.interactions.implicit)
+    entry, (split, threshold) = model_entry(name), _split_key_users(table, config)
+    if callback and entry.solver:
+        raise ConfigError(
+            f"{config.model!r} is solved, not trained by epochs: leave out the callback or tracker"
+        )
+    job = TrainingJob(
+        split,
+        preset=config.preset,
+        seed=config.seed,
+        runtime=start_runtime(config.device),
+        progress=progress,
+        callback=callback,
+    )
+    options, curve = _route_train_options(name, config.options), None
+    result = train(name, job, options=options)
+    if config.card_metrics:
+        from idcf.training.new_user_curve import measure_new_user_curve  # imports this module
+
+        curve = measure_new_user_curve(name, job, options)
+    backbone_options = {}
+    if entry.backbone:
+        backbone_options = dataclass_to_dict(configure(entry.backbone, result.backbone_options))
+    manifest = Manifest(
+        model=config.model,
+        options=dataclass_to_dict(configure(name, result.options)),
+        backbone=entry.backbone,
+        backbone_options=backbone_options,
+        domain=DomainInfo.from_table(table, result.mean_rating),
+        training_data=TrainingData.from_split(split, threshold, config.key_users),
+        preset=config.preset,
+        seed=config.seed,
+        versions=library_versions(),
+        user_encoder=data.user_encoder,
+        new_user_curve=curve,
+    )
+    return Artifact(manifest, make_contiguous(result.model), table.items, tuple(titles))
+
+
+def _split_key_users(table: Interactions, config: RecommenderConfig) -> tuple[Split, int]:
+    """Return the split and the threshold of key users: by default 30 rows, or the median of the
+    users' numbers of rows if that is less."""
+    threshold, rule = config.key_threshold, config.key_users
+    if threshold is None:
+        counts = table.user_counts()
+        threshold = max(1, min(DEFAULT_KEY_THRESHOLD, int(np.median(counts[counts > 0]))))
+    no_test_rows = table.where(np.zeros(len(table), bool))
+    split = split_by_key_users(table, no_test_rows, threshold, rule, config.seed)
+    if len(split.key_users) < MIN_KEY_USERS:
+        chosen = "" if rule == "threshold" else f" and are chosen by key_users={rule!r}"
+        raise DataError(
+            f"only {len(split.key_users)} of {len(table.users)} users have {threshold} rows or "
+            f"more{chosen}; at least {MIN_KEY_USERS} key users are needed: lower key_threshold "
+            "or give more data"
+        )
+    return split, threshold
+
+
+def _route_train_options(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options, with the prefix `train.` on those that the model does not have."""
+    entry = model_entry(name)
+    if entry.solver:
+        return dict(options)
+    model_fields = {f.name for f in dataclasses.fields(entry.config_class)}
+    train_fields = {f.name for f in dataclasses.fields(TrainConfig)} - model_fields
+    return {f"train.{k}" if k in train_fields else k: v for k, v in options.items()}
 
 
 def train(
     name: str, job: TrainingJob, *, options: Mapping[str, Any] | None = None
 ) -> TrainingResult:
-    """Train the named model.
+    """Train a model of the registry; for implicit feedback it may resolve to another one.
 
-    Parameters
-    ----------
-    name
-        A name of the registry. For implicit feedback it may resolve to another model.
-    job
-        The split, the preset, the seed and where to compute.
-    options
-        Options of the model, of its backbone, or `train.*` options of its training; they win over
-        the preset, and options of the model's grid that are given are not searched.
-
-    Returns
-    -------
-    TrainingResult
-        The trained model with the chosen options.
-
-    Raises
-    ------
-    ConfigError
-        If the model, the preset or an option does not exist, or the model does not take this kind
-        of feedback.
+    `options` are those of the model, of its backbone, or `train.*` options of its training. They
+    win over the preset, and options of the model's grid that are given are not searched.
     """
     name = resolve_model(name, job.split.train.implicit)
     configs = stage_configs(
@@ -66,7 +143,7 @@ def _train_by_solver(name: str, job: TrainingJob, options: Mapping[str, Any]) ->
         progress_label=name if job.progress else None,
         query_users_in_table=job.query_user_mode == "few-shot",
     )
-    candidates = expand_grid(name, options, table.implicit)
+    candidates = model_entry(name).expand_grid(options, table.implicit)
     best = candidates[0]
     if len(candidates) > 1:
         train_rows, validate = grid_search_validation(table, job.seed)

@@ -14,8 +14,15 @@ from idcf.models.base import BackboneWrapper
 from idcf.models.registry import configure, model_entry
 from idcf.rng import derive_seed, random_stream
 from idcf.training.checkpoint import TrainingLog
-from idcf.training.gradient import epoch_batches, fit_standalone, run_gradient_loop, select_stage
-from idcf.training.job import StageResult, TrainingJob, TrainingResult, best_result, expand_grid
+from idcf.training.gradient import (
+    StageResult,
+    best_result,
+    epoch_batches,
+    fit_standalone,
+    run_gradient_loop,
+    select_stage,
+)
+from idcf.training.job import TrainingJob, TrainingResult
 from idcf.training.objectives import adaption_objective
 from idcf.training.presets import StageConfig
 from idcf.training.validation import hold_out_validation_users, validation_metric
@@ -47,7 +54,9 @@ def train_two_stage(
     wrapper = best_result(
         [
             _fit_on_backbone(name, job, replace(stage_config, options=options), backbone, search)
-            for options in expand_grid(name, stage_config.options, full.key_rows.implicit)
+            for options in model_entry(name).expand_grid(
+                stage_config.options, full.key_rows.implicit
+            )
         ]
     )
     logs = {backbone_name: backbone.log, name: wrapper.log}

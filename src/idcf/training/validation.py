@@ -23,22 +23,8 @@ def hold_out_validation_users(
 ) -> tuple[Interactions, PredictionTask]:
     """Hold out a random sample of `users`, with histories as short as those of new users.
 
-    Parameters
-    ----------
-    table
-        The training rows.
-    users
-        Rows of the users to sample from.
-    stage_config
-        `validation`, the share of `users` to hold out, 0.1 if it is 0; and
-        `validation_history_lengths`, the shortest and the longest history.
-    seed
-        Seed of the draw.
-
-    Returns
-    -------
-    tuple[Interactions, PredictionTask]
-        The table without the sampled users; their short histories, and their other rows as targets.
+    Returns the table without the sampled users; and their short histories, with their other rows as
+    targets. The share is `stage_config.validation`, 0.1 if that is 0.
     """
     held_out = sample_users(
         users, stage_config.validation or 0.1, random_stream(seed, "validation users")
@@ -50,14 +36,11 @@ def hold_out_validation_users(
 def grid_search_validation(
     table: Interactions, seed: int
 ) -> tuple[Interactions, Callable[[Model], float]]:
-    """Hold out users for the grid search of a solver.
+    """Return the table without held-out users, and the error on them, for the grid search of a
+    solver.
 
-    Returns
-    -------
-    tuple[Interactions, Callable[[Model], float]]
-        The table without the held-out users, and the error on them: the RMSE of ratings; for
-        implicit feedback 1 - NDCG of the lists of the users with the fewest rows, because the AUC
-        against random items mostly rewards popularity.
+    The error is the RMSE of ratings; for implicit feedback 1 - NDCG of the lists of the users with
+    the fewest rows, because the AUC against random items mostly rewards popularity.
     """
     if not table.implicit:
         users = np.flatnonzero(table.user_counts())

@@ -86,7 +86,7 @@ def test_entries_of_the_catalog_are_complete() -> None:
         assert source.url.startswith("https://")
         assert source.license
         assert source.key_threshold == (20 if source.implicit else 30)
-        assert set(source.layouts[0]) <= set(source.remote_names)
+        assert set(source.file_sets()[0]) <= set(source.remote_names)
         assert all(
             len(x) == 64 for x in [*source.file_sha256.values(), source.archive_sha256 or "0" * 64]
         )

@@ -6,30 +6,14 @@ import gzip
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
+from builders import id_rows, write_file
 
 from idcf.data.datasets import formats
-from idcf.data.interactions import Interactions
 from idcf.data.readers import read_interactions
 from idcf.errors import DataError
-
-
-def write_file(folder: Path, name: str, text: str, encoding: str = "utf-8") -> Path:
-    path = folder / name
-    path.write_bytes(text.encode(encoding))
-    return path
-
-
-def rows(table: Interactions) -> list[tuple[Any, ...]]:
-    """(user id, item id, rating, time) of each row of a table."""
-    time = [None] * len(table) if table.time is None else table.time.tolist()
-    users = [table.users.ids[u] for u in table.user]
-    items = [table.items.ids[i] for i in table.item]
-    return list(zip(users, items, table.rating.tolist(), time, strict=True))
-
 
 BAD_RECBOLE = {
     "user_id\titem_id:token\na\t1\n": "line 1: no type named ''.*'user_id:token'",
@@ -51,13 +35,17 @@ def test_movielens_formats(tmp_path: Path) -> None:
     expected = [(1, 20, 4.0, 7), (2, 10, 3.0, 8)]
     tab = write_file(tmp_path, "u.data", "1\t20\t4\t7\n2\t10\t3\t8\n")
     dat = write_file(tmp_path, "ratings.dat", "1::20::4::7\n2::10::3::8\n")
-    assert rows(read_interactions(tab)) == rows(read_interactions(dat)) == expected
+    assert id_rows(read_interactions(tab)) == id_rows(read_interactions(dat)) == expected
     packed = tmp_path / "ratings.csv.gz"
     packed.write_bytes(gzip.compress(b"user_id,item_id,rating\n1,20,4\n2,10,3\n"))
     without_time = [(*r[:3], None) for r in expected]
-    assert rows(formats.read_movielens(packed)) == rows(read_interactions(packed)) == without_time
     assert (
-        rows(formats.read_movielens(write_file(tmp_path, "u1.base", "1\t20\t4\n2\t10\t3\n")))
+        id_rows(formats.read_movielens(packed))
+        == id_rows(read_interactions(packed))
+        == without_time
+    )
+    assert (
+        id_rows(formats.read_movielens(write_file(tmp_path, "u1.base", "1\t20\t4\n2\t10\t3\n")))
         == without_time
     )
 
@@ -80,9 +68,9 @@ def test_bad_movielens_files(text: str, tmp_path: Path) -> None:
 def test_pairs_and_adjacency_lines(tmp_path: Path) -> None:
     table = formats.read_user_item_pairs(write_file(tmp_path, "Beauty.txt", "1 5\n1 3\n2 5\n"))
     assert table.implicit
-    assert [r[:2] for r in rows(table)] == [(1, 5), (1, 3), (2, 5)]
+    assert [r[:2] for r in id_rows(table)] == [(1, 5), (1, 3), (2, 5)]
     table = formats.read_adjacency(write_file(tmp_path, "train.txt", "0 5 3\n7 \n\n2 5\n"))
-    assert [r[:2] for r in rows(table)] == [(0, 5), (0, 3), (2, 5)]
+    assert [r[:2] for r in id_rows(table)] == [(0, 5), (0, 3), (2, 5)]
     assert table.users.ids == (0, 2, 7)
 
 
@@ -107,8 +95,8 @@ def test_douban_is_transposed_and_keeps_users_without_ratings(tmp_path: Path) ->
         file["M"], file["Otraining"] = rating.T, (rating == 5).T.astype(float)
         file["Otest"] = (rating == 3).T.astype(float)
     train, test = formats.read_douban(path)
-    assert rows(train) == [(0, 0, 5.0, None)]
-    assert rows(test) == [(0, 2, 3.0, None)]
+    assert id_rows(train) == [(0, 0, 5.0, None)]
+    assert id_rows(test) == [(0, 2, 3.0, None)]
     assert train.users is test.users
     assert len(train.users) == 2
     assert len(train.items) == 3

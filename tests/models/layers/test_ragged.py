@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from idcf.models.layers import ragged as ragged_module
 from idcf.models.layers.ragged import (
+    item_ridge_biases,
     normal_equations,
     segment_sum,
     shrunk_mean,
@@ -15,7 +16,7 @@ from idcf.models.layers.ragged import (
     sum_pool,
     transpose,
 )
-from idcf.types import History, Ragged, select_histories, select_rows
+from idcf.types import Domain, History, Ragged, select_histories, select_rows
 
 ITEMS, SIZE = 7, 3
 LEVELS = (1.0, 2.0, 4.0)
@@ -181,3 +182,41 @@ def test_an_empty_history():
     assert not sum_pool(table().float(), history).any()
     assert sum_pool(table().float(), history).shape == (3, SIZE)
     assert Ragged.empty(3).lengths().tolist() == [0, 0, 0]
+
+
+def make_domain(users, mean=2.5):
+    """Return the domain of the histories; an item may occur once per user."""
+    triples = sorted((i, u, v) for u, entries in enumerate(users) for i, v in dict(entries).items())
+    counts = np.bincount([i for i, _, _ in triples], minlength=ITEMS)
+    raters = Ragged(
+        torch.tensor([u for _, u, _ in triples], dtype=torch.int64),
+        torch.tensor([v for _, _, v in triples]),
+        torch.tensor(np.concatenate([[0], np.cumsum(counts)])),
+    )
+    return Domain(len(users), ITEMS, mean, LEVELS, False, raters), triples
+
+
+@quick
+@given(histories, st.sampled_from([0.5, 5.0, float("inf")]), st.sampled_from([1.0, 3.0]))
+def test_ridge_biases_alternate_between_items_and_users(users, user_shrinkage, item_shrinkage):
+    """By loops over the ratings, in double precision."""
+    domain, triples = make_domain(users)
+    b_u, b_i = [0.0] * len(users), [0.0] * ITEMS
+    for _ in range(5):
+        for item in range(ITEMS):
+            residuals = [v - 2.5 - b_u[u] for i, u, v in triples if i == item]
+            b_i[item] = sum(residuals) / (len(residuals) + item_shrinkage)
+        for user in range(len(users)):
+            residuals = [v - 2.5 - b_i[i] for i, u, v in triples if u == user]
+            b_u[user] = sum(residuals) / (len(residuals) + user_shrinkage)
+    for dtype in (torch.float32, torch.float64):
+        bias = item_ridge_biases(domain, user_shrinkage, item_shrinkage, dtype=dtype)
+        assert bias.dtype == torch.float32
+        np.testing.assert_allclose(bias, b_i, atol=1e-5)
+
+
+def test_ridge_biases_of_users_without_bias_are_shrunken_item_means():
+    domain, _ = make_domain([[(0, 4.0)], [(0, 1.0), (1, 4.0)]])
+    bias = item_ridge_biases(domain, float("inf"), 1.0)
+    torch.testing.assert_close(bias[:3], torch.tensor([(1.5 - 1.5) / 3, 1.5 / 2, 0.0]))
+    torch.testing.assert_close(bias, item_ridge_biases(domain, float("inf"), 1.0, n_rounds=1))

@@ -5,11 +5,12 @@ import math
 import pytest
 import torch
 
+from idcf.models.layers.ragged import item_ridge_biases
 from idcf.paper.layers.history_encoder import (
     HistoryEncoder,
+    HistoryEncoderConfig,
     OffsetEmbedding,
     item_log_popularity,
-    item_ridge_biases,
 )
 from idcf.types import Domain, History
 
@@ -37,9 +38,10 @@ def make_domain(implicit=False):
     )
 
 
-def make_encoder(*, has_ratings=True, **options):
+def make_encoder(*, has_ratings=True, alpha=0.5, **options):
     torch.manual_seed(0)
-    return HistoryEncoder(N_ITEMS, SIZE, mean=MEAN, has_ratings=has_ratings, **options).eval()
+    domain = make_domain(implicit=not has_ratings)
+    return HistoryEncoder(HistoryEncoderConfig(**options), domain, SIZE, alpha).eval()
 
 
 @pytest.mark.parametrize("alpha", [0.0, 0.5, 1.0])

@@ -9,11 +9,10 @@ import torch
 from idcf.models.idcf import IDCF
 from idcf.models.layers.meta_path import MetaPathNeighbors
 from idcf.models.layers.relation import Relation
-from idcf.models.registry import configure
+from idcf.models.registry import configure, model_entry
 from idcf.paper.models.trans_user import TransUser
 from idcf.testing import synthetic_world, trained_in_world
 from idcf.testing.worlds import epoch_batches, untrained_model, users_with_rows
-from idcf.training.job import expand_grid
 from idcf.training.objectives import adaption_objective
 from idcf.training.presets import stage_config
 from idcf.training.train import TrainingJob, train
@@ -228,12 +227,12 @@ def test_scores_in_inference_mode_are_those_without_gradients():
 
 def test_held_out_users_choose_the_ridge():
     trained = train("trans-user-ridge", TrainingJob(SPLIT, dataset="ml-100k"))
-    grid = expand_grid("trans-user-ridge", {}, implicit=False)
+    grid = model_entry("trans-user-ridge").expand_grid({}, implicit=False)
     assert trained.options in grid
     assert len(grid) == 10
-    fixed_reg = expand_grid("trans-user-ridge", {"reg": 0.5}, implicit=False)
+    fixed_reg = model_entry("trans-user-ridge").expand_grid({"reg": 0.5}, implicit=False)
     assert [x["reg"] for x in fixed_reg] == [0.5, 0.5]
-    assert expand_grid("trans-user", {}, implicit=False) == [{}]
+    assert model_entry("trans-user").expand_grid({}, implicit=False) == [{}]
 
 
 # --- rd-item

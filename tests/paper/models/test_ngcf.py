@@ -10,7 +10,7 @@ from idcf.models.layers.cache import TensorCache
 from idcf.paper.layers.bipartite import BipartiteGraph
 from idcf.paper.models.ngcf import NGCF, NGCFConfig
 from idcf.testing.synthetic import checkerboard
-from idcf.training.distributed import LOCAL_RUNTIME
+from idcf.training.job import LOCAL_RUNTIME
 from idcf.training.loop import TrainConfig
 from idcf.training.optimizer import Optimizer
 from idcf.types import History, Ragged, Users

@@ -17,12 +17,14 @@ from idcf.testing.synthetic import low_rank
 from idcf.training.solvers import SolverContext
 from idcf.training.solvers.bayes import (
     BlockAccumulator,
+    GibbsSampler,
+    GibbsSide,
     _initialize_sides,
     fit_bayes,
+    sample_normal_wishart,
     singular_directions,
 )
 from idcf.training.solvers.bias import fit_bias
-from idcf.training.solvers.gibbs import GibbsSampler, GibbsSide, sample_normal_wishart
 
 NOISE = 0.4
 SMALL = {"embedding_size": 4, "rank": 6, "sweeps": 24, "burn_in": 12, "shrinkage": 5.0}

@@ -73,28 +73,21 @@ class DatasetSource:
     implicit: bool  # whether the feedback is implicit
     key_threshold: int  # the paper's δ
     remote_names: Mapping[str, str]  # local file name -> name under the URL or in the archive
-    layouts: tuple[tuple[str, ...], ...]  # sets of files, each of which is sufficient
+    layouts: tuple[tuple[str, ...], ...] = ()  # sets of files that each suffice; (): all of them
     archive_sha256: str | None = None  # None: it is not checked
     file_sha256: Mapping[str, str] = field(default_factory=dict)  # by local file name
     fallback: Callable[[Path], None] | None = None  # writes the files if the URL is unreachable
 
+    def file_sets(self) -> tuple[tuple[str, ...], ...]:
+        """The sets of file names, each of which is sufficient."""
+        return self.layouts or (tuple(self.remote_names),)
+
 
 def load_dataset(name: str, *, progress: bool = True) -> Dataset:
-    """Load a public dataset, downloading it if it is not on this machine.
+    """Load a dataset of `DATASET_SOURCES`, downloading it if it is not on this machine.
 
-    Parameters
-    ----------
-    name
-        A name of `DATASET_SOURCES`.
-    progress
-        Whether to show a progress bar while downloading.
-
-    Raises
-    ------
-    ConfigError
-        If there is no dataset of this name.
-    DataError
-        If the files cannot be fetched, or their checksums or counts are not the expected ones.
+    Raises ConfigError for an unknown name, and DataError if the files cannot be fetched, or their
+    checksums or counts are not the expected ones.
     """
     source, folder = _get_source(name), fetch_dataset(name, progress=progress)
     for file, expected in source.file_sha256.items():
@@ -103,19 +96,12 @@ def load_dataset(name: str, *, progress: bool = True) -> Dataset:
     parsed = source.parser(folder)
     _check_counts(source, parsed, folder)
 
-    def add_features(table: Interactions) -> Interactions:
-        """Return a table with the features of the dataset."""
-        return replace(table, **parsed.features)  # type: ignore[arg-type]
-
-    return Dataset(
-        name,
-        add_features(parsed.interactions),
-        None if parsed.train is None else add_features(parsed.train),
-        None if parsed.test is None else add_features(parsed.test),
-        parsed.titles,
-        source.key_threshold,
-        parsed.note,
+    table, train, test = (
+        None if x is None else replace(x, **parsed.features)  # type: ignore[arg-type]
+        for x in parsed[:3]
     )
+    assert table is not None
+    return Dataset(name, table, train, test, parsed.titles, source.key_threshold, parsed.note)
 
 
 def _check_counts(source: DatasetSource, parsed: ParsedDataset, folder: Path) -> None:
@@ -135,27 +121,18 @@ def _check_counts(source: DatasetSource, parsed: ParsedDataset, folder: Path) ->
 
 
 def fetch_dataset(name: str, *, progress: bool = True) -> Path:
-    """Folder of the raw files of a dataset, which are downloaded into the cache if need be.
-
-    Raises
-    ------
-    DataError
-        If the files are not on this machine and cannot be downloaded.
-    """
+    """Folder of the raw files of a dataset, which are downloaded into the cache if need be."""
     if local_folder := find_dataset_folder(name):
         return local_folder
     source, target = _get_source(name), cache_folder() / name
 
-    def download(folder: Path) -> None:
-        """Download the files of the dataset into a folder."""
-        download_files(
-            source.url,
-            source.remote_names,
-            folder,
-            sha256=source.archive_sha256,
-            progress=progress,
-        )
-
+    download = partial(
+        download_files,
+        source.url,
+        source.remote_names,
+        sha256=source.archive_sha256,
+        progress=progress,
+    )
     reasons = []
     for write_files in (download, source.fallback):
         try:
@@ -163,7 +140,7 @@ def fetch_dataset(name: str, *, progress: bool = True) -> Path:
                 return fill_folder(target, write_files)
         except DataError as error:
             reasons.append(str(error))
-    files = " or ".join(" + ".join(x) for x in source.layouts)
+    files = " or ".join(" + ".join(x) for x in source.file_sets())
     raise DataError(
         f"{name} could not be fetched ({'; '.join(reasons)}): put {files} into {target}, "
         f"or set IDCF_DATA to a folder that has them in {name}/"
@@ -172,10 +149,10 @@ def fetch_dataset(name: str, *, progress: bool = True) -> Path:
 
 def find_dataset_folder(name: str) -> Path | None:
     """Folder of the raw files in $IDCF_DATA or in the cache; None if neither has them."""
-    layouts = _get_source(name).layouts
+    file_sets = _get_source(name).file_sets()
     for root in (os.environ.get("IDCF_DATA"), cache_folder()):
         folder = Path(root or os.devnull).expanduser() / name
-        if any(all((folder / f).is_file() for f in files) for files in layouts):
+        if any(all((folder / f).is_file() for f in files) for files in file_sets):
             return folder
     return None
 
@@ -277,87 +254,81 @@ _GITHUB_RAW_URL = "https://raw.githubusercontent.com/"
 _UNSTATED_LICENSE = "not stated; research use"
 _ML_100K_FILES = ("u.data", "u1.base", "u1.test", "u.item", "u.user")
 _RECBOLE_PATH = "recbole/dataset_example/ml-100k/"
+_DOUBAN_FILE = "training_test_dataset.mat"
 _NGCF_PATH = "xiangwang1223/neural_graph_collaborative_filtering/master/Data/amazon-book/"
 
-DATASET_SOURCES: dict[str, DatasetSource] = {
-    source.name: source
-    for source in (
-        DatasetSource(
-            name="ml-100k",
-            url=_GROUPLENS_URL + "ml-100k.zip",
-            license=_GROUPLENS_LICENSE,
-            parser=_parse_ml_100k,
-            expected_counts=(DatasetCounts(943, 1_682, 100_000, 80_000, 20_000),),
-            implicit=False,
-            key_threshold=30,
-            remote_names={f: f"ml-100k/{f}" for f in _ML_100K_FILES},
-            layouts=(_ML_100K_FILES[:3], ("ml-100k.inter",)),
-            archive_sha256="50d2a982c66986937beb9ffb3aa76efe955bf3d5c6b761f4e3a7cd717c6a3229",
-            file_sha256={
-                "u.data": "06416e597f82b7342361e41163890c81036900f418ad91315590814211dca490",
-                "u1.base": "ce253ec86c448b44fb3ba9a30d12dcfc2e9210cbde71efada3730c22e9ac212a",
-                "u1.test": "18c6014a4b2c7324f250a63f8904a7b16b2b19f911129e346141507b0cbac950",
-                "u.item": "553841ebc7de3a0fd0d6b62a204ea30c1e651aacfb2814c7a6584ac52f2c5701",
-            },
-            fallback=partial(
-                extract_from_wheel,
-                "recbole==1.2.1",
-                "9c9948202011f37eb0a7c6768129313f00d6403ad221ec940d5e2d5d5f33a407",
-                {f"ml-100k.{x}": f"{_RECBOLE_PATH}ml-100k.{x}" for x in ("inter", "item", "user")},
-            ),
+_SOURCES = (
+    DatasetSource(
+        "ml-100k",
+        _GROUPLENS_URL + "ml-100k.zip",
+        _GROUPLENS_LICENSE,
+        _parse_ml_100k,
+        (DatasetCounts(943, 1_682, 100_000, 80_000, 20_000),),
+        implicit=False,
+        key_threshold=30,
+        remote_names={f: f"ml-100k/{f}" for f in _ML_100K_FILES},
+        layouts=(_ML_100K_FILES[:3], ("ml-100k.inter",)),
+        archive_sha256="50d2a982c66986937beb9ffb3aa76efe955bf3d5c6b761f4e3a7cd717c6a3229",
+        file_sha256={
+            "u.data": "06416e597f82b7342361e41163890c81036900f418ad91315590814211dca490",
+            "u1.base": "ce253ec86c448b44fb3ba9a30d12dcfc2e9210cbde71efada3730c22e9ac212a",
+            "u1.test": "18c6014a4b2c7324f250a63f8904a7b16b2b19f911129e346141507b0cbac950",
+            "u.item": "553841ebc7de3a0fd0d6b62a204ea30c1e651aacfb2814c7a6584ac52f2c5701",
+        },
+        fallback=partial(
+            extract_from_wheel,
+            "recbole==1.2.1",
+            "9c9948202011f37eb0a7c6768129313f00d6403ad221ec940d5e2d5d5f33a407",
+            {f"ml-100k.{x}": f"{_RECBOLE_PATH}ml-100k.{x}" for x in ("inter", "item", "user")},
         ),
-        DatasetSource(
-            name="ml-1m",
-            url=_GROUPLENS_URL + "ml-1m.zip",
-            license=_GROUPLENS_LICENSE,
-            parser=_parse_ml_1m,
-            expected_counts=(DatasetCounts(6_040, 3_706, 1_000_209),),
-            implicit=False,
-            key_threshold=30,
-            remote_names={f: f"ml-1m/{f}" for f in ("ratings.dat", "movies.dat", "users.dat")},
-            layouts=(("ratings.dat",), ("ratings.csv.gz",)),
-            archive_sha256="a6898adb50b9ca05aa231689da44c217cb524e7ebd39d264c56e2832f2c54e20",
+    ),
+    DatasetSource(
+        "ml-1m",
+        _GROUPLENS_URL + "ml-1m.zip",
+        _GROUPLENS_LICENSE,
+        _parse_ml_1m,
+        (DatasetCounts(6_040, 3_706, 1_000_209),),
+        implicit=False,
+        key_threshold=30,
+        remote_names={f: f"ml-1m/{f}" for f in ("ratings.dat", "movies.dat", "users.dat")},
+        layouts=(("ratings.dat",), ("ratings.csv.gz",)),
+        archive_sha256="a6898adb50b9ca05aa231689da44c217cb524e7ebd39d264c56e2832f2c54e20",
+    ),
+    DatasetSource(
+        "douban",
+        _GITHUB_RAW_URL + "fmonti/mgcnn/master/Data/douban/",
+        _UNSTATED_LICENSE,
+        _parse_douban,
+        (DatasetCounts(3_000, 3_000, 136_891, 123_202, 13_689),),
+        implicit=False,
+        key_threshold=30,
+        remote_names={_DOUBAN_FILE: _DOUBAN_FILE},
+        file_sha256={
+            _DOUBAN_FILE: "1f4476321cbfe0f606e7e35d0695ca15447a1b0b2c811df130109b6cb9a067ae"
+        },
+    ),
+    DatasetSource(
+        "amazon-beauty",
+        _GITHUB_RAW_URL + "FeiSun/BERT4Rec/master/data/",
+        _UNSTATED_LICENSE,
+        _parse_beauty,
+        (DatasetCounts(2_944, 54_542, 82_904),),
+        implicit=True,
+        key_threshold=20,
+        remote_names={"Beauty.txt": "beauty.txt"},
+    ),
+    DatasetSource(
+        "amazon-books",
+        _GITHUB_RAW_URL + _NGCF_PATH,
+        _UNSTATED_LICENSE,
+        _parse_books,
+        (  # a quarter of the users, and all of them
+            DatasetCounts(13_159, 90_239, 746_912, 595_901, 151_011),
+            DatasetCounts(52_643, 91_599, 2_984_108, 2_380_730, 603_378),
         ),
-        DatasetSource(
-            name="douban",
-            url=_GITHUB_RAW_URL + "fmonti/mgcnn/master/Data/douban/",
-            license=_UNSTATED_LICENSE,
-            parser=_parse_douban,
-            expected_counts=(DatasetCounts(3_000, 3_000, 136_891, 123_202, 13_689),),
-            implicit=False,
-            key_threshold=30,
-            remote_names={"training_test_dataset.mat": "training_test_dataset.mat"},
-            layouts=(("training_test_dataset.mat",),),
-            file_sha256={
-                "training_test_dataset.mat": (
-                    "1f4476321cbfe0f606e7e35d0695ca15447a1b0b2c811df130109b6cb9a067ae"
-                )
-            },
-        ),
-        DatasetSource(
-            name="amazon-beauty",
-            url=_GITHUB_RAW_URL + "FeiSun/BERT4Rec/master/data/",
-            license=_UNSTATED_LICENSE,
-            parser=_parse_beauty,
-            expected_counts=(DatasetCounts(2_944, 54_542, 82_904),),
-            implicit=True,
-            key_threshold=20,
-            remote_names={"Beauty.txt": "beauty.txt"},
-            layouts=(("Beauty.txt",),),
-        ),
-        DatasetSource(
-            name="amazon-books",
-            url=_GITHUB_RAW_URL + _NGCF_PATH,
-            license=_UNSTATED_LICENSE,
-            parser=_parse_books,
-            expected_counts=(  # a quarter of the users, and all of them
-                DatasetCounts(13_159, 90_239, 746_912, 595_901, 151_011),
-                DatasetCounts(52_643, 91_599, 2_984_108, 2_380_730, 603_378),
-            ),
-            implicit=True,
-            key_threshold=20,
-            remote_names={"train.txt": "train.txt", "test.txt": "test.txt"},
-            layouts=(("train.txt", "test.txt"),),
-        ),
-    )
-}
+        implicit=True,
+        key_threshold=20,
+        remote_names={"train.txt": "train.txt", "test.txt": "test.txt"},
+    ),
+)
+DATASET_SOURCES = {source.name: source for source in _SOURCES}

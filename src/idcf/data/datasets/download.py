@@ -1,7 +1,6 @@
 """Download files into the cache: by URL, from a zip archive, or from a wheel.
 
-A file gets its final name only when it is complete. Does not know the content of the files: the
-datasets are in `catalog`.
+A file gets its final name only when it is complete. The datasets are in `catalog`.
 """
 
 from __future__ import annotations
@@ -24,23 +23,10 @@ def cache_folder() -> Path:
 
 
 def fill_folder(target: Path, write_files: Callable[[Path], None]) -> Path:
-    """Add files to a folder, each of them complete or not at all.
+    """Add files to a folder, each complete or not at all, and return the folder.
 
-    Parameters
-    ----------
-    target
-        The folder, created if it is missing; other files in it stay.
-    write_files
-        Function that writes the files into the empty folder it is given.
-
-    Returns
-    -------
-    `target`.
-
-    Raises
-    ------
-    DataError
-        If `target` cannot be written.
+    `write_files` writes them into the empty folder it is given. Raises DataError if `target` cannot
+    be written.
     """
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -57,25 +43,10 @@ def fill_folder(target: Path, write_files: Callable[[Path], None]) -> Path:
 def download_files(
     url: str, remote_names: Mapping[str, str], folder: Path, *, sha256: str | None, progress: bool
 ) -> None:
-    """Download files from a zip archive, or one by one.
+    """Download files into a folder, from a `.zip` archive or one by one from below a URL.
 
-    Parameters
-    ----------
-    url
-        URL of a `.zip` archive, or the common beginning of the URLs of the files.
-    remote_names
-        Local file name -> name in the archive or end of the URL.
-    folder
-        Folder to write to.
-    sha256
-        Expected SHA-256 of the archive; None to skip the check.
-    progress
-        Whether to show a progress bar.
-
-    Raises
-    ------
-    DataError
-        If a URL is unreachable, or the archive is not the expected one.
+    `remote_names` maps each file name to its name in the archive or below the URL. Raises DataError
+    if a URL is out of reach, or the archive has not the SHA-256 given.
     """
     if not url.endswith(".zip"):
         for local_name, remote_name in remote_names.items():
@@ -109,21 +80,9 @@ def verify_sha256(path: Path, sha256: str) -> None:
 
 
 def extract_members(archive: Path, members: Mapping[str, str], folder: Path) -> None:
-    """Extract files from a zip archive or a wheel.
+    """Extract members {file name: name in the archive} of a zip archive or wheel into a folder.
 
-    Parameters
-    ----------
-    archive
-        The archive.
-    members
-        Local file name -> name in the archive.
-    folder
-        Folder to write to.
-
-    Raises
-    ------
-    DataError
-        If the file is not a zip archive, or a member is missing.
+    Raises DataError if the file is no zip archive, or a member is missing.
     """
     try:
         with zipfile.ZipFile(archive) as file:
@@ -137,21 +96,8 @@ def extract_members(archive: Path, members: Mapping[str, str], folder: Path) -> 
 def extract_from_wheel(package: str, sha256: str, members: Mapping[str, str], folder: Path) -> None:
     """Extract files from a wheel that pip downloads, for machines that reach only a package index.
 
-    Parameters
-    ----------
-    package
-        Requirement of the wheel, such as "recbole==1.2.1".
-    sha256
-        Expected SHA-256 of the wheel.
-    members
-        Local file name -> name in the wheel.
-    folder
-        Folder to write to.
-
-    Raises
-    ------
-    DataError
-        If pip fails or the wheel is not the expected one.
+    The wheel is named by a requirement, such as "recbole==1.2.1". Raises DataError if pip fails or
+    the wheel has another SHA-256.
     """
     quiet = ["--quiet", "--disable-pip-version-check", "--no-input"]
     pip = [sys.executable, "-m", "pip", "download", *quiet, "--no-deps", "--only-binary=:all:"]

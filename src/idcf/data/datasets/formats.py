@@ -39,29 +39,11 @@ def read_delimited(
     min_columns: int = 0,
     encoding: str = "utf-8",
 ) -> tuple[dict[str, list[str]], ColumnOrigin]:
-    """Read the columns of a delimited text file as text.
+    """Read a delimited text file: text of each column by name, and its origin, with line numbers.
 
-    Parameters
-    ----------
-    path
-        The file, gzipped or not.
-    delimiter
-        Separator of fields; None for any white space.
-    names
-        Column names; None if they are in the first line.
-    min_columns
-        If positive, the number of columns that must be there; later ones may be absent.
-    encoding
-        Encoding of the file.
-
-    Returns
-    -------
-    Text of each column by name; and the origin, which labels rows by their line in the file.
-
-    Raises
-    ------
-    DataError
-        If the file cannot be read, has no rows, or a line has the wrong number of fields.
+    Fields are separated by white space if there is no delimiter; names are in the first line if
+    none are given; columns from `min_columns`, if positive, may be absent. Raises DataError if the
+    file cannot be read, has no rows, or a line has the wrong number of fields.
     """
     text = read_text(path, encoding)
     lines = list(filter(str.strip, text.split("\n")))
@@ -99,19 +81,7 @@ def _line_label(text: str, row: int) -> str:
 
 
 def wrong_width_message(position: str, line: str, delimiter: str | None, width: int) -> str:
-    """Error text for a line with the wrong number of fields.
-
-    Parameters
-    ----------
-    position
-        File and line number.
-    line
-        The line.
-    delimiter
-        Expected separator; None for any white space.
-    width
-        Expected number of fields.
-    """
+    """Error text for a line, at a file and line number, that has not `width` fields."""
     n_fields = len(line.split(delimiter))
     delimiters = [d for d in ("\t", "::", ",", ";", "|", " ") if d in line]
     hint = f"; it looks separated by {delimiters[0]!r}" if n_fields == 1 and delimiters else ""
@@ -131,18 +101,9 @@ def interactions_from_text(
     *,
     integer_ids: bool = False,
 ) -> Interactions:
-    """Build a table of interactions from the text columns of one file.
+    """Build interactions from text columns and their origin, as `read_delimited` returns them.
 
-    Parameters
-    ----------
-    table, origin
-        Columns and their origin, as `read_delimited` returns them.
-    columns
-        Column names by role, where they differ from the role (see `find_columns`).
-    implicit
-        Whether the table is implicit feedback; by default it is if there is no rating column.
-    integer_ids
-        Whether the format requires integer ids.
+    `columns` and `implicit` are those of `read_interactions`; some formats require `integer_ids`.
     """
     names = find_columns(columns, list(table), origin.source_name, implicit)
     origin = replace(origin, column_names=names)
@@ -163,11 +124,9 @@ def interactions_from_text(
 
 
 def read_recbole(path: Path) -> tuple[dict[str, list[str]], ColumnOrigin]:
-    """Read the columns of a RecBole file (.inter, .user, .item), whose header is `name:type`.
+    """Read a RecBole file (.inter, .user, .item), whose header is `name:type`.
 
-    Returns
-    -------
-    Text of each column by name, without the type; and the origin of the columns.
+    Returns the text of each column by name, without the type; and the origin of the columns.
     """
     table, origin = read_delimited(path, "\t")
     if len(table) == 1:

@@ -20,18 +20,9 @@ _YEAR = re.compile(r"\((\d{4})\)\s*$")  # at the end of a title
 def movielens_features(
     table: Interactions, users_path: Path, items_path: Path
 ) -> dict[str, Floats]:
-    """Read the features of MovieLens users and films.
+    """Features of MovieLens users and films, by field of `Interactions`, in the order of its rows.
 
-    Parameters
-    ----------
-    table
-        The ratings, whose vocabularies give the order of rows.
-    users_path, items_path
-        Files of `formats.read_side_columns`; a file that does not exist is skipped.
-
-    Returns
-    -------
-    "user_features" from age, gender and occupation; "item_features" from genres and year.
+    The files are those of `formats.read_side_columns`; one that does not exist is skipped.
     """
     features = {}
     if users_path.is_file():
@@ -72,17 +63,8 @@ def friend_graph_features(friend_links: NDArray[Any]) -> Floats:
     The rows of the graph are used instead of its leading eigenvectors, because most Douban users
     have no friends and would all have equal eigenvector features. The identity is added because
     friends hardly rate alike on Douban (their biases correlate at .04): with it, a row identifies a
-    user as a one-hot code does, while a new user is described by friends alone.
-
-    Parameters
-    ----------
-    friend_links
-        W, [U, U]: nonzero where one user follows the other; direction and diagonal are ignored.
-
-    Raises
-    ------
-    DataError
-        If the matrix is not square.
+    user as a one-hot code does, while a new user is described by friends alone. W, [U, U], is
+    nonzero where one user follows the other; direction and diagonal are ignored.
     """
     if friend_links.ndim != 2 or len(friend_links) != friend_links.shape[1]:
         raise DataError(f"a graph of users must be square, got {friend_links.shape}")

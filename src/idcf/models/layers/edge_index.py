@@ -30,12 +30,8 @@ def build_edge_index(domain: Domain, levels: Tensor) -> EdgeIndex:
 
 
 class EdgeLookup(NamedTuple):
-    """The result of `find_edges` for users [M] and items [M, K] or [M].
-
-    `exists` and `position`, the index of the edge in `EdgeIndex.edges`, have the shape of `items`;
-    `position` is arbitrary where there is no edge. `user` [M, 1] or [M] is the user row of each
-    pair, 0 in place of -1 (a new user), so that it can be used as an index.
-    """
+    """The edges of users [M] and items [M, K] or [M]; `exists` and `position` have the shape of
+    items."""
 
     exists: Tensor  # bool: the pair is an edge
     position: Tensor  # int64: its position in `EdgeIndex.edges`; arbitrary if there is no edge
@@ -43,18 +39,9 @@ class EdgeLookup(NamedTuple):
 
 
 def find_edges(edges: Tensor, n_users: int, user: Tensor, items: Tensor) -> EdgeLookup:
-    """Look up the pairs (user[m], items[m, k]) or (user[m], items[m]) in `EdgeIndex.edges`.
+    """Look up the pairs (user[m], items[m, k]) or (user[m], items[m]) in `EdgeIndex.edges` [E].
 
-    Parameters
-    ----------
-    edges
-        int64 [E]: `EdgeIndex.edges`.
-    n_users
-        Number of users U of the table.
-    user
-        int64 [M]; -1 is a new user, who has no edge.
-    items
-        int64 [M, K] or [M].
+    User -1 is a new user, who has no edge.
     """
     user = user if items.ndim == 1 else user[:, None]
     key = items * n_users + user

@@ -9,17 +9,8 @@ from idcf.types import Embeddings, RaggedRows
 
 
 class EmbeddingTable(nn.Module):
-    """Trainable vectors [n_rows, D] and biases [n_rows].
-
-    Parameters
-    ----------
-    n_rows
-        Number of users or items.
-    size
-        Embedding size D.
-    init_std
-        Standard deviation of the initial vectors; biases start at 0.
-    """
+    """Trainable vectors [n_rows, D], drawn with standard deviation `init_std`, and biases [n_rows],
+    which start at 0."""
 
     def __init__(self, n_rows: int, size: int, init_std: float = 0.1) -> None:
         super().__init__()

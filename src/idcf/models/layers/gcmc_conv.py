@@ -9,16 +9,7 @@ from torch import Tensor, nn
 class LevelConv(nn.Module):
     """FC({ReLU(W_m · mean of the neighbors at level m)}) over the L rating levels m.
 
-    Parameters
-    ----------
-    n_levels
-        Number of rating levels L.
-    size
-        Embedding size D.
-    shared
-        Use one W for all levels.
-    average
-        Divide the sums by the number of neighbors; otherwise keep the sums.
+    `shared`: one W for all levels. Without `average` the sum takes the place of the mean.
     """
 
     def __init__(
@@ -32,15 +23,8 @@ class LevelConv(nn.Module):
         self.combine = nn.Linear(n_levels * size, size)
 
     def forward(self, sums: Tensor, counts: Tensor) -> Tensor:
-        """Combine the neighbors of each node into one message [..., D].
-
-        Parameters
-        ----------
-        sums
-            [..., L, D]: sum of the neighbors' vectors at each level.
-        counts
-            [..., L]: number of neighbors at each level, by which the sums are divided if `average`.
-        """
+        """Combine sums of the neighbors' vectors [..., L, D] and their numbers [..., L] into one
+        message [..., D]."""
         inputs = sums / counts.clamp(min=1)[..., None] if self.average else sums
         weight = self.weight.expand(sums.shape[-2], -1, -1)
         messages = torch.einsum("...ld,lde->...le", inputs, weight)

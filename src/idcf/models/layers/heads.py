@@ -1,7 +1,6 @@
 """Heads f_θ: functions of a user vector and an item vector that return a score.
 
-`Head.forward` scores the items of each row. `Head.score_all_pairs` scores every user against every
-item, with the first layer rearranged so that no [B, I, D] input is built.
+`Head.score_all_pairs` rearranges the first layer so that no [B, I, D] input is built.
 """
 
 from __future__ import annotations
@@ -60,15 +59,7 @@ def _split_first_layer(net: nn.Sequential) -> tuple[nn.Linear, nn.Module]:
 
 
 class PerceptronHead(Head):
-    """½ (p·q + nn([p ‖ q ‖ p⊙q])) with tanh: the head of NNMF and IDCF-NN.
-
-    Parameters
-    ----------
-    size
-        Size of p and q.
-    hidden
-        Sizes of the hidden layers.
-    """
+    """½ (p·q + nn([p ‖ q ‖ p⊙q])) with tanh, p and q of `size`: the head of NNMF and IDCF-NN."""
 
     def __init__(self, size: int, hidden: tuple[int, ...]) -> None:
         super().__init__()
@@ -94,18 +85,10 @@ class PerceptronHead(Head):
 
 
 class ConcatHead(Head):
-    """nn([U ‖ V ‖ U'⊙V']) with sigmoids, on towers [U ‖ U'] and [V ‖ V'].
+    """nn([U ‖ V ‖ U'⊙V']) with sigmoids, on towers [U ‖ U'] and [V ‖ V'] of `plain_size` and
+    `size`.
 
     The head of NNMF as first published (Dziugaite & Roy 2015).
-
-    Parameters
-    ----------
-    plain_size
-        Size of U and V.
-    size
-        Size of U' and V'.
-    hidden
-        Sizes of the hidden layers.
     """
 
     def __init__(self, plain_size: int, size: int, hidden: tuple[int, ...]) -> None:
@@ -141,15 +124,7 @@ class ConcatHead(Head):
 
 
 class ProductsHead(Head):
-    """nn'([p⊙q ‖ p⊙m ‖ n⊙q ‖ n⊙m]) with ReLU, on towers [p ‖ m] and [q ‖ n]: GC-MC and IDCF-GC.
-
-    Parameters
-    ----------
-    size
-        Size of p, m, q and n.
-    hidden
-        Sizes of the hidden layers.
-    """
+    """nn'([p⊙q ‖ p⊙m ‖ n⊙q ‖ n⊙m]) with ReLU, on towers [p ‖ m] and [q ‖ n]: GC-MC and IDCF-GC."""
 
     def __init__(self, size: int, hidden: tuple[int, ...]) -> None:
         super().__init__()

@@ -21,10 +21,7 @@ _UINT32_MAX = 0xFFFFFFFF
 class ItemMatrix(nn.Module):
     """A sparse matrix [I, I] in CSR form; row j holds the weights of item j for all items.
 
-    Parameters
-    ----------
-    n_items
-        Number of items I. The matrix is empty until `set_entries`.
+    It is empty until `set_entries`.
     """
 
     offsets: Tensor  # int64 [I + 1]
@@ -65,12 +62,8 @@ class ItemMatrix(nn.Module):
     def sum_pool(self, ragged: RaggedRows, weights: Tensor | None = None) -> Tensor:
         """Return Σ over the entries of each ragged row of weight · row of the matrix: [R, I].
 
-        Parameters
-        ----------
-        ragged
-            R ragged rows that point at rows of the matrix, such as histories.
-        weights
-            [N]: one weight per entry; 1 if not given.
+        `ragged` rows point at rows of the matrix, such as histories; `weights` [N] are 1 if not
+        given.
         """
         if len(self.values) == self.n_items**2:  # no zeros: the values are a dense matrix
             return sum_pool(self.values.view(self.n_items, self.n_items), ragged, weights)
@@ -103,19 +96,8 @@ def _resize_buffers(
 
 
 def cooccurrence_blocks(x: csr_array) -> list[tuple[int, int]]:
-    """Divide the items of an interaction matrix into ranges whose co-occurrences fit in memory.
-
-    Parameters
-    ----------
-    x
-        Interactions [U, I].
-
-    Returns
-    -------
-    list of tuple of int
-        Ranges (low, high) of items. The rows low to high of XᵀX have at most about
-        `_MAX_BLOCK_ENTRIES` entries, unless the range is a single item.
-    """
+    """Divide the items of interactions [U, I] into ranges (low, high): the rows low to high of XᵀX
+    have at most about `_MAX_BLOCK_ENTRIES` entries, unless the range is a single item."""
     pairs = np.asarray(x.T @ np.diff(x.indptr)).ravel()
     ends = np.flatnonzero(np.diff(np.cumsum(pairs) // _MAX_BLOCK_ENTRIES)) + 1
     return list(pairwise([0, *ends.tolist(), x.shape[1]]))

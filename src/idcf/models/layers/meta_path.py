@@ -9,15 +9,7 @@ from idcf.types import History, Ragged, Users, select_rows
 
 
 class MetaPathNeighbors(nn.Module):
-    """The K key users of each item, to find the key users closest to a history.
-
-    Parameters
-    ----------
-    n_items
-        Number of items I.
-    key_users
-        The key users with their histories.
-    """
+    """The K key users of each item, to find the key users closest to a history."""
 
     key_user_ids: Tensor  # int64 [K]: user ids of the key users
     tie_break_rank: Tensor  # int64 [K]: higher for a shorter history; breaks ties of shared items
@@ -49,22 +41,9 @@ class MetaPathNeighbors(nn.Module):
     def neighbor_mask(
         self, history: History, max_neighbors: int, exclude_users: Tensor | None = None
     ) -> Tensor:
-        """Return the neighbors of each user: the key users who share the most items.
-
-        Parameters
-        ----------
-        history
-            The histories of B users.
-        max_neighbors
-            Largest number of neighbors of a user. Key users who share no item are no neighbors.
-        exclude_users
-            int64 [B]: ids of the users themselves, who are no neighbors of their own.
-
-        Returns
-        -------
-        Tensor
-            bool [B, K].
-        """
+        """Return the neighbors of each user, bool [B, K]: the key users who share the most items,
+        at least one; at most `max_neighbors`. `exclude_users` [B] are the ids of the users
+        themselves."""
         shared = self.count_shared_items(history)
         if exclude_users is not None:
             shared.masked_fill_(exclude_users[:, None] == self.key_user_ids, 0)

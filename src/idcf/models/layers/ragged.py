@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from idcf.types import Ragged, RaggedRows, Values
+from idcf.types import Domain, Ragged, RaggedRows, Values
 
 _MAX_GATHERED_ENTRIES = 1 << 18  # vectors gathered at a time, which bounds memory
 MAX_CHUNK_LENGTH = 256
@@ -23,14 +23,7 @@ DEFAULT_ITEM_SHRINKAGE = 3.0  # pseudo-count of residuals of 0 in an item's bias
 def sum_pool(table: Tensor, rows: RaggedRows, weights: Tensor | None = None) -> Tensor:
     """Return Σ over the entries of each row of weight · table[index]: [R, D].
 
-    Parameters
-    ----------
-    table
-        [I, D].
-    rows
-        R rows that point at rows of the table; the sum over an empty row is zero.
-    weights
-        [N]: one weight per entry; 1 if not given.
+    `weights` [N] are 1 if not given; the sum over an empty row is zero.
     """
     return F.embedding_bag(
         rows.indices,
@@ -65,21 +58,11 @@ def sum_neighbors(
     weights: Tensor | None = None,
     transposed_weights: Tensor | None = None,
 ) -> Tensor:
-    """Return `sum_pool(table, graph, weights)` with a faster backward pass.
+    """Return `sum_pool(table, graph, weights)` with a faster, deterministic backward pass.
 
-    The gradient of a sum over neighbors is a sum over the neighbors in the transposed graph:
-    nothing is sorted or scattered, and the result is deterministic. The weights get no gradient.
-
-    Parameters
-    ----------
-    table
-        [I, D].
-    graph
-        A graph that stays fixed in training: the neighbors of R nodes among the I of the table.
-    transposed
-        `transpose(graph, I).rows`.
-    weights, transposed_weights
-        [N]: weights of the entries in the order of `graph` and of `transposed`.
+    The gradient of a sum over neighbors is a sum over the neighbors in the fixed transposed graph,
+    `transpose(graph, I).rows`, whose entries have `transposed_weights`. The weights get no
+    gradient.
     """
     sums: Tensor = _SumNeighbors.apply(table, graph, transposed, weights, transposed_weights)  # type: ignore[no-untyped-call]
     return sums
@@ -114,12 +97,35 @@ def segment_sum(values: Tensor, owner: Tensor, n_rows: int) -> Tensor:
 
 
 def shrunk_mean(values: Tensor, rows: RaggedRows, shrinkage: Tensor | float) -> Tensor:
-    """Return Σ values / (n + shrinkage) over the n entries of each row: [R].
-
-    This is the ridge estimate of a bias.
-    """
+    """Return Σ values / (n + shrinkage) over the n entries of each row [R]: the ridge estimate of a
+    bias."""
     n = rows.lengths()
     return segment_sum(values, rows.owner(), len(n)) / (n + shrinkage).clamp(min=1e-9)
+
+
+def item_ridge_biases(
+    domain: Domain,
+    user_shrinkage: float = DEFAULT_USER_SHRINKAGE,
+    item_shrinkage: float = DEFAULT_ITEM_SHRINKAGE,
+    *,
+    n_rounds: int = 5,
+    dtype: torch.dtype = torch.float32,
+) -> Tensor:
+    """Return the item biases b_i [I] of alternating ridge regression, computed in `dtype`.
+
+    b_i = Σ (r - μ - b_u) / (n_i + item_shrinkage) and b_u = Σ (r - μ - b_i) / (n_u +
+    user_shrinkage) in turn, from b_u = 0 on. The result is float32.
+    """
+    item, user = domain.raters.owner(), domain.raters.indices
+    centered = (domain.raters.values - domain.mean).to(dtype)
+    n_of_item = domain.raters.lengths() + item_shrinkage
+    n_of_user = segment_sum(torch.ones_like(centered), user, domain.n_users) + user_shrinkage
+    residuals, item_bias = centered, centered.new_zeros(domain.n_items)
+    for _ in range(n_rounds):
+        item_bias = segment_sum(residuals, item, domain.n_items) / n_of_item
+        user_bias = segment_sum(centered - item_bias[item], user, domain.n_users) / n_of_user
+        residuals = centered - user_bias[user]
+    return item_bias.float()
 
 
 def nearest_level(values: Tensor, levels: Tensor) -> Tensor:
@@ -130,8 +136,7 @@ def nearest_level(values: Tensor, levels: Tensor) -> Tensor:
 def split_by_level(ragged: Ragged[Tensor], levels: Tensor) -> Ragged[None]:
     """Split each of R rows by rating level: R · L rows without values, row r · L + l for level l.
 
-    `levels` [L] are ascending. A value between two levels counts as the nearest one
-    (`nearest_level`). Indices keep their order within a row.
+    `levels` [L] are ascending; a value counts as the `nearest_level`. Indices keep their order.
     """
     key = ragged.owner() * len(levels) + nearest_level(ragged.values, levels)
     order = torch.argsort(key, stable=True)
@@ -181,23 +186,10 @@ def split_into_chunks(ragged: RaggedRows) -> RowChunks:
 def normal_equations(
     table: Tensor, rows: RaggedRows, target: Tensor, chunks: RowChunks | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Return the normal equations of a least squares problem per row.
+    """Return Σ q qᵀ [R, D, D] and Σ target · q [R, D] over the entries of each row, with q of
+    `table`.
 
-    Parameters
-    ----------
-    table
-        [I, D]: the vectors q.
-    rows
-        R rows that point at rows of the table.
-    target
-        [N]: the target of each entry.
-    chunks
-        `split_into_chunks(rows)`, to be reused when the rows stay and the table changes.
-
-    Returns
-    -------
-    tuple of Tensor
-        Σ q qᵀ [R, D, D] and Σ target · q [R, D].
+    `chunks` is `split_into_chunks(rows)`, to be reused when the rows stay and the table changes.
     """
     size, chunks = table.shape[1], split_into_chunks(rows) if chunks is None else chunks
     parts = []

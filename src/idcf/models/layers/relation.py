@@ -22,23 +22,12 @@ class FoldedAttention(NamedTuple):
 
 
 class Relation(nn.Module):
-    """Attention of B query users to S key users with H heads.
+    """Attention of B queries d [B, Q] to S key latents p [S, D] with H heads.
 
-    Parameters
-    ----------
-    query_size
-        Size Q of the queries d.
-    size
-        Size D of the key latents p and of the output.
-    heads
-        Number of heads H.
-    attention
-        "dot": softmax of ⟨W_q d, W_k p⟩.
-        "additive": softmax of eᵀ LeakyReLU(W_q d + W_k p), as in GATv2.
-        "literal": the paper's Eq. 4, eᵀ[W_q d ⊕ W_k p], normalized without an exponential. It is
-        for study: its denominator can vanish, and the query adds one constant to all scores.
-    scaled
-        Divide the scores of "dot" by √D.
+    "dot": softmax of ⟨W_q d, W_k p⟩, divided by √D if `scaled`.
+    "additive": softmax of eᵀ LeakyReLU(W_q d + W_k p), as in GATv2.
+    "literal": the paper's Eq. 4, eᵀ[W_q d ⊕ W_k p], normalized without an exponential. It is for
+    study: its denominator can vanish, and the query adds one constant to all scores.
     """
 
     def __init__(
@@ -75,23 +64,10 @@ class Relation(nn.Module):
         key_scale: Tensor | float = 1.0,
         mask: Tensor | None = None,
     ) -> Tensor:
-        """Return the weight c of each key user for each query user.
+        """Return the weight c of each key user for each query user: [H, B, S]; each row sums to 1.
 
-        Parameters
-        ----------
-        query
-            [B, Q].
-        keys
-            [S, D], shared by all heads, or [H, S, D].
-        key_scale
-            Factor of the keys in the scores; the values are not scaled.
-        mask
-            bool [B, S]: the key users that a query user may attend to, at least one.
-
-        Returns
-        -------
-        Tensor
-            [H, B, S]; each row sums to 1.
+        `keys` are [S, D], shared by all heads, or [H, S, D], times `key_scale` in the scores;
+        `mask` [B, S] are the key users that a query user may attend to, at least one.
         """
         if self.attention == "dot":
             return self._dot_weights(query, keys, key_scale, self.fold().query_key, mask)
@@ -129,11 +105,8 @@ class Relation(nn.Module):
         query_key: Tensor,
         mask: Tensor | None,
     ) -> Tensor:
-        """Return the weights c [H, B, S] of "dot" attention: softmax of scale · dᵀ W p over keys.
-
-        `query_key` [H, Q, D] is W, a product of `fold()`. The other parameters are those of
-        `attention_weights`; with a mask of None a query user attends to every key user.
-        """
+        """Return the weights of "dot" attention: softmax of scale · dᵀWp, with W
+        `fold().query_key`."""
         # bmm instead of @, which adds views to the autograd graph
         heads = query_key.shape[0]
         scaled = (query * (self.scale * key_scale)).expand(heads, -1, -1)

@@ -13,12 +13,7 @@ from idcf.types import Ragged, RaggedRows
 class BipartiteGraph(nn.Module):
     """Adjacency lists of U + I nodes, users first; every edge has an entry on each of its sides.
 
-    Parameters
-    ----------
-    raters : RaggedRows
-        For each item, the users who interacted with it: I rows.
-    n_users : int
-        Number of users U.
+    It is built from `raters`: for each item, the users who interacted with it.
     """
 
     neighbors: Tensor  # int64 [2E]: the adjacency lists of all nodes, one after the other
@@ -39,15 +34,8 @@ class BipartiteGraph(nn.Module):
         self.register_buffer("item_side_positions", order + len(order))
 
     def edge_weights_without(self, users: Tensor, items: Tensor) -> Tensor:
-        """Return the weights of all entries [2E]: 0 for the edges of the given pairs, else 1.
-
-        Parameters
-        ----------
-        users : Tensor
-            int64 [M].
-        items : Tensor
-            int64 [M, K]; pairs that are no edge, or occur twice, are allowed.
-        """
+        """Return the weights of all entries [2E]: 0 for the edges of pairs of users [M] and items
+        [M, K], else 1. Pairs that are no edge, or occur twice, are allowed."""
         weights = torch.ones_like(self.neighbors, dtype=torch.float32)
         if not len(self.edges):
             return weights

@@ -1,7 +1,7 @@
 """Exchangeable matrix layers (Hartford et al. 2018) over the observed entries of a matrix.
 
-The layers are equivariant to any renumbering of rows and columns. Entries are stored end to end;
-nothing is padded and no dense matrix is built.
+They are equivariant to any renumbering of rows and columns. Entries are stored end to end; no dense
+matrix is built.
 """
 
 from __future__ import annotations
@@ -39,10 +39,8 @@ class MatrixAxis(NamedTuple):
         return cls(group, entry_order, offsets, visible, n_visible, shrinkage)
 
     def mean(self, x: Tensor, overall_mean: Tensor) -> Tensor:
-        """Return the mean of the visible entries x [N, C] of each group, shrunk: [R, C].
-
-        A group without visible entries has `overall_mean` [C].
-        """
+        """Return the mean of the visible entries x [N, C] of each group, shrunk to `overall_mean`
+        [C]: [R, C]."""
         total: Tensor = _SegmentSum.apply(x, self)  # type: ignore[no-untyped-call]
         return self._shrunken_mean(total, overall_mean)
 
@@ -57,10 +55,13 @@ class MatrixAxis(NamedTuple):
         """Return the mean of all visible entries of x [N, C]: [C]."""
         return self.visible @ x / self.visible.sum().clamp(min=1)
 
+    def shares(self) -> Tensor:
+        """Return the share of each group in the visible entries: [R]."""
+        return self.n_visible / self.n_visible.sum().clamp(min=1)
+
     def std_of_means(self, means: Tensor, overall_mean: Tensor) -> Tensor:
         """Return the standard deviation of group means [R, C], weighted by group size: [C]."""
-        share = self.n_visible / self.n_visible.sum().clamp(min=1)
-        return (share @ (means - overall_mean).square() + 1e-6).sqrt()
+        return (self.shares() @ (means - overall_mean).square() + 1e-6).sqrt()
 
     def _shrunken_mean(self, total: Tensor, overall_mean: Tensor) -> Tensor:
         """Return the means [R, C] of groups with sums `total` [R, C], shrunk to `overall_mean`."""
@@ -95,17 +96,10 @@ class ColumnStatistics(NamedTuple):
 
 
 class ExchangeableLayer(nn.Module):
-    """Y_ij = X_ij θ₀ + mean_i' X_i'j θ₁ + mean_j' X_ij' θ₂ + mean X θ₃ + b.
+    """Y_ij = X_ij θ₀ + mean_i' X_i'j θ₁ + mean_j' X_ij' θ₂ + mean X θ₃ + b, from C to C' channels.
 
-    Parameters
-    ----------
-    size : int
-        Input channels C.
-    out : int
-        Output channels C'.
-    standardize : bool
-        Standardize the means of rows and columns before the linear maps. They differ by little,
-        and by less in every further layer.
+    `standardize` standardizes the means of rows and columns before the linear maps; they differ by
+    little, and by less in every further layer.
     """
 
     def __init__(self, size: int, out: int, *, standardize: bool = False) -> None:
@@ -128,8 +122,7 @@ class ExchangeableLayer(nn.Module):
             column_mean_std = columns.std_of_means(column_means, overall_mean)
             column_means = (column_means - overall_mean) / column_mean_std
         terms = self.column_linear(column_means) + self.overall_linear(overall_mean)
-        share = columns.n_visible / columns.n_visible.sum().clamp(min=1)
-        return ColumnStatistics(terms, overall_mean, row_mean_std, share @ terms)
+        return ColumnStatistics(terms, overall_mean, row_mean_std, columns.shares() @ terms)
 
     def row_terms(self, means: Tensor, statistics: ColumnStatistics) -> Tensor:
         """Return mean_j' X_ij' θ₂ for rows with these means [B, C]: [B, C']."""
@@ -141,24 +134,8 @@ class ExchangeableLayer(nn.Module):
     def forward(
         self, x: Tensor, rows: MatrixAxis, column_index: Tensor, statistics: ColumnStatistics
     ) -> Tensor:
-        """Transform the entries of some rows.
-
-        Parameters
-        ----------
-        x : Tensor
-            Entries [N, C].
-        rows : MatrixAxis
-            The rows that the entries lie in.
-        column_index : Tensor
-            int64 [N]: the column of each entry.
-        statistics : ColumnStatistics
-            Statistics of the whole matrix.
-
-        Returns
-        -------
-        Tensor
-            Entries Y [N, C'].
-        """
+        """Return Y [N, C'] of the entries x [N, C] of some rows, in the columns `column_index`
+        [N]."""
         row_means = rows.mean(x, statistics.overall_mean)
         row_terms = self.row_terms(row_means, statistics).index_select(0, rows.group)
         column_terms = statistics.column_terms.index_select(0, column_index)
@@ -170,8 +147,8 @@ class ExchangeableLayer(nn.Module):
     ) -> Tensor:
         """Return the mean of `forward` over the visible entries of each row: [B, C'].
 
-        The layer has no activation, so the mean is computed from the mean input of each row and no
-        entry is transformed. The parameters are those of `forward`.
+        The layer has no activation: the mean is that of the mean input, and no entry is
+        transformed.
         """
         mean = rows.mean(x, statistics.overall_mean)
         mean_column_terms = rows.mean_gathered(
@@ -183,13 +160,9 @@ class ExchangeableLayer(nn.Module):
     def column_means(
         self, x: Tensor, rows: MatrixAxis, columns: MatrixAxis, statistics: ColumnStatistics
     ) -> Tensor:
-        """Return the mean of `forward` over the visible entries of each column: [I, C'].
-
-        No entry is transformed, see `row_means`. `rows` and `columns` are the axes of the matrix.
-        """
+        """Return the mean of `forward` over the visible entries of each column: [I, C']."""
         row_terms = self.row_terms(rows.mean(x, statistics.overall_mean), statistics)
-        share = rows.n_visible / rows.n_visible.sum().clamp(min=1)
-        mean_row_terms = columns.mean_gathered(row_terms, rows.group, share @ row_terms)
+        mean_row_terms = columns.mean_gathered(row_terms, rows.group, rows.shares() @ row_terms)
         mean = columns.mean(x, statistics.overall_mean)
         out: Tensor = self.entry_linear(mean) + statistics.column_terms + mean_row_terms
         return out

@@ -21,28 +21,13 @@ def incidence_matrix(raters: RaggedRows, n_users: int) -> csr_array:
 
 
 def visit_shares(incidence: csr_array, n_neighbors: int, n_hops: int, restart: float) -> csr_array:
-    """Return for each item the items that walks from it visit most, with shares that sum to 1.
+    """Return for each item the items that walks from it visit most, with shares that sum to 1: [I,
+    I].
 
-    A hop goes from an item to one of its users and on to one of the user's items, both drawn
-    uniformly; before every further hop the walk returns to its start with probability `restart`.
-    Expected visits are Σ_h (1 - restart)^(h - 1) Pʰ. After every hop only the `n_neighbors` most
-    likely items of each row are followed, because P itself does not fit into memory.
-
-    Parameters
-    ----------
-    incidence : csr_array
-        `incidence_matrix(...)` [U, I].
-    n_neighbors : int
-        Items kept per row.
-    n_hops : int
-        Length of a walk.
-    restart : float
-        Probability of a return before each hop after the first.
-
-    Returns
-    -------
-    csr_array
-        [I, I]; rows sum to 1, or to 0 for items without neighbours.
+    A hop goes to a random user of the item and on to a random item of the user; before every
+    further hop the walk returns to its start with probability `restart`. Expected visits are Σ_h (1
+    - restart)^(h - 1) Pʰ; after every hop only the `n_neighbors` most likely items of each row are
+    followed, because P itself does not fit into memory. Items without neighbours have rows of 0.
     """
     step = _one_hop(incidence, n_neighbors)
     total, reached = step, step

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch.nn.functional as F
 from torch import Tensor
 
 from idcf.models.layers.ragged import nearest_level
-from idcf.types import Batch, LossTerms
+from idcf.types import Batch, LossTerms, Users
 
 
 def expected_rating(logits: Tensor, levels: Tensor) -> Tensor:
@@ -14,21 +16,15 @@ def expected_rating(logits: Tensor, levels: Tensor) -> Tensor:
     return logits.softmax(-1) @ levels
 
 
-def level_cross_entropy(logits: Tensor, levels: Tensor, batch: Batch) -> LossTerms:
+def level_cross_entropy(
+    level_logits: Callable[[Users, Tensor, Tensor], Tensor], levels: Tensor, batch: Batch
+) -> LossTerms:
     """Return {"levels": mean cross-entropy of the levels nearest to the labels of a batch}.
 
-    The mean is over the items of the whole batch; a process with a share of the batch returns its
-    part of the mean.
-
-    Parameters
-    ----------
-    logits : Tensor
-        [M, K, L]: the logits of the levels for the items of the batch.
-    levels : Tensor
-        [L].
-    batch : Batch
-        The rows, with the ratings as labels.
+    `level_logits` returns the logits [M, K, L] of users, items and owners. The mean is over the
+    items of the whole batch, of which a process returns its part.
     """
+    logits = level_logits(batch.users, batch.items, batch.owner)
     level = nearest_level(batch.labels, levels)
     loss = F.cross_entropy(logits.flatten(0, 1), level.flatten(), reduction="sum")
     return {"levels": loss / (batch.n_rows * batch.items.shape[1])}

@@ -22,11 +22,14 @@ class SubgraphEdges(NamedTuple):
         user_degrees, item_degrees = (is_edge.sum(dim).to(dtype)[..., None] for dim in (2, 1))
         return cls(kind_weights, user_degrees, item_degrees)
 
+    def transposed(self) -> SubgraphEdges:
+        """Return the edges with users and items exchanged."""
+        kind_weights = tuple(x.mT for x in self.kind_weights)
+        return SubgraphEdges(kind_weights, self.item_degrees, self.user_degrees)
+
     def to_users(self, item_vectors: Tensor, target_only: bool = False) -> Tensor:
         """Return Σ over each user's edges of weight times item vector [P, H, D], divided by the
-        user's degree, one kind after the other: [P, R, F * D].
-
-        With `target_only`, for the first user of each graph alone: [P, 1, F * D].
+        user's degree, one kind after the other: [P, R, F * D], or [P, 1, F * D] of the first users.
         """
         degrees, kinds = self.user_degrees, self.kind_weights
         if target_only:
@@ -34,36 +37,12 @@ class SubgraphEdges(NamedTuple):
         sums = torch.cat([torch.bmm(x, item_vectors) for x in kinds], -1)
         return sums / degrees.clamp(min=1)
 
-    def to_items(self, user_vectors: Tensor, target_only: bool = False) -> Tensor:
-        """Return Σ over each item's edges of weight times user vector [P, R, D], divided by the
-        item's degree, one kind after the other: [P, H, F * D].
-
-        With `target_only`, for the first item of each graph alone: [P, 1, F * D].
-        """
-        degrees, kinds = self.item_degrees, self.kind_weights
-        if target_only:
-            degrees, kinds = degrees[:, :1], tuple(x[:, :, :1] for x in kinds)
-        sums = torch.cat([torch.bmm(x.mT, user_vectors) for x in kinds], -1)
-        return sums / degrees.clamp(min=1)
-
 
 class RGCN(nn.Module):
-    """W_0 x + b + mean over *all* neighbours of Σ_kind W_kind x_neighbour.
+    """W_0 x + b + mean over *all* neighbours of Σ_kind W_kind x_neighbour, from size D to D'.
 
-    The mean is over all neighbours, not over those of each kind. Where kinds are rating levels,
-    the first layer then sees how often each level occurs; dividing by the neighbours of each
-    level would only show whether it occurs.
-
-    Parameters
-    ----------
-    n_kinds : int
-        Number of kinds of edges F.
-    size : int
-        Input size D.
-    out : int
-        Output size D'.
-    n_bases : int
-        If not 0, W_kind = Σ_b a_kind,b V_b with this many bases.
+    A mean over the neighbours of each kind would show whether a rating level occurs, but not how
+    often. With `n_bases`, W_kind = Σ_b a_kind,b V_b.
     """
 
     def __init__(self, n_kinds: int, size: int, out: int, n_bases: int = 0) -> None:
@@ -83,32 +62,14 @@ class RGCN(nn.Module):
     def forward(
         self, edges: SubgraphEdges, users: Tensor, items: Tensor, target_only: bool = False
     ) -> tuple[Tensor, Tensor]:
-        """Convolve both sides of P graphs once.
-
-        Parameters
-        ----------
-        edges : SubgraphEdges
-            The edges of the graphs.
-        users : Tensor
-            User vectors [P, R, D].
-        items : Tensor
-            Item vectors [P, H, D].
-        target_only : bool
-            Compute only the first user and the first item of each graph.
-
-        Returns
-        -------
-        tuple of Tensor
-            New vectors [P, R, D'] and [P, H, D'], or [P, 1, D'] twice with `target_only`.
-        """
+        """Convolve users [P, R, D] and items [P, H, D] of P graphs: [P, R, D'] and [P, H, D'], or
+        with `target_only` only the first user and the first item of each graph."""
         weight = self.weight().flatten(0, 1)
-        user_inputs = users[:, :1] if target_only else users
-        item_inputs = items[:, :1] if target_only else items
         user_means = edges.to_users(items, target_only)
-        item_means = edges.to_items(users, target_only)
-        new_users = self.root(user_inputs) + user_means @ weight
-        new_items = self.root(item_inputs) + item_means @ weight
-        return new_users, new_items
+        item_means = edges.transposed().to_users(users, target_only)
+        if target_only:
+            users, items = users[:, :1], items[:, :1]
+        return self.root(users) + user_means @ weight, self.root(items) + item_means @ weight
 
     def adjacent_rating_penalty(self) -> Tensor:
         """Return Σ_l ‖W_l+1 - W_l‖², IGMC's adjacent rating regularization (ARR)."""

@@ -1,9 +1,9 @@
 """Enclosing subgraphs of many (user, item) pairs at once (Zhang & Chen 2020).
 
-The subgraph of (u, i) consists of u, i, the items of u's history, the raters of i, and the ratings
-among them. It is bipartite, so it is stored as a small matrix of rating levels: row 0 is u, column
-0 is i, and 0 is "no edge". A missing node is a row or column without edges. No message reaches or
-leaves it, so no mask is needed; its user id is U and its item id is I.
+The subgraph of (u, i) has u, i, the items of u's history, the raters of i, and the ratings among
+them, as a matrix of rating levels: row 0 is u, column 0 is i, 0 is "no edge". A missing node, with
+user id U or item id I, is a row or column without edges; no message reaches it, so no mask is
+needed.
 """
 
 from __future__ import annotations
@@ -59,20 +59,9 @@ class Subgraphs(NamedTuple):
 class RatingGraph(nn.Module):
     """The training ratings: the raters of each item, and the rating of any user for any item.
 
-    Where a node has more than `cap` neighbours, a subset is used. In evaluation a hash selects it,
-    so that a score depends neither on the batch nor on the order of the history nor on chance. In
-    training it is drawn, so that every neighbour is seen at some time.
-
-    Parameters
-    ----------
-    raters : Ragged
-        For each item, the users who rated it: I rows.
-    n_users : int
-        Number of users U.
-    levels : tuple of float
-        The rating values that occur.
-    mean : float
-        Mean rating.
+    Where a node has more than `cap` neighbours, a subset is used: in training a random one;
+    otherwise that of a hash, so that a score depends on neither batch, order of the history nor
+    chance.
     """
 
     raters: Tensor  # int32 [E]: the raters of each item, ordered by a hash
@@ -125,18 +114,9 @@ class RatingGraph(nn.Module):
     ) -> Subgraphs:
         """Extract the subgraphs of P pairs; none contains the edge between its two targets.
 
-        Parameters
-        ----------
-        histories : CappedHistories
-            Histories of B users.
-        owner : Tensor
-            int64 [P]: the target user of each pair, as a row of `histories`.
-        items : Tensor
-            int64 [P]: the target item of each pair.
-        cap : int
-            Largest number of raters of a target item.
-        exclude_users : Tensor
-            int64 [P]: the training user whose ratings are hidden from the pair, or -1.
+        Pair p is user owner[p] of `histories` and items[p]. The ratings of the training user
+        exclude_users[p], or -1 for none, are hidden from it. A target item has at most `cap`
+        raters.
         """
         positions, is_rater = self._rater_positions(items, cap)
         raters = self.raters[positions].long()
@@ -165,11 +145,8 @@ class RatingGraph(nn.Module):
         return positions, step < n[:, None]
 
     def lookup_levels(self, users: Tensor, items: Tensor) -> Tensor:
-        """Return the rating level (1..L) of each pair of rows (user, item), 0 without a rating.
-
-        `users` and `items` are broadcast against each other; the result has their common shape. The
-        rows U and I, one past the last user and the last item, stand for missing nodes: level 0.
-        """
+        """Return the rating level (1..L) of each pair (user, item), 0 without a rating; the shapes
+        are broadcast. The rows U and I stand for missing nodes."""
         lookup = self.rating_lookup()
         pairs = users * (self.n_items + 1) + items
         if lookup.keys is None:
@@ -199,11 +176,7 @@ class RatingGraph(nn.Module):
         return NodeOffsets(value - item_change[:, None] / (n + DEFAULT_USER_SHRINKAGE), n)
 
     def rating_lookup(self) -> RatingLookup:
-        """Return the level of any training pair (user, item), and mean deviations of all nodes.
-
-        The deviations are shrunken mean residuals of users and items, see `NodeOffsets`. Compute
-        them once and cache them.
-        """
+        """Return the levels of all training pairs and the offsets of all nodes; cached."""
         return self._lookup_cache.get(self.edge_level, self._build_lookup)
 
     def _build_lookup(self) -> RatingLookup:

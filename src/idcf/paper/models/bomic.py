@@ -2,13 +2,9 @@
 
     Z = c 11ᵀ + 1 bᵀ + a 1ᵀ + A Bᵀ,  each block with a nuclear norm of its own
 
-b, a and both sides of ABᵀ are orthogonal to 1, so that every effect belongs to exactly one block. A
-nuclear norm is also min ½(‖A‖² + ‖B‖²) over ABᵀ, and the norm of a is a ridge penalty λ√n / ‖a‖.
-With the item side frozen, the row of a user is therefore a ridge regression on the user's history.
-For users of the training table it equals the row of the solution, so new and known users are
-embedded in one way. The orthogonality constraint adds one term to that regression, which is equal
-for all users: `orthogonality_multiplier`.
-
+b, a and both sides of ABᵀ are orthogonal to 1, so every effect belongs to one block. A nuclear norm
+is min ½(‖A‖² + ‖B‖²) over ABᵀ, and the norm of a is a ridge penalty λ√n / ‖a‖: with the item side
+frozen, a user's row is a ridge regression on the history, equal to the solution for training users.
 As in the published method, no features are used. The solver is `idcf.paper.solvers.bomic`.
 """
 
@@ -39,15 +35,7 @@ class BomicConfig:
 
 
 class Bomic(TwoTower):
-    """Item blocks from the solver; a user is a ridge regression on the history.
-
-    Parameters
-    ----------
-    config : BomicConfig
-        Options; `rank` is the embedding size D.
-    domain : Domain
-        Sizes and mean of the training data. The buffers are empty until the solver fills them.
-    """
+    """Item blocks that the solver fills; a user is a ridge regression on the history."""
 
     inductive: ClassVar[bool] = True
     item_bias: Tensor  # [I]: b + c - mean

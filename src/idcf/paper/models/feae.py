@@ -1,10 +1,8 @@
 """F-EAE: a factorized exchangeable autoencoder of the rating matrix (Hartford et al. 2018).
 
-Rows and columns have no identity, so a new user is one more row. It differs from the paper in three
-points, so that a score depends on nothing but the history: a new user's row is encoded with the
-column statistics of the training matrix and does not change them; means of the decoder are taken
-over observed ratings, never over the pairs that happen to be scored; and the targets of a training
-step are hidden from every mean of that step.
+Rows and columns have no identity, so a new user is one more row. Unlike in the paper, a score
+depends on the history alone: a new row is encoded with the column statistics of the training
+matrix, the decoder's means are over observed ratings, and a training step hides its targets.
 """
 
 from __future__ import annotations
@@ -82,15 +80,7 @@ class MatrixCells(NamedTuple):
 
 
 class FEAE(Model):
-    """Entries → exchangeable layers → a code per row and per column → logits of the levels.
-
-    Parameters
-    ----------
-    config : FEAEConfig
-        Options.
-    domain : Domain
-        The training matrix.
-    """
+    """Entries → exchangeable layers → a code per row and per column → logits of the levels."""
 
     inductive: ClassVar[bool] = True
     levels: Tensor  # [L]
@@ -129,8 +119,7 @@ class FEAE(Model):
 
     def loss_terms(self, batch: Batch) -> LossTerms:
         """Return the cross-entropy of the rating levels."""
-        logits = self.level_logits(batch.users, batch.items, batch.owner)
-        return level_cross_entropy(logits, self.levels, batch)
+        return level_cross_entropy(self.level_logits, self.levels, batch)
 
     def level_logits(self, users: Users, items: Tensor, owner: Tensor) -> Tensor:
         """Return the logits of the levels for items [M, K] of users owner [M]: [M, K, L].
@@ -181,7 +170,7 @@ class FEAE(Model):
         shrinkage = self.config.shrinkage
         columns = MatrixAxis.build(item, order, self.starts, visible, shrinkage)
         rows = MatrixAxis.build(user, self.user_entry_order, self.user_starts, visible, shrinkage)
-        return self._encode_matrix(rows, columns, self.edge_level)
+        return self._encode(self.edge_level, rows, item, columns)
 
     def _row_codes(
         self,
@@ -201,77 +190,58 @@ class FEAE(Model):
         order = torch.arange(len(visible), device=visible.device)
         rows = MatrixAxis.build(owner, order, history.offsets, visible, self.config.shrinkage)
         level = nearest_level(history.values, self.levels)
-        return self._encode_rows(rows, history.items, level, columns)
+        return self._encode(level, rows, history.items, columns)[0]
 
-    def _encode_matrix(
-        self, rows: MatrixAxis, columns: MatrixAxis, level: Tensor
+    def _encode(
+        self,
+        level: Tensor,
+        rows: MatrixAxis,
+        column_index: Tensor,
+        columns: MatrixAxis | ColumnCodes,
     ) -> tuple[RowCodes, ColumnCodes]:
-        """Encode the rows and the columns of a whole matrix with N entries.
+        """Encode the rows of entries with these levels [N] and columns [N].
 
-        Parameters
-        ----------
-        rows, columns
-            The two axes, which say which entries are visible.
-        level
-            int64 [N]: the rating level of each entry.
-
-        Returns
-        -------
-        tuple[RowCodes, ColumnCodes]
-            The codes. `ColumnCodes` also holds the means that each exchangeable layer needs to
-            encode further rows.
+        With the axis of the columns, the entries are a whole matrix, whose columns are encoded
+        too. With `ColumnCodes`, they are further rows of an encoded matrix.
         """
         statistics: list[ColumnStatistics] = []
-        column_index = columns.group
+
+        def next_statistics(layer: ExchangeableLayer) -> ColumnStatistics:
+            if isinstance(columns, ColumnCodes):
+                statistics.append(columns.statistics[len(statistics)])
+            else:
+                statistics.append(layer.column_statistics(x, rows, columns))
+            return statistics[-1]
+
         x = F.one_hot(level, len(self.levels)).to(rows.visible.dtype)
         *hidden_layers, code_layer = _exchangeable_layers(self.encoder)
         for layer in hidden_layers:
-            statistics.append(layer.column_statistics(x, rows, columns))
-            x = F.leaky_relu(layer(x, rows, column_index, statistics[-1]), _SLOPE)
-        statistics.append(code_layer.column_statistics(x, rows, columns))
-        row_code = code_layer.row_means(x, rows, column_index, statistics[-1])
+            x = F.leaky_relu(layer(x, rows, column_index, next_statistics(layer)), _SLOPE)
+        code_statistics = next_statistics(code_layer)
+        row_code = code_layer.row_means(x, rows, column_index, code_statistics)
         row_code = self._append_log_counts(row_code, rows)
-        column_code = code_layer.column_means(x, rows, columns, statistics[-1])
-        column_code = self._append_log_counts(column_code, columns)
+        if isinstance(columns, ColumnCodes):
+            column_code = columns.code
+        else:
+            column_code = code_layer.column_means(x, rows, columns, code_statistics)
+            column_code = self._append_log_counts(column_code, columns)
         decoder_terms: list[Tensor] = []
         decoder_layers = _exchangeable_layers(self.decoder)
         if decoder_layers:
-            x = _concat_codes(row_code, column_code, rows, column_index)
+            x = torch.cat(
+                [row_code.index_select(0, rows.group), column_code.index_select(0, column_index)],
+                -1,
+            )
         for layer in decoder_layers:
-            statistics.append(layer.column_statistics(x, rows, columns))
-            row_means = rows.mean(x, statistics[-1].overall_mean)
-            decoder_terms.append(layer.row_terms(row_means, statistics[-1]))
-            x = F.leaky_relu(layer(x, rows, column_index, statistics[-1]), _SLOPE)
+            layer_statistics = next_statistics(layer)
+            row_means = rows.mean(x, layer_statistics.overall_mean)
+            decoder_terms.append(layer.row_terms(row_means, layer_statistics))
+            x = F.leaky_relu(layer(x, rows, column_index, layer_statistics), _SLOPE)
         return RowCodes(row_code, decoder_terms), ColumnCodes(statistics, column_code)
 
-    def _encode_rows(
-        self, rows: MatrixAxis, column_index: Tensor, level: Tensor, columns: ColumnCodes
-    ) -> RowCodes:
-        """Encode rows with entries at `level` [N], with the statistics of an encoded matrix."""
-        x = F.one_hot(level, len(self.levels)).to(rows.visible.dtype)
-        *hidden_layers, code_layer = _exchangeable_layers(self.encoder)
-        n_hidden = len(hidden_layers)
-        for layer, statistics in zip(hidden_layers, columns.statistics[:n_hidden], strict=True):
-            x = F.leaky_relu(layer(x, rows, column_index, statistics), _SLOPE)
-        code = code_layer.row_means(x, rows, column_index, columns.statistics[n_hidden])
-        code = self._append_log_counts(code, rows)
-        decoder_terms: list[Tensor] = []
-        decoder_layers = _exchangeable_layers(self.decoder)
-        if decoder_layers:
-            x = _concat_codes(code, columns.code, rows, column_index)
-        decoder_statistics = columns.statistics[n_hidden + 1 :]
-        for layer, statistics in zip(decoder_layers, decoder_statistics, strict=True):
-            row_means = rows.mean(x, statistics.overall_mean)
-            decoder_terms.append(layer.row_terms(row_means, statistics))
-            x = F.leaky_relu(layer(x, rows, column_index, statistics), _SLOPE)
-        return RowCodes(code, decoder_terms)
-
     def _append_log_counts(self, code: Tensor, axis: MatrixAxis) -> Tensor:
-        """Append 0.2 · log(1 + number of visible ratings) to the code of each node of `axis`.
-
-        A node is a row or a column of the matrix. Return the codes unchanged if the option `counts`
-        is off.
-        """
+        """Append 0.2 · log(1 + number of visible ratings) to each code if the option `counts` is
+        on."""
         if not self.config.counts:
             return code
         return torch.cat([code, axis.n_visible.log1p()[:, None] * _COUNT_SCALE], -1)
@@ -296,15 +266,6 @@ class FEAE(Model):
                 column_terms = cells.gather_columns(decoder_statistics[number].column_terms)
                 x = x + row_terms + column_terms
         return x
-
-
-def _concat_codes(
-    row_code: Tensor, column_code: Tensor, rows: MatrixAxis, column_index: Tensor
-) -> Tensor:
-    """Return the decoder's input for each entry: its row code and its column code."""
-    return torch.cat(
-        [row_code.index_select(0, rows.group), column_code.index_select(0, column_index)], -1
-    )
 
 
 def _entry_linear(layer: nn.Module) -> nn.Linear:

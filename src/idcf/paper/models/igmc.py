@@ -45,25 +45,12 @@ class IGMCConfig:
 class IGMC(Model):
     """Labelled nodes, R-GCN layers, and a perceptron on the states of the two target nodes.
 
-    A user is represented by the history alone: the subgraph consists of the given history and of
-    the item's raters in training. In training the user's row of the table is hidden from the
-    user's own pairs, because it contains the target. If a known user is scored on an item of the
-    history, the edge between the two is left out as for a new user, but the user's row is still
-    among the item's raters, because the model does not see user ids.
-
-    The published form knows nodes by their label and edges by their level. With `residual`, the
-    features of a node are its offset from the mean, the number of ratings behind it, and its edge
-    to the target of the other side (which a mean over neighbours would dilute); an edge carries
-    the rating minus both offsets, and the score starts at the sum of the targets' offsets. Two
-    layers then suffice to weight raters by their agreement with the user, and the items of the
-    history by their similarity to the item.
-
-    Parameters
-    ----------
-    config : IGMCConfig
-        Options.
-    domain : Domain
-        The training ratings.
+    A user is the history alone; in training the user's row of the table, which contains the target,
+    is hidden from the user's own pairs. The published form knows nodes by label and edges by level.
+    With `residual`, node features are the offset from the mean, its number of ratings and the edge
+    to the target of the other side; an edge carries the rating minus both offsets, and the score
+    starts at the sum of the targets' offsets. Two layers then weight raters by their agreement with
+    the user, and history items by their similarity to the item.
     """
 
     inductive: ClassVar[bool] = True
@@ -129,12 +116,9 @@ class IGMC(Model):
         return torch.cat(scores)[position] if scores else self.out.bias[:0]
 
     def _order_by_size(self, histories: CappedHistories, n_raters: Tensor, owner: Tensor) -> Tensor:
-        """Return a permutation of the pairs that puts subgraphs of similar size next to each other.
-
-        Chunks are padded, so this leaves little of them empty. Sort by number of raters `n_raters`
-        [P], in steps of 16, then by the length of the capped history of the pair's user, `owner`
-        [P].
-        """
+        """Return a permutation of the pairs by number of raters `n_raters` [P], in steps of 16,
+        then length of history: chunks are padded, and subgraphs of similar size leave little of
+        them empty."""
         n_items = (histories.level > 0).sum(1)[owner]
         return torch.argsort(n_raters // 16 * (self.cap + 1) + n_items, stable=True)
 

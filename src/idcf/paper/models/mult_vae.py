@@ -11,12 +11,12 @@ from torch import Tensor, nn
 
 from idcf.models.base import TwoTower
 from idcf.models.layers.heads import DotHead, Head
-from idcf.models.layers.ragged import DEFAULT_USER_SHRINKAGE
+from idcf.models.layers.ragged import item_ridge_biases
 from idcf.paper.layers.history_encoder import (
     HistoryEncoder,
+    HistoryEncoderConfig,
     OffsetEmbedding,
     item_log_popularity,
-    item_ridge_biases,
 )
 from idcf.types import Batch, Domain, Embeddings, LossTerms, Users
 
@@ -24,37 +24,23 @@ _INITIAL_LOG_VARIANCE = -4.0  # of log s²: at 0, noise hides the mean and train
 
 
 @dataclass(frozen=True, kw_only=True)
-class MultVAEConfig:
+class MultVAEConfig(HistoryEncoderConfig):
     """Options of Mult-VAE."""
 
     embedding_size: int = 32  # of z
     hidden: int = 64  # size of the hidden layers
-    init_std: float = 0.1  # of the initial vectors; items without interactions keep theirs
-    dropout: float = 0.5  # share of a history that a training step does not see
+    dropout: float = 0.5
     beta: float = 0.2  # β, weight of the KL divergence
     anneal: int = 1000  # training steps until the weight reaches β
-    shrinkage: float = DEFAULT_USER_SHRINKAGE  # pseudo-count of zero residuals in a user's bias
-    use_item_identity: bool = True  # with ratings: which items were rated counts, not only how
-    binary: bool = False  # train on interactions as 1, whatever the rating; see the class
 
 
 class MultVAE(TwoTower):
     """history → tanh → N(m, s²) → z → tanh → a score of every item.
 
-    Without ratings the output is a multinomial: the score of an item is the logarithm of its
-    probability, so scores of two users can be compared. With ratings it is a normal distribution
-    around b_u + b_i + μ + the decoder's output; the encoder reads residuals (as U-AutoRec) and b_u
-    is computed from the history.
-
-    `binary` is the likely setting behind the paper's RMSE of 2.8 to 3.0: every rating is a 1,
-    random items are 0, and a number between the two is compared with ratings from 1 to 5.
-
-    Parameters
-    ----------
-    config : MultVAEConfig
-        Options.
-    domain : Domain
-        The training data, from which the initial item biases are computed.
+    Without ratings the output is multinomial: scores are log probabilities. With ratings it is
+    normal around b_u + b_i + μ + the decoder's output; the encoder reads residuals, as U-AutoRec.
+    `binary` is the likely setting behind the paper's RMSE of 2.8 to 3.0: rated items are 1, random
+    items 0, and predictions between the two are compared with ratings.
     """
 
     inductive: ClassVar[bool] = True
@@ -62,24 +48,13 @@ class MultVAE(TwoTower):
 
     def __init__(self, config: MultVAEConfig, domain: Domain) -> None:
         super().__init__()
-        uses_ratings = not (domain.implicit or config.binary)
         self.n_items, self.predicts_ratings = domain.n_items, not domain.implicit
-        self.trains_on_binary, self.mean = config.binary, domain.mean if uses_ratings else 0.0
-        self.beta, self.anneal = config.beta, config.anneal
+        self.mean = domain.mean if config.reads_ratings(domain) else 0.0
+        self.trains_on_binary, self.beta, self.anneal = config.binary, config.beta, config.anneal
         self.head: Head = DotHead()
-        self.items = OffsetEmbedding(
-            _initial_item_bias(domain, config), config.hidden, config.hidden**-0.5
-        )
-        self.history_encoder = HistoryEncoder(
-            domain.n_items,
-            config.hidden,
-            mean=self.mean,
-            has_ratings=uses_ratings,
-            shrinkage=config.shrinkage,
-            dropout=config.dropout,
-            use_item_identity=config.use_item_identity,
-            init_std=config.init_std,
-        )
+        bias_offset = _initial_item_bias(domain, config)
+        self.items = OffsetEmbedding(bias_offset, config.hidden, config.hidden**-0.5)
+        self.history_encoder = HistoryEncoder(config, domain, config.hidden)
         self.encoder_bias = nn.Parameter(torch.zeros(config.hidden))
         self.posterior_layer = nn.Linear(config.hidden, 2 * config.embedding_size)
         nn.init.constant_(self.posterior_layer.bias[config.embedding_size :], _INITIAL_LOG_VARIANCE)
@@ -87,10 +62,8 @@ class MultVAE(TwoTower):
         self.register_buffer("steps", torch.zeros((), dtype=torch.int64))
 
     def embed_users(self, users: Users) -> Embeddings:
-        """Decode z: drawn from the posterior in training, else its mean.
-
-        Without ratings the bias normalizes the scores to log probabilities.
-        """
+        """Decode z, drawn from the posterior in training, else its mean. Without ratings the bias
+        normalizes the scores to log probabilities."""
         encoded: Embeddings = self.history_encoder(users.history, self.items.bias)
         z, log_variance = self._posterior_parameters(encoded)
         if self.training:
@@ -107,11 +80,8 @@ class MultVAE(TwoTower):
         return embeddings
 
     def loss_terms(self, batch: Batch) -> LossTerms:
-        """Return the negative log-likelihood and the KL divergence.
-
-        With ratings the likelihood is normal: the squared error. Without, it is multinomial, and
-        needs the positives only, which come first in a row.
-        """
+        """Return the negative log-likelihood and the KL divergence: with ratings the squared error,
+        else that of a multinomial, which needs only the positives, first in a row."""
         scores = self(batch.users, batch.items, batch.owner)
         if self.predicts_ratings:
             n_pairs = batch.n_rows * scores.shape[1]
@@ -123,8 +93,7 @@ class MultVAE(TwoTower):
     def kl_divergence(self, users: Users) -> Tensor:
         """Return β KL(N(m, s²) ‖ N(0, 1)) of each user [B], and count a training step.
 
-        The history is encoded a second time, with another dropout: the expectation of the loss
-        does not change, and `embed_users` need not return the posterior.
+        Encoding the history again, with another dropout, leaves the expected loss unchanged.
         """
         mean, log_variance = self._posterior_parameters(
             self.history_encoder(users.history, self.items.bias)

@@ -34,15 +34,7 @@ class NGCF(EmbeddingTableModel):
     """E⁽ᵏ⁺¹⁾ = LReLU(L E W₁ + b₁) + LReLU((L E ⊙ E) W₂ + b₂) with L = D⁻¹(A + I), as in the
     authors' code; the score is the dot product of [E⁰ ‖ E¹/‖·‖ ‖ …].
 
-    In training all pairs of a batch are removed from the graph of that step, and from the degrees:
-    an edge must not take part in its own prediction. One propagation serves users and items.
-
-    Parameters
-    ----------
-    config : NGCFConfig
-        Options.
-    domain : Domain
-        The training interactions.
+    In training the pairs of a batch are removed from the graph of that step and from its degrees.
     """
 
     reads_history: ClassVar[bool] = False

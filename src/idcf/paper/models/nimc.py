@@ -1,15 +1,10 @@
 """NIMC: non-linear inductive matrix completion (Zhong, Song, Jain & Dhillon 2019).
 
-    r̂ = μ + φ(Uᵀ[x_u, 1])ᵀ φ(Vᵀ[y_i, e_i, 1])
+    r̂ = μ + φ(Uᵀ[x_u, 1])ᵀ φ(Vᵀ[y_i, e_i, 1]),  φ = tanh
 
-x_u are the features of the user, y_i those of the item, e_i is the item's one-hot id; the constants
-let φ = tanh express means. A user is known by features alone, so a new user with features is scored
-like any other. A user without features is the average user.
-
-In training the features of a share of the users are dropped, so that the average user is trained
-for and is not only the point where Uᵀx is 0. U starts at 0. A feature that no training user has
-therefore keeps weight 0 and has no effect (on Douban, where x_u is a row of the friendship graph,
-that is the column of a new user).
+x_u, y_i are features, e_i is the item's one-hot id. A user without features is the average user,
+for whom training drops the features of a share of the users. U starts at 0, so a feature that no
+training user has (on Douban, the friendship column of a new user) has no effect.
 """
 
 from __future__ import annotations
@@ -38,15 +33,7 @@ class NimcConfig:
 
 
 class Nimc(TwoTower):
-    """One hidden layer on each side, and the dot product of the two.
-
-    Parameters
-    ----------
-    config : NimcConfig
-        Options.
-    domain : Domain
-        Sizes, mean and item features of the training data.
-    """
+    """One hidden layer on each side, and the dot product of the two."""
 
     inductive: ClassVar[bool] = True
     reads_history: ClassVar[bool] = False

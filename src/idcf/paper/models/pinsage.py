@@ -1,14 +1,10 @@
 """PinSAGE: items described by themselves and by the items that short random walks from them visit
 (Ying et al. 2018).
 
-The original samples walks. Here the neighbours and their weights are the limit of infinitely many
-walks, computed once from the training table, so a score never depends on chance.
-
-Users are nodes too, but have no identity: the neighbours of a user are the items of the history,
-and the user's own input is one vector shared by all. New users are therefore embedded like others.
-
-In training, a target item must not be a neighbour of a user's history because of that user. Users
-are therefore dealt into `folds`; each is trained on a graph built without the users of its fold.
+The original samples walks; here they are counted in the limit of infinitely many, so a score never
+depends on chance. The neighbours of a user are the items of the history, and all users share one
+input vector: new users are embedded like others. A target item must not be a neighbour of a user's
+history because of that user, so each of `folds` of users is trained on a graph without its rows.
 """
 
 from __future__ import annotations
@@ -28,7 +24,6 @@ from idcf.models.layers.embedding import EmbeddingTable, log_relative_popularity
 from idcf.models.layers.heads import DotHead, Head, mlp
 from idcf.models.layers.item_matrix import ItemMatrix
 from idcf.models.layers.ragged import sum_pool
-from idcf.paper.layers.pinsage_conv import ImportanceConv
 from idcf.paper.layers.random_walks import incidence_matrix, visit_shares
 from idcf.types import Domain, Embeddings, Ragged, Users
 
@@ -37,11 +32,7 @@ _FOLD_GRAPH_BUFFERS = ("fold_graph_items", "fold_graph_values", "fold_graph_offs
 
 @dataclass(frozen=True, kw_only=True)
 class PinSageConfig:
-    """Options of PinSAGE: its random walks between items, its convolutions and its training.
-
-    A walk has `hops` steps from item to item. Users are dealt into `folds`; if there are
-    several, each fold is trained on an item graph that is built without the rows of its users.
-    """
+    """Options of PinSAGE: its random walks between items, its convolutions and its training."""
 
     embedding_size: int = 64  # D
     layers: int = 2  # convolution layers
@@ -53,6 +44,24 @@ class PinSageConfig:
     init_std: float = 0.1  # of the initial embeddings
 
 
+class ImportanceConv(nn.Module):
+    """ẑ = z / ‖z‖, z = ReLU(W[h ‖ n] + w), n = Σ_v α_v ReLU(Q h_v + q)."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.message = nn.Linear(size, size)
+        self.combine = nn.Linear(2 * size, size)
+
+    def compute_messages(self, vectors: Tensor) -> Tensor:
+        """Return the message ReLU(Q h + q) of each node: [..., D]."""
+        out: Tensor = self.message(vectors).relu()
+        return out
+
+    def forward(self, vectors: Tensor, neighbor_messages: Tensor) -> Tensor:
+        """Return ẑ from node vectors h and the weighted sums n of their neighbors' messages."""
+        return F.normalize(self.combine(torch.cat([vectors, neighbor_messages], -1)).relu(), dim=-1)
+
+
 class _NodeStates(NamedTuple):
     """The states of I items on one graph, or on F graphs one after the other."""
 
@@ -61,15 +70,7 @@ class _NodeStates(NamedTuple):
 
 
 class PinSage(TwoTower):
-    """Score G(ẑ_u) · G(ẑ_i) + b_i, with ẑ from importance-weighted graph convolutions.
-
-    Parameters
-    ----------
-    config : PinSageConfig
-        Options.
-    domain : Domain
-        The training interactions.
-    """
+    """Score G(ẑ_u) · G(ẑ_i) + b_i, with ẑ from importance-weighted graph convolutions."""
 
     inductive: ClassVar[bool] = True
     masks_target_edge: bool = True
@@ -100,10 +101,8 @@ class PinSage(TwoTower):
         self._step_nodes: _NodeStates | None = None
 
     def embed_users(self, users: Users) -> Embeddings:
-        """Embed users from their histories; a user's bias is 0.
-
-        In training, `users.ids` decide on the fold graph.
-        """
+        """Embed users from their histories, in training on the graph of their fold; the bias is
+        0."""
         nodes = self._node_states()
         if self.training:
             self._step_nodes = nodes
@@ -119,10 +118,8 @@ class PinSage(TwoTower):
         return Embeddings(vector, vector.new_zeros(len(users)))
 
     def embed_items(self, items: Tensor, exclude_users: Tensor | None = None) -> Embeddings:
-        """Look up the output vectors and the biases of items [M, K] or [M].
-
-        With `exclude_users` [M], on the fold graph that was built without each of these users.
-        """
+        """Look up the output vectors and biases of items [M, K] or [M]; with `exclude_users` [M],
+        on the graph that was built without the fold of each of these users."""
         nodes, self._step_nodes = self._step_nodes or self._node_states(), None
         rows = items
         if exclude_users is not None:

@@ -1,13 +1,10 @@
 """Trans-User: no relation; the latent of each user is fitted to the user's own history.
 
-The ablation of Wu et al. 2021 that optimizes P_q itself: min over P_q of D(R_q, f_θ(P_q, Q)), Q
-fixed. Given Q and θ this is one problem per user, so it can be solved for any new user from the
-history alone, with the P_q that a joint descent would reach. θ stays the backbone's. The paper
-also tunes θ, but at the optimal P_q few training residuals remain to tune it by.
-
-`trans-user` has no penalty, as in the paper, and reaches the minimum; where a history is shorter
-than a latent, the minimum nearest to the mean of the key users, where the descent starts.
-`trans-user-ridge` adds ½ reg ‖p - p̄‖² + ½ bias_reg (b - b̄)²; held-out users choose both penalties.
+The ablation of Wu et al. 2021 that optimizes P_q itself: min over P_q of D(R_q, f_θ(P_q, Q)), with
+Q and θ of the backbone (the paper also tunes θ, but at the optimum few residuals remain). This is
+one problem per user. `trans-user` has no penalty, as in the paper: where a history is shorter than
+a latent, it takes the minimum nearest to the mean of the key users. `trans-user-ridge` adds ½ reg
+‖p - p̄‖² + ½ bias_reg (b - b̄)²; held-out users choose both penalties.
 """
 
 from __future__ import annotations
@@ -61,17 +58,8 @@ class FitProblem(NamedTuple):
 class TransUser(BackboneWrapper):
     """Fit latents by Levenberg-Marquardt, all users at once, each with its own damping.
 
-    Computed in double precision: without a penalty the problem is ill-posed on purpose, and a
-    score must not depend on how a batch rounds.
-
-    Parameters
-    ----------
-    config : TransUserConfig
-        Options.
-    backbone : Backbone
-        A trained backbone, which stays as it is.
-    key_users : Users
-        The users that the backbone was trained on.
+    In double precision: without a penalty the problem is ill-posed on purpose, and a score must not
+    depend on how a batch rounds.
     """
 
     has_adaption_stage: ClassVar[bool] = False

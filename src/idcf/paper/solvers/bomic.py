@@ -1,11 +1,9 @@
 """The solver of BOMIC: SoftImpute over the blocks.
 
 An iteration fills the missing cells with the current prediction, projects the table on each block
-and shrinks the block's singular values. The filled table is sparse + low rank; it is only
-multiplied with and never built. For the residual block the iteration follows the singular
-directions that survive and a few more, starting from those of the iteration before (subspace
-iteration). Steps are accelerated by Nesterov's momentum, which restarts where the objective rises.
-The objective is convex, so the acceleration does not change the solution.
+and shrinks its singular values. The filled table is sparse + low rank and never built. The residual
+block is followed by subspace iteration from the directions of the iteration before. Nesterov's
+momentum, restarted where the objective rises, leaves the solution of this convex problem unchanged.
 """
 
 from __future__ import annotations
@@ -30,31 +28,6 @@ _MIN_RIDGE, _MAX_RIDGE = 1e-6, 1e9
 Array = NDArray[np.float64]
 
 
-class ObservedRatings(NamedTuple):
-    """The ratings of m users and n items that have any, renumbered, in the order of users."""
-
-    user: Ints  # [N]
-    item: Ints  # [N]
-    user_start: Ints  # [m + 1]: where the ratings of each user begin
-    item_order: Ints  # [N]: the ratings in the order of items
-    item_start: Ints  # [n + 1]: where the ratings of each item begin in `item_order`
-    value: Array  # [N]
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """Numbers of users and of items (m, n)."""
-        return len(self.user_start) - 1, len(self.item_start) - 1
-
-    def residual_matrices(self, residuals: Array) -> tuple[csr_array, csr_array]:
-        """Return one number per rating as a sparse matrix [m, n], and its transpose."""
-        m, n = self.shape
-        by_item = (residuals[self.item_order], self.user[self.item_order], self.item_start)
-        return (
-            csr_array((residuals, self.item, self.user_start), shape=(m, n)),
-            csr_array(by_item, shape=(n, m)),
-        )
-
-
 class BlockRegularization(NamedTuple):
     """Weight λ of the nuclear norm of each penalized block: item biases, user biases, residual."""
 
@@ -63,15 +36,11 @@ class BlockRegularization(NamedTuple):
     residual: float  # of left_factors right_factorsᵀ
 
     @classmethod
-    def from_config(cls, config: BomicConfig, ratings: ObservedRatings) -> BlockRegularization:
-        """Convert penalties from units of noise.
-
-        The unit of a block is the singular value of noise with the spread of the ratings: for a
-        matrix whose cells have mean square s², s (√rows + √columns).
-        """
+    def from_config(cls, config: BomicConfig, ratings: csr_array) -> BlockRegularization:
+        """Convert penalties from units of noise: the singular value s (√rows + √columns) of a
+        matrix whose cells have mean square s², that of the ratings."""
         m, n = ratings.shape
-        noise = float(ratings.value.std())
-        cell = noise * (len(ratings.value) / (m * n)) ** 0.5
+        cell = float(ratings.data.std()) * (len(ratings.data) / (m * n)) ** 0.5
         return cls(
             items=config.item_reg * cell * n**0.5,
             users=config.user_reg * cell * m**0.5,
@@ -80,10 +49,9 @@ class BlockRegularization(NamedTuple):
 
 
 class BomicSolution(NamedTuple):
-    """The completed rating matrix Z [m, n] as its blocks, for the m users and n items with ratings.
+    """The completed matrix Z [m, n] = mean + user_bias + item_bias + left_factors right_factorsᵀ.
 
-    Z = mean + user_bias + item_bias + left_factors right_factorsᵀ. `predictions` [N] is Z at the
-    observed ratings; `penalty` is the regularization term of the objective, Σ λ ‖block‖.
+    Its m users and n items are those with ratings.
     """
 
     mean: float  # c
@@ -100,7 +68,6 @@ class _FilledResidual(NamedTuple):
     the means of its rows and columns projected out."""
 
     sparse: csr_array  # [m, n]
-    transposed: csr_array  # [n, m]
     low_rank: tuple[tuple[float, Array, Array], ...]  # weight, U [m, D], V [n, D]: weight · U Vᵀ
 
     def matmul(self, vectors: Array) -> Array:
@@ -114,66 +81,47 @@ class _FilledResidual(NamedTuple):
     def transposed_matmul(self, vectors: Array) -> Array:
         """Return the transpose times `vectors` [m, k], whose columns have mean 0: [n, k]."""
         terms = sum(weight * (v @ (u.T @ vectors)) for weight, u, v in self.low_rank)
-        product: Array = self.transposed @ vectors + terms
+        product: Array = self.sparse.T @ vectors + terms
         product -= product.mean(0)
         return product
 
 
 def fit_bomic(config: BomicConfig, table: Interactions, context: SolverContext) -> Bomic:
-    """Fit BOMIC to a table of ratings.
-
-    Parameters
-    ----------
-    config : BomicConfig
-        Options.
-    table : Interactions
-        The training ratings; users and items without ratings are allowed.
-    context : SolverContext
-        Seed, device and progress bar.
-
-    Returns
-    -------
-    Bomic
-        The model on the device of `context`.
-    """
+    """Fit BOMIC to a table of ratings; users and items without ratings are allowed."""
     model = Bomic(config, table.domain())
     users, items = np.flatnonzero(table.user_counts()), np.flatnonzero(table.item_counts())
     ratings = observed_ratings(table, users, items)
-    solution = soft_impute(ratings, config, context)
-    _store_solution(model, ratings, solution, config, items)
+    _store_solution(model, ratings, soft_impute(ratings, config, context), config, items)
     return model.to(context.device)
 
 
-def observed_ratings(table: Interactions, users: Ints, items: Ints) -> ObservedRatings:
-    """Renumber the ratings of a table, whose rated users and items are given in ascending order."""
-    order, start = table.rows_by_user
-    user = np.searchsorted(users, table.user[order])
-    item = np.searchsorted(items, table.item[order])
-    item_order = np.argsort(item, kind="stable")
-    item_start = np.concatenate([[0], np.cumsum(np.bincount(item, minlength=len(items)))])
-    user_start = np.append(start[users], len(user))
-    value = table.rating[order].astype(np.float64)
-    return ObservedRatings(user, item, user_start, item_order, item_start, value)
+def observed_ratings(table: Interactions, users: Ints, items: Ints) -> csr_array:
+    """Return the ratings [m, n] of the rated users and items, which are given in ascending order.
 
-
-def soft_impute(
-    ratings: ObservedRatings, config: BomicConfig, context: SolverContext
-) -> BomicSolution:
-    """Iterate until the predictions of the ratings change by less than `config.tolerance`.
-
-    Returns
-    -------
-    BomicSolution
-        The last iterate, which is the solution up to the tolerance.
+    Every rating is stored, a rating of 0 too.
     """
+    order, start = table.rows_by_user
+    value = table.rating[order].astype(np.float64)
+    columns = np.searchsorted(items, table.item[order])
+    shape = (len(users), len(items))
+    return csr_array((value, columns, np.append(start[users], len(order))), shape=shape)
+
+
+def _with_values(ratings: csr_array, values: Array) -> csr_array:
+    """Return a sparse matrix with other values [N] at the cells of the ratings."""
+    return csr_array((values, ratings.indices, ratings.indptr), shape=ratings.shape)
+
+
+def soft_impute(ratings: csr_array, config: BomicConfig, context: SolverContext) -> BomicSolution:
+    """Iterate until the predictions of the ratings change by less than `config.tolerance`."""
     rng, (m, n) = random_stream(context.seed, "bomic"), ratings.shape
     reg = BlockRegularization.from_config(config, ratings)
-    mean = float(ratings.value.mean())
-    scale = max(float(np.linalg.norm(ratings.value - mean)), 1e-9)
+    mean = float(ratings.data.mean())
+    scale = max(float(np.linalg.norm(ratings.data - mean)), 1e-9)
     max_rank = max(1, min(config.rank, m - 1, n - 1))
     right_factors = rng.standard_normal((n, min(max_rank, _EXTRA_DIRECTIONS)))
     left_factors = np.zeros((m, right_factors.shape[1]))
-    predictions = np.full(len(ratings.value), mean)
+    predictions = np.full(len(ratings.data), mean)
     current = BomicSolution(
         mean, np.zeros(n), np.zeros(m), left_factors, right_factors, predictions
     )
@@ -186,7 +134,7 @@ def soft_impute(
             next_momentum = (1 + np.sqrt(1 + 4 * momentum**2)) / 2
             extrapolation = (momentum - 1) / next_momentum
             solution = _proximal_step(ratings, current, previous, extrapolation, reg)
-            errors = ratings.value - solution.predictions
+            errors = ratings.data - solution.predictions
             loss = 0.5 * np.square(errors).sum() + solution.penalty
             momentum, best = (1.0 if loss > best else next_momentum), min(best, loss)
             change = float(np.linalg.norm(solution.predictions - current.predictions)) / scale
@@ -198,7 +146,7 @@ def soft_impute(
 
 
 def _proximal_step(
-    ratings: ObservedRatings,
+    ratings: csr_array,
     current: BomicSolution,
     previous: BomicSolution,
     extrapolation: float,
@@ -207,16 +155,15 @@ def _proximal_step(
     """Take one proximal step from current + extrapolation · (current - previous)."""
     m, n = ratings.shape
     residuals = (
-        ratings.value
+        ratings.data
         - current.predictions
         - extrapolation * (current.predictions - previous.predictions)
     )
-    error, transposed = ratings.residual_matrices(residuals)
+    error = _with_values(ratings, residuals)
     overall_mean = residuals.sum() / (m * n)
     user_means, item_means = error.sum(1) / n, error.sum(0) / m
     filled = _FilledResidual(
         error,
-        transposed,
         (
             (1 + extrapolation, current.left_factors, current.right_factors),
             (-extrapolation, previous.left_factors, previous.right_factors),
@@ -239,19 +186,18 @@ def _proximal_step(
 
 
 def _shrink_bias(x: Array, reg: float, other_side_length: int) -> tuple[Array, float]:
-    """Apply the proximal map of λ times the nuclear norm of a bias block.
+    """Return the proximal map of λ times the nuclear norm of a bias block, and λ times the norm.
 
-    The other side of the block is a column of ones, so its nuclear norm is ‖x‖ √other_side_length
-    and the vector is shortened as a whole. Also return λ times the norm of the result.
+    The other side of the block is a column of ones: the norm is ‖x‖ √other_side_length.
     """
     norm = float(np.linalg.norm(x)) * other_side_length**0.5
     shrunken_norm = max(norm - reg, 0.0)
     return x * (shrunken_norm / norm if norm else 0.0), reg * shrunken_norm
 
 
-def _predict_observed(ratings: ObservedRatings, solution: BomicSolution) -> Array:
+def _predict_observed(ratings: csr_array, solution: BomicSolution) -> Array:
     """Return Z at the observed ratings: [N]."""
-    user, item = ratings.user, ratings.item
+    user, item = np.repeat(np.arange(ratings.shape[0]), np.diff(ratings.indptr)), ratings.indices
     predictions = solution.mean + solution.item_bias[item] + solution.user_bias[user]
     survives = solution.left_factors.any(0)
     left_factors = solution.left_factors[:, survives]
@@ -286,7 +232,7 @@ def _resize_subspace(
 
 def _store_solution(
     model: Bomic,
-    ratings: ObservedRatings,
+    ratings: csr_array,
     solution: BomicSolution,
     config: BomicConfig,
     items: Ints,
@@ -302,8 +248,8 @@ def _store_solution(
     ridge = np.full(config.rank + 1, reg.residual)
     user_norm = float(np.linalg.norm(solution.user_bias))
     ridge[-1] = min(reg.users * n**0.5 / user_norm, _MAX_RIDGE) if user_norm else _MAX_RIDGE
-    errors = ratings.value - solution.predictions
-    item_means = ratings.residual_matrices(errors)[0].sum(0) / m
+    errors = ratings.data - solution.predictions
+    item_means = _with_values(ratings, errors).sum(0) / m
     # c is not penalized, so the multiplier of the biases is 0
     multiplier = np.append(item_means @ factors[items], 0.0)
     model.item_bias = _to_float32(bias)

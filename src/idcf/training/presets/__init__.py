@@ -55,31 +55,11 @@ def stage_config(
     query_user_mode: str = "new",
     options: Mapping[str, Any] | None = None,
 ) -> StageConfig:
-    """Return the options of one stage: those of the model's row, refined by the dataset's part,
-    then by `options`. Either part may be refined for few-shot users.
+    """Return the options of one stage: those of the model's row, refined by the dataset's part (the
+    row's `default` if it does not name the dataset), then by `options`.
 
-    Parameters
-    ----------
-    name
-        The model.
-    preset
-        The preset that holds the row.
-    dataset
-        The dataset; its part is the row's `default` if the row does not name it.
-    query_user_mode
-        "new" or "few-shot".
-    options
-        Options of the model, or `train.*` options of its training.
-
-    Returns
-    -------
-    StageConfig
-        The defaults if the preset has no row for the model.
-
-    Raises
-    ------
-    ConfigError
-        If the model, the preset or an option does not exist, or a value has the wrong type.
+    Either part may be refined for few-shot users. Without a row the stage has the defaults. Raises
+    `ConfigError` for an unknown model, preset or option, or a value of the wrong type.
     """
     row = _preset_row(preset, model_entry(name).presets_of or name)
     refined = row.get(DATASET_KEY, {}).get(dataset, row.get(DEFAULT_KEY, {}))

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from idcf.data.interactions import Interactions
-from idcf.models.baselines import BiasConfig, FoldInConfig, FoldInModel
+from idcf.models.baselines import FoldInConfig, FoldInModel
 from idcf.models.layers.ragged import (
     MAX_CHUNK_LENGTH,
     normal_equations,
@@ -21,25 +21,13 @@ from idcf.types import Ragged, RaggedRows, select_rows
 
 
 def fit_als(config: FoldInConfig, table: Interactions, context: SolverContext) -> FoldInModel:
-    """Fit item factors by alternating least squares.
+    """Fit item factors by alternating least squares, from which the model solves for any user.
 
-    Parameters
-    ----------
-    config
-        Options of the model; `epochs` is the number of alternations.
-    table
-        The training interactions. Ratings are fitted less their ridge biases, implicit feedback
-        with confidence 1 + α on interactions and 1 elsewhere.
-    context
-        The seed of the initial factors.
-
-    Returns
-    -------
-    FoldInModel
-        The item factors, from which the model solves for any user's vector.
+    Ratings are fitted less their ridge biases, implicit feedback with confidence 1 + α on
+    interactions and 1 elsewhere.
     """
     model = FoldInModel(config, table.domain())
-    fit_base_bias(model.bias_model, BiasConfig(shrinkage=config.shrinkage), table)
+    fit_base_bias(model.bias_model, config.shrinkage, table)
     model.popularity = item_counts_tensor(table) * (0.0 if model.predicts_ratings else 1.0)
     users = table.history(np.arange(len(table.users)))
     items, entry_order = transpose(users.as_ragged(), len(table.items))

@@ -1,14 +1,21 @@
-"""Solver of `BayesModel`: run the Gibbs sampler, average its sweeps in blocks, fit the rest.
+"""Solver of `BayesModel`: sample matrix factorization, average the sweeps in blocks, fit the rest.
 
-φ (ψ) of a user (an item) describes which items it has rated (which users have rated it). The prior
-of new users is fitted apart from the sampler's own prior, on histories cut to the lengths that new
-users have: a long history predicts a user's latents differently from a short one.
+    (p_u, b_u) ~ N(m_U + Bᵀφ_u, Λ_U⁻¹),  (q_i, b_i) ~ N(m_V + Aᵀψ_i, Λ_V⁻¹)
+    r_ui ~ N(μ + b_u + b_i + p_uᵀq_i, 1 / (α w_u)),  α ~ Gamma,  w_u ~ Gamma(ν/2, ν/2)
+
+φ (ψ) of a user (an item) describes which items it has rated (which users have rated it). (m, Λ)
+have Normal-Wishart priors, A and B have precision λΛ; every step draws from an exact conditional
+distribution. The prior of new users is fitted apart, on histories cut to the lengths that new users
+have: a long history predicts a user's latents differently from a short one.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from scipy.sparse import csr_matrix
 from scipy.sparse.linalg import svds
 from torch import Tensor
@@ -17,43 +24,42 @@ from tqdm import tqdm
 from idcf.data.interactions import Floats, Interactions, Ints, slice_index
 from idcf.data.split import PredictionTask, hold_out_users, least_active_users
 from idcf.inference.scoring import interaction_std, rmse_on, score_interactions
-from idcf.models.baselines import BiasConfig
 from idcf.models.bayes import (
+    N_COHORT_ITEMS,
+    N_COHORTS,
     BayesConfig,
     BayesModel,
     history_features,
     offset_for_empty_histories,
 )
-from idcf.models.layers.ragged import transpose
+from idcf.models.layers.ragged import (
+    RowChunks,
+    item_ridge_biases,
+    normal_equations,
+    segment_sum,
+    split_into_chunks,
+    transpose,
+)
 from idcf.rng import derive_seed, random_stream
 from idcf.training.solvers import SolverContext
-from idcf.training.solvers.bias import fit_bias
-from idcf.training.solvers.cohorts import fit_cohorts
-from idcf.training.solvers.gibbs import PRIOR_PSEUDO_COUNT, GibbsSampler, GibbsSide
-from idcf.types import History, Ragged, RaggedRows, Users
+from idcf.types import History, Ragged, RaggedRows, Users, select_histories
 
+PRIOR_PSEUDO_COUNT = 2.0  # β₀ of the Normal-Wishart priors, and shape of the Gamma prior
+MIN_COHORT_SIZE = 5
+_FEATURE_WARMUP_SWEEPS = 6  # sweeps before A and B are drawn: latents start as noise
 _CALIBRATION_PSEUDO_COUNT = 50.0  # rows that favor leaving the intervals as wide as they are
 _MAX_SELECTION_USERS = 1000  # key users, at most, that the selection offset is fitted on
+_KMEANS_ITERATIONS = 20
+_COHORT_BATCH_SIZE = 1024  # users embedded at once
+
+Matrix = NDArray[np.float64]
 
 
 def fit_bayes(config: BayesConfig, table: Interactions, context: SolverContext) -> BayesModel:
     """Sample Bayesian matrix factorization and average the sweeps after the burn-in in blocks.
 
-    Parameters
-    ----------
-    config
-        Options of the model and of the sampler. A share `validation` of the users, those with the
-        fewest rows, is held out of the sampler.
-    table
-        The training interactions.
-    context
-        Seed, device and progress bar; the bar shows the RMSE on the held-out users.
-
-    Returns
-    -------
-    BayesModel
-        The model, with its prior of new users, offsets, cohorts and intervals fitted. The errors
-        on the held-out users decide how wide the intervals are.
+    A share `validation` of the users, those with the fewest rows, is held out of the sampler: their
+    errors decide how wide the intervals are, and the progress bar shows the RMSE on them.
     """
     rng = random_stream(context.seed, "watched")
     held_out = least_active_users(table, config.validation, rng)
@@ -117,7 +123,7 @@ def _fit_offsets(
     gram = features.T @ features + PRIOR_PSEUDO_COUNT * np.eye(2)
     coefficients = np.linalg.solve(gram, features.T @ mean_error)
     model.selection_coefficients.copy_(torch.from_numpy(coefficients))
-    ridge_bias = fit_bias(BiasConfig(), table).item_bias
+    ridge_bias = item_ridge_biases(table.domain(), dtype=torch.float64)
     item_bias = model.means[..., -1].mean(1).cpu()
     n_raters = torch.from_numpy(table.item_counts())
     model.empty_history_offset.copy_(offset_for_empty_histories(ridge_bias, item_bias, n_raters))
@@ -187,19 +193,8 @@ class BlockAccumulator:
         mean: Tensor,
         precision_cholesky: Tensor,
     ) -> None:
-        """Add one sweep to a block.
-
-        Parameters
-        ----------
-        block
-            The number of the block.
-        weight
-            The sweep's share of the block.
-        sampler
-            The sampler after the sweep.
-        mean, precision_cholesky
-            The return values of `GibbsSampler.sweep`.
-        """
+        """Add one sweep, `weight` of its block: the state of the sampler after the sweep, and the
+        item means and Cholesky factors that `GibbsSampler.sweep` returned."""
         model, users = self.model, sampler.users.latents.double()
         second = torch.cholesky_inverse(precision_cholesky) + mean[:, :, None] * mean[:, None, :]
         row, column = self.tril_indices
@@ -271,3 +266,213 @@ def singular_directions(history: RaggedRows, n_columns: int, rank: int, seed: in
         dense = np.linalg.svd(matrix.toarray(), full_matrices=False)[2]
         vectors[: len(dense)] = dense
     return torch.from_numpy(vectors.T.copy()).float()
+
+
+@dataclass
+class GibbsSide:
+    """Users or items: their ratings, their features and the state of their half of the chain."""
+
+    ratings: Ragged[Tensor]  # of each row: rows of the other side, and the ratings less μ
+    chunks: RowChunks  # of `ratings`
+    features: Tensor  # [n, F] in float64: φ or ψ
+    gram_inverse: Tensor  # (φᵀφ + λI)⁻¹
+    latents: Tensor  # [n, D], the bias last
+    mean: Tensor  # [D]
+    precision: Tensor  # [D, D]
+    feature_weights: Tensor  # [F, D]: B or A
+
+    @classmethod
+    def initialize(
+        cls,
+        ratings: Ragged[Tensor],
+        raw_features: Tensor,
+        shrinkage: float,
+        size: int,
+        generator: torch.Generator,
+    ) -> GibbsSide:
+        """Return the side with standardized features and small random latents; λ is `shrinkage`."""
+        std = raw_features.std(0, correction=0) + 1e-9
+        features = (raw_features - raw_features.mean(0)) / std
+        width, device = features.shape[1], ratings.values.device
+        eye = torch.eye(width, dtype=torch.float64, device=device)
+        latent = torch.randn(len(raw_features), size, generator=generator, device=device) * 0.1
+        zero = torch.zeros(width, size, dtype=torch.float64, device=device)
+        return cls(
+            ratings,
+            split_into_chunks(ratings),
+            features,
+            torch.linalg.inv(features.T @ features + shrinkage * eye),
+            latent,
+            zero[0],
+            torch.eye(size, dtype=torch.float64, device=device),
+            zero,
+        )
+
+    def precision_times_prior_mean(self) -> Tensor:
+        """Return Λ times the prior mean of each row: [n, D]."""
+        return (self.mean + self.features @ self.feature_weights) @ self.precision
+
+
+class GibbsSampler:
+    """The Markov chain; `sweep` draws every variable once.
+
+    `noise_dof` is ν, the degrees of freedom of the users' noise; infinite for equal weights w_u.
+    """
+
+    def __init__(self, users: GibbsSide, items: GibbsSide, noise_dof: float, seed: int) -> None:
+        self.users = users
+        self.items = items
+        self.noise_dof = noise_dof
+        self.noise_precision = 1.5  # α
+        self.n_sweeps = 0
+        self.user_weights = torch.ones_like(users.latents[:, 0])  # w_u
+        self.rng = random_stream(seed, "gibbs")
+        device = users.latents.device
+        self.generator = torch.Generator(device).manual_seed(derive_seed(seed, "gibbs"))
+
+    def sweep(self) -> tuple[Tensor, Tensor]:
+        """Draw hyperparameters, users, items and noise, in this order.
+
+        Returns the mean [I, D] of the normal distributions that the items were drawn from, and the
+        Cholesky factor [I, D, D] of their precision: less noisy than the draw itself.
+        """
+        for side in (self.users, self.items):
+            self._sample_hyperparameters(side)
+        alpha = self.noise_precision * self.user_weights[:, None]
+        self.users.latents = self._sample_latents(self.users, self.items, alpha)[0]
+        self.items.latents, mean, factor = self._sample_latents(self.items, self.users, None)
+        self._sample_noise()
+        self.n_sweeps += 1
+        return mean, factor
+
+    def _sample_hyperparameters(self, side: GibbsSide) -> None:
+        """Draw (m, Λ) of one side and, after the warm-up, its feature weights."""
+        latent = side.latents.double()
+        residual = (latent - side.features @ side.feature_weights).cpu().numpy()
+        mean, precision = sample_normal_wishart(residual, self.rng)
+        like = side.mean
+        side.mean = torch.from_numpy(mean).to(like)
+        side.precision = torch.from_numpy(precision).to(like)
+        if self.n_sweeps >= _FEATURE_WARMUP_SWEEPS:
+            center = side.gram_inverse @ (side.features.T @ (latent - side.mean))
+            noise = torch.from_numpy(self.rng.normal(size=center.shape)).to(like)
+            rows = torch.linalg.cholesky(side.gram_inverse)
+            columns = torch.linalg.inv(torch.linalg.cholesky(side.precision))
+            side.feature_weights = center + rows @ noise @ columns
+
+    def _sample_latents(
+        self, side: GibbsSide, other_side: GibbsSide, row_noise_precision: Tensor | None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Draw the latents of one side; return them with the means and the Cholesky factors of
+        the precisions they were drawn with.
+
+        `row_noise_precision` [n, 1] is α w of each row. None: `side` is the items, and each rating
+        has the α w of its user.
+        """
+        ratings, latent = side.ratings, other_side.latents
+        vectors = torch.cat([latent[:, :-1], torch.ones_like(latent[:, :1])], 1)
+        target = ratings.values - latent[ratings.indices, -1]
+        if row_noise_precision is None:
+            root = (self.noise_precision * self.user_weights).sqrt()
+            vectors, target = vectors * root[:, None], target * root[ratings.indices]
+        outer, right = normal_equations(vectors, ratings, target, side.chunks)
+        if row_noise_precision is not None:
+            outer, right = row_noise_precision[..., None] * outer, row_noise_precision * right
+        factor = torch.linalg.cholesky(outer + side.precision.float())
+        right = right + side.precision_times_prior_mean().float()
+        mean = torch.cholesky_solve(right[..., None], factor)
+        noise = torch.randn(mean.shape, generator=self.generator, device=mean.device)
+        deviation = torch.linalg.solve_triangular(factor.mT, noise, upper=True)
+        return (mean + deviation)[..., 0], mean[..., 0], factor
+
+    def _sample_noise(self) -> None:
+        """Draw the users' weights w_u, scaled so that the mean rating has weight 1, and α."""
+        ratings, users, items = self.users.ratings, self.users.latents, self.items.latents
+        owner = ratings.owner()
+        p, q = users[owner], items[ratings.indices]
+        fitted = (p[:, :-1] * q[:, :-1]).sum(1) + p[:, -1] + q[:, -1]
+        squared_error = segment_sum((ratings.values - fitted).square(), owner, len(users))
+        squares = squared_error.double().cpu().numpy()
+        n, weight = ratings.lengths().cpu().numpy(), np.ones(len(squares))
+        if self.noise_dof < np.inf:
+            rate = self.noise_dof + self.noise_precision * squares
+            weight = self.rng.gamma((self.noise_dof + n) / 2, 2 / rate)
+            weight /= (weight @ n) / n.sum()
+        total = weight @ squares
+        self.noise_precision = self.rng.gamma(
+            (n.sum() + PRIOR_PSEUDO_COUNT) / 2, 2 / (total + PRIOR_PSEUDO_COUNT)
+        )
+        self.user_weights = torch.from_numpy(weight).to(self.user_weights)
+
+
+def sample_normal_wishart(x: Matrix, rng: np.random.Generator) -> tuple[Matrix, Matrix]:
+    """Draw the mean [D] and the precision [D, D] of normally distributed rows x [n, D].
+
+    The prior is Normal-Wishart with ν₀ = D and W₀ = I.
+    """
+    n, size = x.shape
+    mean = x.mean(0)
+    centered = x - mean
+    shrunk = n * PRIOR_PSEUDO_COUNT / (n + PRIOR_PSEUDO_COUNT)
+    scatter = centered.T @ centered + shrunk * np.outer(mean, mean) + np.eye(size)
+    # Bartlett decomposition: the Cholesky factor of a standard Wishart matrix
+    factor = np.tril(rng.normal(size=(size, size)), -1)
+    factor[np.diag_indices(size)] = np.sqrt(rng.chisquare(size + n - np.arange(size)))
+    root = np.linalg.cholesky(np.linalg.inv(scatter)) @ factor
+    precision = root @ root.T
+    spread = np.linalg.cholesky((n + PRIOR_PSEUDO_COUNT) * precision)
+    deviation = np.linalg.solve(spread.T, rng.normal(size=size))
+    return n * mean / (n + PRIOR_PSEUDO_COUNT) + deviation, precision
+
+
+@torch.no_grad()
+def fit_cohorts(model: BayesModel, key_users: Users, seed: int) -> None:
+    """Set the model's cohorts: k-means over the key users' vectors, and their typical items."""
+    key_users = key_users.to(model.device)
+    rows = torch.arange(len(key_users), device=model.device)
+    parts = [
+        Users(key_users.ids[x], select_histories(key_users.history, x))
+        for x in rows.split(_COHORT_BATCH_SIZE)  # type: ignore[no-untyped-call]
+    ]
+    vectors = torch.cat([model.embed_users(x).vector for x in parts])
+    generator = torch.Generator().manual_seed(derive_seed(seed, "cohorts"))
+    first = torch.randperm(len(vectors), generator=generator)[:N_COHORTS].to(model.device)
+    centers = vectors[first]
+    for _ in range(_KMEANS_ITERATIONS):
+        cohort = torch.cdist(vectors, centers).argmin(1)
+        centers = _cohort_means(vectors, cohort, centers)
+    sizes = torch.bincount(cohort, minlength=len(centers))
+    if (sizes >= MIN_COHORT_SIZE).any():  # members of smaller cohorts join the nearest larger one
+        centers = centers[sizes >= MIN_COHORT_SIZE]
+        cohort = torch.cdist(vectors, centers).argmin(1)
+        sizes = torch.bincount(cohort, minlength=len(centers))
+    large_enough = sizes >= MIN_COHORT_SIZE
+    n_cohorts = len(sizes)
+    model.cohort_centers[:n_cohorts] = _cohort_means(vectors, cohort, centers)
+    model.cohort_sizes[:n_cohorts] = sizes * large_enough
+    distance = (vectors - model.cohort_centers[cohort]).square().sum(1).mean()
+    model.cohort_spread.copy_((distance / vectors.shape[1]).sqrt() * vectors.shape[1] ** 0.25)
+    model.cohort_items[:n_cohorts] = _characteristic_items(model, key_users, cohort, sizes)
+
+
+def _cohort_means(vectors: Tensor, cohort: Tensor, previous: Tensor) -> Tensor:
+    """Return the mean vector of each cohort; that of an empty cohort is its `previous` one."""
+    total = torch.zeros_like(previous).index_add(0, cohort, vectors)
+    n = torch.bincount(cohort, minlength=len(previous))[:, None]
+    return torch.where(n > 0, total / n.clamp(min=1), previous)
+
+
+def _characteristic_items(
+    model: BayesModel, key_users: Users, cohort: Tensor, sizes: Tensor
+) -> Tensor:
+    """Return, for each cohort, the items whose share of raters in it exceeds their share among all
+    key users by most standard deviations; an item needs `MIN_COHORT_SIZE` raters in the cohort."""
+    history = key_users.history
+    cells = cohort[history.owner()] * model.n_items + history.items
+    ones = torch.ones_like(history.values)
+    count = segment_sum(ones, cells, len(sizes) * model.n_items).view(len(sizes), -1)
+    share = (count.sum(0) / len(key_users)).clamp(1e-9, 1 - 1e-9)
+    n = sizes[:, None].clamp(min=1)
+    score = (count / n - share) / (share * (1 - share) / n).sqrt()
+    score[count < MIN_COHORT_SIZE] = -torch.inf
+    return score.topk(min(N_COHORT_ITEMS, model.n_items), 1).indices

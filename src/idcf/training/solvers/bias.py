@@ -11,9 +11,8 @@ from torch import Tensor
 from idcf.data.interactions import Interactions
 from idcf.models.base import Backbone
 from idcf.models.baselines import BiasConfig, BiasModel, PopularityConfig, PopularityModel
+from idcf.models.layers.ragged import item_ridge_biases
 from idcf.training.solvers import SolverContext
-
-_RIDGE_ROUNDS = 5  # alternations between item and user biases
 
 
 def fit_popularity(
@@ -33,28 +32,22 @@ def item_counts_tensor(table: Interactions) -> Tensor:
 def fit_bias(
     config: BiasConfig, table: Interactions, context: SolverContext | None = None
 ) -> BiasModel:
-    """Fit the bias model by alternating ridge regression; `context` is not used.
+    """Fit the item biases by alternating ridge regression; `context` is not used.
 
-    b_i = Σ (r - μ - b_u) / (n_i + item_shrinkage) and b_u = Σ (r - μ - b_i) / (n_u + shrinkage)
-    in turn. The model holds b_i only: it computes b_u from a user's history.
+    The model computes b_u from a user's history.
     """
-    model = BiasModel(config, table.domain())
-    centered = table.rating - model.mean
-    n_items, n_users = item_counts_tensor(table).numpy(), table.user_counts()
-    residual = centered
-    for _ in range(1 if config.shrinkage == float("inf") else _RIDGE_ROUNDS):
-        item_sums = np.bincount(table.item, residual, len(table.items))
-        b_i = item_sums / (n_items + config.item_shrinkage)
-        user_sums = np.bincount(table.user, centered - b_i[table.item], len(table.users))
-        residual = centered - (user_sums / (n_users + config.shrinkage))[table.user]
-    model.item_bias = torch.from_numpy(b_i).float()
+    domain = table.domain()
+    model = BiasModel(config, domain)
+    model.item_bias = item_ridge_biases(
+        domain, config.shrinkage, config.item_shrinkage, dtype=torch.float64
+    )
     return model
 
 
-def fit_base_bias(base: BiasModel, config: BiasConfig, table: Interactions) -> None:
+def fit_base_bias(base: BiasModel, shrinkage: float, table: Interactions) -> None:
     """Fit the bias model inside another baseline, in place; do nothing for implicit feedback."""
     if not table.implicit:
-        base.item_bias = fit_bias(config, table).item_bias
+        base.item_bias = fit_bias(BiasConfig(shrinkage=shrinkage), table).item_bias
 
 
 def initialize_biases(model: Backbone, table: Interactions) -> None:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array, diags_array, vstack
 
 from idcf.data.interactions import Interactions
-from idcf.models.baselines import BiasConfig, ItemItemConfig, ItemItemModel
+from idcf.models.baselines import ItemItemConfig, ItemItemModel
 from idcf.models.layers.item_matrix import cooccurrence_blocks, largest_per_row
 from idcf.training.solvers import SolverContext
 from idcf.training.solvers.bias import fit_base_bias, item_counts_tensor
@@ -154,7 +154,7 @@ def _initialize_model(
     """Return the model with its biases, and the matrix of residuals (or of ones) [U, I]."""
     model = ItemItemModel(config, table.domain())
     model.popularity = item_counts_tensor(table)
-    fit_base_bias(model.bias_model, BiasConfig(shrinkage=config.shrinkage), table)
+    fit_base_bias(model.bias_model, config.shrinkage, table)
     user, item, value = table.user, table.item, table.rating
     if model.predicts_ratings:
         order, _ = table.rows_by_user

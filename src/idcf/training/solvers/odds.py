@@ -44,22 +44,7 @@ class HeldOutUsers(NamedTuple):
 
 
 def fit_odds(config: OddsConfig, table: Interactions, context: SolverContext) -> OddsModel:
-    """Compute the relations and fit the logit's coefficients.
-
-    Parameters
-    ----------
-    config
-        Options of the model and of the fit.
-    table
-        The training interactions; ratings are not used.
-    context
-        The seed, and whether the users to be scored have rows in the table.
-
-    Returns
-    -------
-    OddsModel
-        The relations of the whole table, with coefficients fitted on held-out folds.
-    """
+    """Compute the relations of the whole table, and fit the coefficients on held-out folds."""
     domain, x = table.domain(), interaction_matrix(table)
     in_table = context.query_users_in_table
     rng = random_stream(context.seed, "odds")
@@ -96,17 +81,8 @@ def build_without_coefficients(
 ) -> OddsModel:
     """Return a model with all its buffers set but the coefficients.
 
-    Parameters
-    ----------
-    config, domain
-        Options and domain of the model.
-    x
-        The 0/1 matrix that the relations are computed from.
-    query_users_in_table
-        Whether the users to be scored are rows of `x`.
-    full_matrix
-        The matrix before users were held out. Counts of `x` are scaled up to it, so that the
-        coefficients hold for the full counts.
+    The relations are computed from the 0/1 matrix x. Its counts are scaled up to `full_matrix`, the
+    matrix before users were held out, so that the coefficients hold for the full counts.
     """
     model = OddsModel(config, domain)
     model.subsample_ratio = full_matrix.nnz / max(x.nnz, 1)
@@ -224,11 +200,10 @@ def held_out_folds(
 def cut_histories(
     x: csr_array, config: OddsConfig, n_next_items: int, rng: np.random.Generator
 ) -> HeldOutUsers:
-    """Split the end of each row into a history and targets.
+    """Split the end of each row into a history and targets, the last `n_next_items` items.
 
-    The targets are the last `n_next_items` items. The history is a random number of items just
-    before them, between the two `history_lengths`, or all if the row has fewer. Earlier items are
-    dropped. With `holdout_order` "random", shuffle each row first.
+    The history is a random number of items just before them, between the two `history_lengths`, or
+    all if the row has fewer. With `holdout_order` "random", shuffle each row first.
     """
     lengths, items = np.diff(x.indptr), x.indices
     if config.holdout_order == "random":
@@ -255,23 +230,10 @@ def _slice_histories(items: NDArray[np.integer], start: Ints, length: Ints) -> H
 def sample_logit_rows(
     model: OddsModel, history: History, targets: History, rng: np.random.Generator, n_negatives: int
 ) -> tuple[Array, Array, Array]:
-    """Sample the rows that the logit is fitted on.
+    """Return features [M, C], labels [M] and weights [M] that the logit is fitted on.
 
-    Parameters
-    ----------
-    model
-        Relations computed without the users.
-    history, targets
-        The users' short histories and their next items.
-    rng
-        The source of the sampled negatives.
-    n_negatives
-        Negatives near the history, and about as many of the remaining items, per user.
-
-    Returns
-    -------
-    tuple[Array, Array, Array]
-        Features [M, C], labels [M] and weights [M].
+    The relations of `model` were computed without the users. Per user there are `n_negatives`
+    negatives near the history, and about as many of the remaining items.
     """
     n_users = len(history.offsets) - 1
     step, parts = max(1, _MAX_BATCH_CELLS // model.n_items), []
@@ -333,21 +295,10 @@ def _top_items_mask(scores: Tensor) -> NDArray[np.bool_]:
 
 
 def fit_logistic(features: Array, labels: Array, weights: Array, ridge: float) -> Array:
-    """Fit a weighted logistic regression with a ridge penalty by Newton's method.
+    """Fit a weighted logistic regression by Newton's method; return the coefficients [C].
 
-    Parameters
-    ----------
-    features
-        Columns [M, C]; the first is 1 and is not penalized.
-    labels, weights
-        0 or 1, and the weight, of each row.
-    ridge
-        The penalty on the coefficients of the standardized columns.
-
-    Returns
-    -------
-    Array
-        The coefficients of the columns as given [C]; 0 for a constant column.
+    The first column is 1 and is not penalized; `ridge` is on the standardized columns. A constant
+    column has coefficient 0.
     """
     mean, scale = features.mean(0), features.std(0)
     constant = scale < 1e-6
