@@ -1,0 +1,74 @@
+"""Metrics of an evaluation set, compared with loops over users and items."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from idcf.errors import DataError
+from idcf.evaluation.measure import (
+    EvaluationSet,
+    ModelAssignment,
+    compute_metrics,
+    expected_random_metrics,
+    inductive_rmse,
+    metric_names,
+)
+from idcf.testing import synthetic_world, trained_in_world
+
+
+def system(name: str, implicit: bool = False) -> tuple[EvaluationSet, list[ModelAssignment]]:
+    """The query users of a synthetic world, and a model trained in it."""
+    users = (split := synthetic_world(implicit=implicit).split).query_users
+    model = trained_in_world(name, implicit=implicit).model
+    return EvaluationSet.from_split(split, users), [ModelAssignment(model, users)]
+
+
+@pytest.mark.parametrize("implicit", [False, True])
+def test_catalogue_metrics_against_a_loop(implicit: bool) -> None:
+    evaluation_set, assignments = system("ease", implicit)
+    histories, test = evaluation_set.history_table, evaluation_set.test_rows
+    users = histories.build_users(evaluation_set.users).anonymous()
+    with torch.no_grad():
+        scores = assignments[0].model.score_catalog(users).numpy()
+    recalls, ndcgs = [], []
+    for row, user in zip(scores, evaluation_set.users, strict=True):
+        seen = set(histories.item[histories.user == user].tolist())
+        ranked = [i for i in np.argsort(-row, kind="stable").tolist() if i not in seen]
+        rows = test.where(test.user == user)
+        gain = {
+            int(i): 1.0 if implicit else 2.0**r - 1
+            for i, r in zip(rows.item, rows.rating, strict=True)
+        }
+        recalls.append(len(gain.keys() & set(ranked[:20])) / len(gain))
+        dcg = sum(gain.get(i, 0) / np.log2(n + 2) for n, i in enumerate(ranked[:10]))
+        best = sorted(gain.values(), reverse=True)[:10]
+        ndcgs.append(dcg / sum(g / np.log2(n + 2) for n, g in enumerate(best)))
+    got = compute_metrics(evaluation_set, assignments)
+    assert got["recall@20"].interval.value == pytest.approx(np.mean(recalls))
+    assert got["ndcg@10"].interval.value == pytest.approx(np.mean(ndcgs))
+    assert set(got) <= set(metric_names(implicit))
+    without = compute_metrics(evaluation_set, assignments, rank_catalog=False)
+    assert {*got} - {*without} == {x for x in got if "@" in x}
+
+
+def test_rmse_of_the_histories_of_the_split() -> None:
+    evaluation_set, assignments = system("bias")
+    interval = compute_metrics(evaluation_set, assignments)["rmse"].interval
+    model, histories = assignments[0].model, evaluation_set.history_table
+    assert inductive_rmse(evaluation_set, model, histories) == pytest.approx(interval)
+
+
+def test_a_user_without_a_model_is_an_error() -> None:
+    evaluation_set, [part] = system("bias")
+    with pytest.raises(DataError, match="rows have no finite error"):
+        compute_metrics(evaluation_set, [part._replace(users=part.users[:-3])])
+
+
+def test_expected_recall_of_a_random_order() -> None:
+    evaluation_set, _ = system("bias")
+    n_seen = evaluation_set.history_table.user_counts()[evaluation_set.users]
+    expected = expected_random_metrics(evaluation_set)
+    assert list(expected) == ["ndcg", "ndcg@10", "recall@20"]
+    assert expected["recall@20"].interval.value == pytest.approx(np.mean(20 / (40 - n_seen)))
