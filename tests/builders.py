@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from idcf.data.interactions import Interactions, Vocab
+from idcf.data.interactions import Interactions, Vocab, encode_ids
 from idcf.testing.synthetic import checkerboard
 
 
@@ -35,6 +35,15 @@ def random_table(seed: int, users: int = 6, items: int = 9, min_rows: int = 1) -
     user, item = np.divmod(pairs, items)
     rating = rng.integers(1, 6, len(pairs)).astype(np.float32)
     return Interactions(Vocab(range(users)), Vocab(range(items)), user, item, rating)
+
+
+def table_from_columns(user: Any, item: Any, rating: Any = None, time: Any = None) -> Interactions:
+    """Return the table of columns of external ids; without ratings the feedback is implicit."""
+    (users, user_rows), (items, item_rows) = encode_ids(user), encode_ids(item)
+    values = np.ones(len(user)) if rating is None else rating
+    return Interactions(
+        users, items, user_rows, item_rows, values.astype(np.float32), time, rating is None
+    )
 
 
 def write_file(folder: Path, name: str, text: str, encoding: str = "utf-8") -> Path:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,8 @@ import pandas as pd
 import polars as pl
 import pyarrow as pa
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from idcf.data.columns import DataWarning
 from idcf.data.interactions import Interactions
@@ -185,3 +188,61 @@ def test_a_rating_column_that_was_probably_meant_is_mentioned() -> None:
 def test_a_source_that_is_not_a_table_is_rejected(source: Any) -> None:
     with pytest.raises(DataError, match=f"cannot read interactions from {type(source).__name__}"):
         read_interactions(source)
+
+
+@pytest.mark.parametrize("make", [pd.DataFrame, pl.DataFrame, pa.table])
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"timestamp": [1.0, 1e300, 2.0]}, r"row 1, column 'timestamp': 1e\+300 is not a time"),
+        ({"timestamp": [1.0, -(2.0**64), 2.0]}, r"row 1, column 'timestamp': -1.8.* is not a time"),
+        ({"user_id": [1.0, 2.0, 1e300]}, r"row 2, column 'user_id': 1e\+300 is of type float"),
+        ({"item_id": [2.0**54, 1.0, 2.0]}, r"row 0, column 'item_id': 1.8.* is of type float"),
+        ({"rating": [1.0, 2.0, 1e39]}, r"row 2, column 'rating': 1e\+39 is not a finite number"),
+    ],
+)
+def test_numbers_too_large_to_store_are_rejected(make: Any, change: Any, message: str) -> None:
+    """Cast to 64 bits they would become other numbers: times of year -292 billion, merged ids."""
+    with pytest.raises(DataError, match=message):
+        read_interactions(make(COLUMNS | change))
+
+
+def test_the_largest_exact_float_is_still_an_id() -> None:
+    frame = pd.DataFrame(COLUMNS | {"user_id": [2.0**53, -(2.0**53), 7.0]})
+    assert read_interactions(frame).users.ids == (-(2**53), 7, 2**53)
+
+
+def test_the_last_row_of_a_pair_is_kept_in_its_place() -> None:
+    frame = pd.DataFrame(
+        {"user_id": [1, 2, 1, 2, 1], "item_id": [5, 5, 6, 5, 5], "rating": [1, 2, 3, 4, 5]}
+    )
+    with pytest.warns(DataWarning, match="2 rows repeat a .user, item. pair; only the last"):
+        table = read_interactions(frame)
+    assert table.rating.tolist() == [3, 4, 5]
+    assert table.user.tolist() == [0, 1, 0]
+    assert table.item.tolist() == [1, 0, 0]
+
+
+def test_counts_of_zero_may_leave_nothing() -> None:
+    frame = pd.DataFrame(COLUMNS | {"rating": [0, 0, 0]})
+    with (
+        pytest.raises(DataError, match="pandas table: no rows; give at least one interaction"),
+        pytest.warns(DataWarning, match="3 rows of weight 0 dropped"),
+    ):
+        read_interactions(frame, implicit=True)
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.lists(st.integers(-(10**12), 10**12), min_size=1, max_size=8), st.booleans())
+def test_times_as_text_are_those_of_numbers(seconds: list[int], as_dates: bool) -> None:
+    """Dates of the years 1 to 9999 are also written as ISO dates."""
+    n = len(seconds)
+    low, high = -62_135_596_800, 253_402_300_799
+    if as_dates:
+        seconds = [min(max(x, low), high) for x in seconds]
+    epoch = datetime(1970, 1, 1)
+    texts = [(epoch + timedelta(seconds=x)).isoformat() if as_dates else str(x) for x in seconds]
+    frame = pd.DataFrame({"user_id": range(n), "item_id": range(n), "timestamp": texts})
+    table = read_interactions(frame)
+    assert table.time is not None
+    assert table.time.tolist() == seconds

@@ -10,14 +10,17 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
+from idcf.data.columns import DataWarning
 from idcf.data.features import fit_feature_encoder
 from idcf.data.history_reader import (
     HistoryReader,
     NewUser,
     as_users,
     has_many_users,
+    history_from_item_rows,
     read_new_user,
     read_new_users,
+    warn_unknown_items,
 )
 from idcf.data.interactions import Vocab, titles_by_row
 from idcf.errors import DataError
@@ -192,3 +195,79 @@ def test_features_without_an_encoder_or_without_a_list_are_rejected() -> None:
         read_new_users(explicit(), None, USERS_TABLE, [{"age": 20}])
     with pytest.raises(DataError, match="features are 1, but there are 2"):
         read_new_users(explicit(), None, [RATED, {}], [{"age": 20}])
+
+
+def test_hints_are_the_names_that_resemble_or_contain_the_text() -> None:
+    vocab = Vocab(["heat", "heater", "alien", "cheat sheet", "the heat is on"])
+    reader = HistoryReader(vocab, implicit=True, titles=("Heat (1995)", None, "Alien", None, None))
+    assert reader.nearest_names("haet", 1) == ["heat"]
+    assert reader.nearest_names("HEAT") == ["heat", "heater", "cheat sheet"]
+    assert "the heat is on" in reader.nearest_names("heat is")
+    assert reader.nearest_names("xx") == []
+    assert reader.nearest_names("is") == [], "two letters are contained in too many names"
+    assert reader.nearest_names("") == []
+
+
+def test_an_unknown_item_is_named_with_the_nearest() -> None:
+    reader = explicit(Vocab(["heat", "alien", "up"]))
+    with pytest.raises(
+        DataError, match=r"item: 'haet' is not known to the model; nearest known: H?h?eat"
+    ):
+        reader.item_row("haet")
+    with pytest.raises(
+        DataError, match=r"history: 'zz' and the 2 others are not known to the model$"
+    ):
+        reader.read_history({"zz": 1, "yy": 2, "qq": 3})
+    with pytest.raises(DataError, match="is not known"):
+        reader.item_row(["heat"])
+    assert not reader.knows_item({"heat"})
+    assert reader.item_row("up") == 2
+
+
+@pytest.mark.parametrize(
+    ("levels", "rating", "accepted"),
+    [
+        ((1, 2, 3, 4, 5), 9, True),  # a margin of the width of the scale
+        ((1, 2, 3, 4, 5), 9.1, False),
+        ((1, 2, 3, 4, 5), -3, True),
+        ((1, 2, 3, 4, 5), -3.1, False),
+        ((3.0,), 4, True),  # one level: a margin of 1
+        ((3.0,), 4.1, False),
+        ((), 1e9, True),
+    ],
+)
+def test_ratings_of_another_scale_are_rejected(levels: Any, rating: float, accepted: bool) -> None:
+    reader = HistoryReader(NUMBERS, implicit=False, levels=levels)
+    if accepted:
+        assert reader.read_history({10: rating}).values.tolist() == [np.float32(rating)]
+        return
+    with pytest.raises(DataError, match=r"of item 10 is far outside the scale it was trained on"):
+        reader.read_history({10: rating})
+
+
+def test_unknown_items_are_warned_of_once_with_an_example() -> None:
+    reader = explicit()
+    new_users = [reader.read_history({10: 5, 99: 1, "x": 2}), reader.read_history({20: 3, 98: 1})]
+    assert [x.unknown_items for x in new_users] == [(99, "x"), (98,)]
+    with pytest.warns(DataWarning, match=r"^3 items of the history are unknown .* such as 99$"):
+        warn_unknown_items(new_users)
+    warn_unknown_items([reader.read_history(RATED)])  # no warning: it would be an error
+
+
+def test_histories_from_rows_have_values_of_one() -> None:
+    rows = [np.array([2, 0]), np.empty(0, np.int64), np.array([1])]
+    history = history_from_item_rows(rows)
+    assert history.items.tolist() == [2, 0, 1]
+    assert history.offsets.tolist() == [0, 2, 2, 3]
+    assert history.values.tolist() == [1, 1, 1]
+    assert history_from_item_rows([]).offsets.tolist() == [0]
+
+
+def test_new_users_as_the_models_expect_them() -> None:
+    reader = explicit()
+    users = as_users([reader.read_history(x) for x in ({30: 2, 10: 5}, None, {20: 4})])
+    assert users.ids.tolist() == [-1, -1, -1]
+    assert users.history.items.tolist() == [0, 2, 1]
+    assert users.history.values.tolist() == [5, 2, 4]
+    assert users.history.offsets.tolist() == [0, 2, 2, 3]
+    assert len(as_users([]).ids) == 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from builders import random_table
+from builders import random_table, table_from_columns
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -66,7 +66,7 @@ def test_counts_and_selection(seed: int) -> None:
 
 
 def test_implicit_domain_has_one_level_and_no_mean() -> None:
-    table = Interactions.from_columns(np.array(["b", "a"]), np.array([2, 1]))
+    table = table_from_columns(np.array(["b", "a"]), np.array([2, 1]))
     assert table.implicit
     assert table.domain().levels == (1.0,)
     assert table.domain().mean == 0
@@ -96,17 +96,12 @@ def test_joining_tables_of_two_vocabularies_is_an_error() -> None:
 
 
 def test_vocabularies_that_do_not_fit_are_rejected() -> None:
-    with_text = Interactions.from_columns(np.array(["a"]), np.array([1]))
-    with_integers = Interactions.from_columns(np.array([1]), np.array([1]))
+    with_text = table_from_columns(np.array(["a"]), np.array([1]))
+    with_integers = table_from_columns(np.array([1]), np.array([1]))
     with pytest.raises(DataError, match="user ids are strings in one table and integers"):
         align_vocabularies(with_text, with_integers)
     with pytest.raises(DataError, match="user 'a' is not in the vocabulary"):
         recode_ids(with_text, with_integers.users, with_integers.items)
-
-
-def test_no_rows_is_an_error() -> None:
-    with pytest.raises(DataError, match="no interactions"):
-        Interactions.from_columns(np.array([]), np.array([]))
 
 
 def test_repr_says_what_it_is() -> None:

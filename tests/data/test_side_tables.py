@@ -11,8 +11,9 @@ import pandas as pd
 import polars as pl
 import pyarrow as pa
 import pytest
+from builders import table_from_columns
 
-from idcf.data.interactions import Interactions, Vocab
+from idcf.data.interactions import Vocab
 from idcf.data.side_tables import add_side_tables, read_side_table
 from idcf.errors import DataError
 
@@ -72,7 +73,7 @@ def test_a_column_of_lists_is_words() -> None:
 
 
 def test_titles_are_not_features() -> None:
-    table = Interactions.from_columns(np.array([0, 1]), np.array([5, 6]), np.ones(2))
+    table = table_from_columns(np.array([0, 1]), np.array([5, 6]), np.ones(2))
     names = pd.DataFrame({"item_id": ["5", "6"], "title": ["Five", None]})
     enriched = add_side_tables(table, None, names)
     assert enriched.titles == {"5": "Five"}
@@ -100,3 +101,75 @@ def test_titles_are_not_features() -> None:
 def test_tables_that_cannot_be_used(table: Any, message: str) -> None:
     with pytest.raises(DataError, match=message):
         read_side_table(table, "user").encode(Vocab([1, 2, 3]))
+
+
+def test_a_tsv_file_and_a_home_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    FRAME.to_csv(tmp_path / "t.tsv", index=False, sep="\t")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    table = read_side_table("~/t.tsv", "user")
+    assert [int(x) for x in table.ids] == FRAME.user_id.tolist()
+    assert table.columns["jobs"] == FRAME.jobs.tolist()
+
+
+def test_a_title_of_a_user_is_a_feature_like_others() -> None:
+    people = pd.DataFrame({"user_id": range(6), "title": ["Dr", "Dr", "Dr", "Mx", "Mx", "Mx"]})
+    table = read_side_table(people, "user")
+    assert table.titles == {}
+    features, encoder = table.encode(Vocab(range(6)))
+    assert encoder.feature_names == ["title"]
+    assert (features[:, 0] > 0).tolist() == [True] * 3 + [False] * 3
+
+
+@pytest.mark.parametrize("missing", [None, float("nan"), pd.NA])
+def test_missing_titles_are_left_out(missing: Any) -> None:
+    frame = pd.DataFrame({"item_id": [1, 2], "title": [missing, "Two"]})
+    assert read_side_table(frame, "item").titles == {2: "Two"}
+
+
+def test_numbers_as_titles_become_text() -> None:
+    frame = pd.DataFrame({"item_id": [1, 2], "title": [1984, 2001]})
+    assert read_side_table(frame, "item").titles == {1: "1984", 2: "2001"}
+
+
+def test_users_and_items_together() -> None:
+    table = table_from_columns(np.array([1, 2, 3]), np.array([5, 6, 5]), np.ones(3))
+    items = pd.DataFrame({"item_id": [5, 6, 7], "year": [1990, 2000, 2010], "title": list("abc")})
+    enriched = add_side_tables(table, FRAME, items)
+    assert enriched.feature_fields == ("user_features", "item_features")
+    assert enriched.titles == {5: "a", 6: "b", 7: "c"}
+    assert enriched.user_encoder is not None
+    expected = read_side_table(FRAME, "user").encode(table.users)[0]
+    assert enriched.interactions.user_features is not None
+    np.testing.assert_array_equal(enriched.interactions.user_features, expected)
+    assert enriched.interactions.item_features is not None
+    years = enriched.interactions.item_features[:, 0]
+    np.testing.assert_allclose(years, [-1, 1], atol=1e-6)
+    assert table.user_features is None, "the given table is not changed"
+
+
+def test_a_new_user_is_encoded_as_a_row_of_the_side_table() -> None:
+    table = table_from_columns(np.array([1, 2, 3]), np.array([5, 6, 5]), np.ones(3))
+    enriched = add_side_tables(table, FRAME, None)
+    assert enriched.user_encoder is not None
+    assert enriched.interactions.user_features is not None
+    for row, user in enumerate(table.users.ids):
+        given = FRAME[FRAME.user_id == user].iloc[0]
+        np.testing.assert_allclose(
+            enriched.user_encoder.transform_one({"age": int(given.age), "jobs": given.jobs}),
+            enriched.interactions.user_features[row],
+            atol=1e-6,
+        )
+
+
+def test_an_item_table_without_columns_or_titles_is_rejected() -> None:
+    table = table_from_columns(np.array([1, 2]), np.array([5, 6]), np.ones(2))
+    with pytest.raises(DataError, match=r"items: no column tells one item from another \(columns"):
+        add_side_tables(table, None, pd.DataFrame({"item_id": [5, 6]}))
+    only_gaps = pd.DataFrame({"item_id": [5, 6], "title": [None, None]})
+    with pytest.raises(DataError, match="columns: none"):
+        add_side_tables(table, None, only_gaps)
+
+
+def test_ids_of_another_kind_are_shown_in_the_error() -> None:
+    with pytest.raises(DataError, match=r"where they look like 'u1'; these look like 3"):
+        read_side_table(FRAME, "user").encode(Vocab(["u1", "u2"]))

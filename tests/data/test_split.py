@@ -17,6 +17,8 @@ from idcf.data.split import (
     hold_out_last_rows,
     hold_out_rows,
     hold_out_users,
+    least_active_users,
+    sample_rows_per_user,
     sample_users,
     select_informative_users,
     split_at_random,
@@ -225,3 +227,67 @@ def test_an_unknown_rule_for_key_users_is_rejected(rule: object) -> None:
     error = DataError if isinstance(rule, int) and not isinstance(rule, bool) else ConfigError
     with pytest.raises(error, match="number"):
         split_by_key_users(data, data, 1, rule)  # type: ignore[arg-type]
+
+
+def test_histories_of_held_out_users_have_every_length_of_the_range() -> None:
+    data = table(0, users=400, items=12, min_rows=4700)
+    users = np.flatnonzero(data.user_counts() >= 8)
+    _, task = hold_out_users(data, users, (2, 5), np.random.default_rng(0))
+    lengths = task.history_table.user_counts()[users]
+    counts = np.bincount(lengths, minlength=7)
+    assert counts[:2].sum() == counts[6:].sum() == 0
+    assert counts[2:6].min() > 0.8 * len(users) / 4, "each of 2, 3, 4 and 5 is as likely"
+    targets = task.target_table.user_counts()[users]
+    assert (lengths + targets == data.user_counts()[users]).all()
+
+
+def test_many_users_are_selected_in_rounds() -> None:
+    """640 of them in 64 rounds of ten, each of the largest gains, against a loop."""
+    data = table(2, users=700, items=25, min_rows=5000)
+    users = np.unique(data.user)
+    n = 640
+    assert len(users) > n
+    raters, demand = np.zeros(25), data.item_counts()
+    selected: list[int] = []
+    items_of = {u: data.item[data.user == u] for u in users.tolist()}
+    while len(selected) < n:
+        gain = demand / ((raters + PRIOR_RATERS) * (raters + 1 + PRIOR_RATERS))
+        left = [u for u in users.tolist() if u not in selected]
+        added = sorted(left, key=lambda u: -gain[items_of[u]].sum())[:10]
+        selected += added
+        for u in added:
+            raters[items_of[u]] += 1
+    assert select_informative_users(data, users, n).tolist() == sorted(selected)
+
+
+def test_rows_of_a_user_are_sampled_evenly() -> None:
+    data = table(1, users=1, items=6, min_rows=6).where(np.arange(6))
+    drawn = [
+        tuple(sample_rows_per_user(data, 2, np.random.default_rng(seed)).item)
+        for seed in range(400)
+    ]
+    assert all(len(x) == 2 for x in drawn)
+    counts = np.bincount(np.ravel(drawn), minlength=6)
+    assert counts.min() > 90, "each of six items in a third of 400 draws"
+
+
+def test_the_least_active_users_are_those_with_rows() -> None:
+    data = random_table(3, users=20, items=9, min_rows=60)
+    data = data.where(data.user != 4)
+    users = least_active_users(data, 0.5, np.random.default_rng(0))
+    counts = data.user_counts()
+    assert 4 not in users
+    assert len(users) == round(0.5 * np.count_nonzero(counts))
+    others = np.setdiff1d(np.flatnonzero(counts), users)
+    assert counts[users].max() <= counts[others].min()
+    assert users.tolist() == sorted(users.tolist())
+
+
+def test_last_rows_without_times_are_the_last_of_the_table() -> None:
+    data = replace(table(4, users=3, items=9, min_rows=15), time=None)
+    train, test = hold_out_last_rows(data, 2)
+    for u in range(3):
+        rows = data.item[data.user == u].tolist()
+        expected = rows[-2:] if len(rows) > 2 else []
+        assert test.item[test.user == u].tolist() == expected
+    assert_parts(data, train, test)

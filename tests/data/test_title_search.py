@@ -66,3 +66,56 @@ def test_a_large_catalogue_is_searched_in_milliseconds() -> None:
         assert large.search("flim nubmer 123")
         best = min(best, time.perf_counter() - began)
     assert best < 0.25
+
+
+def test_names_that_begin_with_the_first_word_come_first() -> None:
+    names = ["The Story of Us", "Us and the Story", "Story, A", "Love Story", "Storyville"]
+    index = TitleIndex(range(5), names)
+    assert index.search("story") == [2, 4, 0, 1, 3]
+    assert index.search("story", 2) == [2, 4]
+    assert index.search("Love Story") == [3]
+    assert index.search("STORY, a") == [2, 1], "the exact name, then a word that begins with a"
+
+
+def test_the_exact_name_is_first_even_where_others_begin_alike() -> None:
+    index = TitleIndex([1, 2, 3], ["Alien Nation", "Aliens", "Alien"])
+    assert index.search("alien") == [2, 0, 1]
+    assert index.search("2") == [1], "an id"
+    assert TitleIndex(["alien", "x"], ["Heat", "Alien"]).find_exact("alien") == 0, (
+        "ids before names"
+    )
+
+
+def test_of_equal_names_the_first_is_found() -> None:
+    index = TitleIndex([7, 8], ["Heat (1995)", "HEAT (1995)"])
+    assert index.find_exact("heat (1995)") == 0
+    assert index.search("heat (1995)") == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("text", "matched"),
+    [
+        ("", True),
+        ("toy", True),
+        ("STO to", True),
+        ("1995 toy", True),
+        ("oy", False),
+        ("toys", False),
+    ],
+)
+def test_a_name_matches_if_every_word_begins_one_of_its_words(text: str, matched: bool) -> None:
+    assert TITLES.matches(0, text) is matched
+    assert (0 in TITLES.search(text)) or not matched
+
+
+def test_the_nearest_names_are_sorted_and_limited() -> None:
+    assert TITLES.nearest("Toy Storry (1995)", 1) == [0]
+    assert sorted(TITLES.nearest("Toy Storry (1999)", 2)) == [0, 1]
+    assert TITLES.nearest("", 3) == []
+    assert TitleIndex([], []).nearest("x") == []
+
+
+def test_one_name_and_no_name_joined() -> None:
+    assert join_alternatives(["a", "b"]) == "'a' or 'b'"
+    assert join_alternatives([]) == ""
+    assert len(join_alternatives(["x" * 500])) <= 102, "a long name is cut short"

@@ -7,14 +7,17 @@ import pytest
 from idcf.evaluation.results import ResultRow
 from idcf.evaluation.tables import (
     CellKey,
+    ReferenceNumbers,
     best_value,
     direction_arrow,
+    format_interval,
     format_markdown,
     format_text,
     intervals_by_cell,
     make_tables,
 )
-from idcf.paper.published_numbers import paper_numbers
+from idcf.metrics import Interval, mean_of_seeds
+from idcf.paper.table_spec import paper_numbers
 
 PAPER = paper_numbers()
 
@@ -130,3 +133,124 @@ def test_the_papers_numbers() -> None:
     assert min(PAPER.numbers_by_model("douban", "all", "rmse").values()) == 0.721
     ablations = 2 * (3 * 4 - 2)  # IDCF-GC is in other tables too
     assert len(PAPER.numbers) == 9 * 12 - 9 - 6 + 7 * 6 - 3 + 2 * (8 * 4 - 12) + ablations
+
+
+def grid(text: str) -> list[list[str]]:
+    """The cells of a Markdown table, header first, without the rule."""
+    lines = [line for line in text.splitlines() if line.startswith("|")]
+    return [[x.strip() for x in line.strip("|").split(" | ")] for line in (lines[0], *lines[2:])]
+
+
+def test_rules_are_below_the_header_and_below_the_baselines() -> None:
+    lines = format_text(ROWS).splitlines()
+    head = next(n for n, line in enumerate(lines) if line.startswith("model"))
+    first_words = [line.split()[0] for line in lines[head:]]
+    rule = first_words[1]
+    assert set(rule) == {"-"}
+    assert first_words == ["model", rule, "random", "item-mean", rule, "idcf-nn"]
+    only_models = format_text(ROWS[3:]).splitlines()
+    assert [line.split()[0] for line in only_models[-3:]] == ["model", rule[:7], "idcf-nn"]
+
+
+def test_columns_are_aligned() -> None:
+    lines = format_text(ROWS).splitlines()
+    head = next(n for n, line in enumerate(lines) if line.startswith("model"))
+    starts = [
+        n
+        for n, (a, b) in enumerate(zip(" " + lines[head + 1], lines[head + 1], strict=False))
+        if a < b
+    ]
+    for line in lines[head:]:
+        for start in starts:
+            assert line[start - 2 : start].strip() == "", line
+        assert line == line.rstrip()
+
+
+def test_a_missing_number_is_a_dash_and_a_small_one_has_four_digits() -> None:
+    header, *lines = grid(format_markdown(ROWS))
+    assert header == ["model", "rmse ↓", "ndcg ↑", "ndcg@10 ↑"]
+    cells = {line[0]: line[1:] for line in lines}
+    assert list(cells) == ["random", "item-mean", "idcf-nn"]
+    assert cells["random"] == ["-", "0.820 [0.780, 0.870]", "-"]
+    assert cells["item-mean"] == ["1.050 [1.010, 1.100]", "0.860 [0.820, 0.910]", "-"]
+    assert cells["idcf-nn"] == [
+        "**0.988 [0.948, 1.038]**",
+        "**0.880 [0.840, 0.930]**",
+        "**0.0500 [0.0100, 0.1000]**",
+    ]
+
+
+def test_equal_values_are_both_the_best_and_coverage_is_best_near_its_level() -> None:
+    rows = [row("a", "rmse", 1.0), row("b", "rmse", 1.0), row("c", "rmse", 2.0)]
+    rows += [row("a", "cover90", 0.99), row("b", "cover90", 0.88), row("c", "cover90", 0.95)]
+    (table,) = make_tables(rows)
+    assert table.header == ("model", "rmse ↓", "cover90 → 0.9")
+    is_best = [[cell.endswith("*") for cell in line[1:]] for line in table.model_lines]
+    assert is_best == [[True, False], [True, True], [False, False]]
+
+
+def test_metrics_have_the_order_of_the_model_with_most_of_them() -> None:
+    rows = [row("a", "ndcg", 0.5), row("b", "rmse", 1.0), row("b", "mae", 1.0)]
+    rows += [row("b", "ndcg", 0.6), row("a", "auc", 0.7)]
+    (table,) = make_tables(rows)
+    assert [name.split()[0] for name in table.header] == ["model", "rmse", "mae", "ndcg", "auc"]
+
+
+def test_presets_splits_and_datasets_have_tables_of_their_own() -> None:
+    changes = [{}, {"preset": "published"}, {"split": "u2"}, {"dataset": "x"}, {"users": "all"}]
+    rows = [row("a", "rmse", 1.0 + n, **change) for n, change in enumerate(changes)]
+    tables = make_tables([*rows, row("b", "rmse", 9.0)])
+    assert len(tables) == len(changes)
+    assert [len(table.model_lines) for table in tables] == [2, 1, 1, 1, 1]
+    assert "preset published" in tables[1].notes[0]
+    assert tables[3].title.startswith("x: new users")
+    assert tables[4].title == "ml-100k: all users (every test row)"
+
+
+def test_a_published_number_stands_beside_its_model_only() -> None:
+    reference = ReferenceNumbers(
+        {
+            CellKey("ml-100k", "new", "rmse", "a"): 0.95,
+            CellKey("ml-100k", "new", "rmse", "rival"): 0.9,
+            CellKey("ml-100k", "all", "rmse", "b"): 0.1,
+            CellKey("ml-100k", "new", "mae", "b"): 0.2,
+        },
+        lambda dataset, split: split == "u1, delta=30",
+    )
+    rows = [row("a", "rmse", 1.0), row("b", "rmse", 1.1)]
+    (table,) = make_tables(rows, reference)
+    assert table.header == ("model", "rmse ↓", "paper")
+    assert [line[2] for line in table.model_lines] == ["0.950", ""]
+    assert table.notes[1:] == ("also in the paper, rmse: rival 0.900",)
+    (table,) = make_tables([row("a", "rmse", 1.0, split="other")], reference)
+    assert table.notes[1] == "the paper's numbers are for another split than this one"
+
+
+@pytest.mark.parametrize(
+    ("interval", "digits", "sign", "text"),
+    [
+        (Interval(1.0, 0.25, 2.0), 2, "", "1.00 [0.25, 2.00]"),
+        (Interval(0.1, -0.2, 0.0), 1, "+", "+0.1 [-0.2, +0.0]"),
+        (Interval(12345.678, 0.0, float("inf")), 0, "", "12346 [0, inf]"),
+    ],
+)
+def test_an_interval_as_text(interval: Interval, digits: int, sign: str, text: str) -> None:
+    assert format_interval(interval, digits, sign=sign) == text
+
+
+def test_no_rows_make_no_table() -> None:
+    assert make_tables([]) == []
+    assert format_text([]) == format_markdown([]) == ""
+
+
+def test_the_interval_over_seeds_is_that_of_the_metrics() -> None:
+    rows = [row("a", "rmse", 1.0 + 0.1 * seed, seed) for seed in range(3)]
+    cells = intervals_by_cell([*rows, row("b", "rmse", 3.0)])
+    assert cells["a", "rmse"] == mean_of_seeds([r.interval for r in rows])
+    assert cells["b", "rmse"] == rows[0].interval._replace(value=3.0, low=2.96, high=3.05)
+
+
+def test_random_order_alone_makes_a_table_without_a_best() -> None:
+    (table,) = make_tables([row("random", "ndcg", 0.8), row("random", "ndcg@10", 0.001)])
+    assert table.baseline_lines == (("random", "0.800 [0.760, 0.850]", "0.0010 [-0.0390, 0.0510]"),)
+    assert table.model_lines == ()

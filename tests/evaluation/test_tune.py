@@ -21,8 +21,10 @@ from idcf.errors import ConfigError
 from idcf.evaluation import tune as tune_module
 from idcf.evaluation.protocol import standard_split
 from idcf.evaluation.tune import (
+    HELD_OUT_SHARE,
     SEARCH_SPACES,
     CategoricalChoice,
+    LogRange,
     Trial,
     TuningResult,
     make_tuning_split,
@@ -190,3 +192,115 @@ def test_the_command_is_resumed_after_a_kill(
             del summaries[name][key]
     assert summaries["killed"] == summaries["whole"]
     assert summaries["whole"]["command_options"].startswith("--option neighbors=")
+
+
+class OneValueTrial:
+    """An Optuna trial that suggests one value, and checks what it is asked for."""
+
+    def __init__(self, value: Any) -> None:
+        self.value, self.asked = value, None
+
+    def _answer(self, *asked: Any, **options: Any) -> Any:
+        self.asked = (*asked, *options.items())
+        return self.value
+
+    suggest_int = suggest_float = suggest_categorical = _answer
+
+
+def test_a_range_suggests_on_a_logarithmic_scale() -> None:
+    trial = OneValueTrial(0.0123456)
+    assert LogRange(0.001, 1.0).suggest(trial, "reg") == 0.0123
+    assert trial.asked == ("reg", 0.001, 1.0, ("log", True))
+    trial = OneValueTrial(7)
+    value = LogRange(2, 64).suggest(trial, "size")
+    assert (value, type(value)) == (7, int)
+    trial = OneValueTrial("b")
+    assert CategoricalChoice(("a", "b")).suggest(trial, "kind") == "b"
+    assert trial.asked == ("kind", ("a", "b"))
+
+
+@pytest.mark.parametrize(
+    ("values", "value", "nearest"),
+    [
+        (LogRange(2, 64), 1, 2),
+        (LogRange(2, 64), 65, 64),
+        (LogRange(2, 64), 10, 10),
+        (LogRange(0.5, 2.0), 0.0, 0.5),
+        (CategoricalChoice((1, 2, 4)), 4, 4),
+        (CategoricalChoice((1, 2, 4)), 3, 1),
+    ],
+)
+def test_the_value_of_a_preset_is_moved_into_the_range(
+    values: LogRange | CategoricalChoice, value: Any, nearest: Any
+) -> None:
+    assert values.nearest(value) == nearest
+
+
+def result(model: str, *trials: tuple[float, dict[str, Any]]) -> TuningResult:
+    numbered = (Trial(n, value, options) for n, (value, options) in enumerate(trials, 1))
+    return TuningResult(model, "rmse", 30, tuple(numbered))
+
+
+def test_the_best_trial_is_the_first_of_the_lowest_loss() -> None:
+    tuned = result("als", (2.0, {"reg": 1}), (1.0, {"reg": 2}), (1.0, {"reg": 3}))
+    assert tuned.best_trial.number == 2
+    assert tuned.command_line_options() == "--option reg=2"
+    failed = result("als", (float("inf"), {"reg": 1}), (3.0, {"reg": 2}))
+    assert failed.best_trial.number == 2
+
+
+def test_the_best_options_are_rows_of_a_preset() -> None:
+    options = {"heads": 4, "query": "items", "embedding_size": 8, "train.learning_rate": 0.001}
+    text = result("idcf-nn", (1.5, {}), (0.91234, options)).to_toml("clean", "ml-100k")
+    assert text.startswith("# rmse 0.9123 of 30 held-out users, trial 2 of 2\n")
+    rows = tomllib.loads(text)["clean"]
+    assert rows["idcf-nn"]["dataset"]["ml-100k"] == {
+        "options": {"heads": 4, "query": "items"},
+        "train": {"learning_rate": 0.001},
+    }
+    assert rows["nnmf"]["dataset"]["ml-100k"] == {"options": {"embedding_size": 8}}
+    default = tomllib.loads(result("als", (1.0, {"reg": 2.5})).to_toml("mine", "my-file.csv"))
+    assert default == {"mine": {"als": {"default": {"options": {"reg": 2.5}}}}}
+
+
+def test_the_best_options_are_arguments_of_the_command_line() -> None:
+    options = {"embedding_size": 8, "query": "items", "train.learning_rate": 0.001}
+    text = result("idcf-nn", (1.0, options)).command_line_options()
+    words = text.split()
+    assert words[::2] == ["--option"] * 3
+    assert parse_overrides(words[1::2]) == options
+
+
+def test_a_file_that_holds_no_trials_is_named(tmp_path: Path) -> None:
+    storage = tmp_path / "trials.db"
+    storage.write_text("not a database, " * 100)
+    with pytest.raises(ConfigError, match=r"trials.db cannot store trials \(.*; give another file"):
+        search(storage, 1)
+    with pytest.raises(ConfigError, match=r"cannot store trials"):
+        search(tmp_path / "no" / "such" / "folder.db", 1)
+
+
+def test_a_loss_that_is_not_a_number_is_the_worst(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    losses = iter([float("nan"), 2.0])
+    monkeypatch.setattr(tune_module, "validation_loss", lambda *args: next(losses))
+    tuned = search(tmp_path / "t.db", 2, "bias")
+    assert [trial.value for trial in tuned.trials] == [float("inf"), 2.0]
+    assert tuned.best_trial.number == 2
+
+
+def test_fixed_options_are_not_searched_and_all_of_them_are_none_to_search() -> None:
+    assert "reg" in search_space("als", {})
+    assert list(search_space("als", {"reg": 3.0})) == ["embedding_size"]
+    with pytest.raises(ConfigError, match=r"every option of 'als' .* is fixed; leave one"):
+        search_space("als", {"reg": 3.0, "embedding_size": 4})
+
+
+def test_another_seed_validates_on_other_users() -> None:
+    split, _ = standard_split(make_dataset())
+    first, again, other = (make_tuning_split(split, seed) for seed in (0, 0, 1))
+    assert first.query_users.tolist() == again.query_users.tolist()
+    assert first.query_users.tolist() != other.query_users.tolist()
+    share = len(first.query_users) / len(split.key_users)
+    assert share == pytest.approx(HELD_OUT_SHARE, abs=0.02)

@@ -13,7 +13,14 @@ from scipy import stats as scipy_stats
 
 import idcf.metrics
 from idcf.errors import ConfigError, DataError
-from idcf.metrics import Interval, PerUserMetric, bootstrap_interval, mean_of_seeds, paired_test
+from idcf.metrics import (
+    Interval,
+    PerUserMetric,
+    bootstrap_interval,
+    mean_of_seeds,
+    paired_difference,
+    paired_test,
+)
 from idcf.metrics import stats as module
 
 Array = NDArray[Any]
@@ -198,3 +205,119 @@ def test_bad_input_is_named() -> None:
 def test_public_names() -> None:
     assert all(hasattr(idcf.metrics, name) for name in idcf.metrics.__all__)
     assert idcf.metrics.__all__ == sorted(idcf.metrics.__all__)
+
+
+def metric(values: Any, ids: Any = None) -> PerUserMetric:
+    return PerUserMetric.from_values(np.array(values, float), ids)
+
+
+@given(st.integers(0, 500), st.integers(2, 25), st.sampled_from(["mean-ratio", "rmse"]))
+@settings(deadline=None, max_examples=25)
+def test_a_difference_pairs_the_users_of_every_draw(seed: int, n: int, statistic: Any) -> None:
+    """Against the draws of a loop, which takes the users of both systems together."""
+    (total_a, weight), (total_b, _) = users(seed, n), users(seed + 1, n)
+    a, b = (PerUserMetric(np.arange(n), x, weight) for x in (total_a, total_b))
+    rng = np.random.default_rng
+    got = paired_difference(a, b, statistic=statistic, rng=rng(3), n_resamples=20)
+    drawn = rng(3).integers(0, n, size=(20, n))
+
+    def value(total: Array, rows: Array) -> float:
+        ratio = total[rows].sum() / weight[rows].sum()
+        return float(ratio**0.5 if statistic == "rmse" else ratio)
+
+    draws = [value(total_a, rows) - value(total_b, rows) for rows in drawn]
+    everyone = np.arange(n)
+    expected = value(total_a, everyone) - value(total_b, everyone)
+    assert got.value == pytest.approx(expected)
+    low, high = np.quantile(draws, [0.025, 0.975])
+    assert got.low == pytest.approx(min(low, expected))
+    assert got.high == pytest.approx(max(high, expected))
+
+
+def test_differences_are_antisymmetric_and_zero_for_equal_systems() -> None:
+    a, b = (metric(users(seed, 30)[0]) for seed in (0, 1))
+    rng = np.random.default_rng
+    forth = paired_difference(a, b, rng=rng(0))
+    back = paired_difference(b, a, rng=rng(0))
+    np.testing.assert_allclose([-forth.value, -forth.high, -forth.low], back, atol=1e-12)
+    test = paired_test(a, a, rng=rng(0))
+    assert tuple(test.difference) == (0, 0, 0)
+    assert (test.t_test_p_value, test.wilcoxon_p_value, test.n_users) == (1.0, 1.0, 30)
+
+
+def test_one_user_has_an_interval_of_no_width() -> None:
+    interval = bootstrap_interval(
+        np.array([9.0]), np.array([1.0]), statistic="rmse", rng=np.random.default_rng(0)
+    )
+    assert tuple(interval) == (3.0, 3.0, 3.0)
+    with pytest.raises(DataError, match="at least 2 users, not 1"):
+        paired_difference(metric([1.0]), metric([2.0]), rng=np.random.default_rng(0))
+
+
+@pytest.mark.parametrize("scale", [1e-150, 1.0, 1e150])
+def test_intervals_scale_with_the_values(scale: float) -> None:
+    total, weight = users(5, 40)
+    base, scaled = (
+        bootstrap_interval(total * s, weight, rng=np.random.default_rng(0)) for s in (1.0, scale)
+    )
+    np.testing.assert_allclose(np.array(scaled), np.array(base) * scale, rtol=1e-12)
+
+
+def test_systems_on_different_users_or_rows_are_not_compared() -> None:
+    a = PerUserMetric(np.array([1, 2]), np.array([1.0, 2.0]), np.array([1.0, 2.0]))
+    other_user = PerUserMetric(np.array([1, 3]), a.total, a.weight)
+    other_rows = PerUserMetric(a.users, a.total, np.array([2.0, 1.0]))
+    fewer = PerUserMetric(a.users[:1], a.total[:1], a.weight[:1])
+    for b in (other_user, other_rows, fewer):
+        with pytest.raises(DataError, match=r"different rows \(2 and \d users\): score the same"):
+            paired_test(a, b, rng=np.random.default_rng(0))
+
+
+def test_users_in_any_order_are_paired_by_their_id() -> None:
+    a = metric([0.1, 0.2, 0.3], np.array([7, 5, 6]))
+    b = metric([0.3, 0.1, 0.2], np.array([6, 7, 5]))
+    assert a.users.tolist() == b.users.tolist() == [5, 6, 7]
+    assert tuple(paired_difference(a, b, rng=np.random.default_rng(0))) == (0, 0, 0)
+
+
+@given(st.lists(st.floats(-5, 5), min_size=1, max_size=6), st.floats(0, 2), st.floats(0, 2))
+def test_the_mean_of_seeds_lies_in_its_interval(
+    values: list[float], below: float, above: float
+) -> None:
+    intervals = [Interval(x, x - below, x + above) for x in values]
+    mean = mean_of_seeds(intervals)
+    assert mean.value == pytest.approx(np.mean(values))
+    assert mean.low <= mean.value + 1e-9
+    assert mean.high >= mean.value - 1e-9
+    assert mean.high - mean.low >= below + above - 1e-9, "seeds never narrow the interval"
+    shuffled = mean_of_seeds(intervals[::-1])
+    np.testing.assert_allclose(shuffled, mean, atol=1e-12)
+
+
+def test_more_spread_over_seeds_widens_the_interval() -> None:
+    def width(spread: float) -> float:
+        interval = mean_of_seeds([Interval(x, x - 1, x + 1) for x in (0, spread, -spread)])
+        return interval.high - interval.low
+
+    assert width(0) == pytest.approx(2)
+    assert width(0) < width(0.5) < width(1)
+    by_hand = scipy_stats.t.ppf(0.975, 2) * 1 / 3**0.5
+    assert width(1) == pytest.approx(2 * np.hypot(1, by_hand))
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"n_resamples": 0}, ConfigError, "n_resamples is 0: draw at least 1"),
+        ({"statistic": "rsme"}, ConfigError, "no statistic named 'rsme'; did you mean 'rmse'"),
+        ({"confidence_level": 95}, ConfigError, "confidence_level is 95: give a share"),
+    ],
+)
+def test_options_out_of_range(options: Any, error: type[Exception], message: str) -> None:
+    a, b = metric([1.0, 2.0]), metric([2.0, 1.0])
+    for call in (
+        lambda: bootstrap_interval(a.total, a.weight, rng=np.random.default_rng(0), **options),
+        lambda: paired_difference(a, b, rng=np.random.default_rng(0), **options),
+    ):
+        with pytest.raises(error, match=message):
+            call()

@@ -10,9 +10,14 @@ from tables_world import fast_runs
 
 from idcf.evaluation.groups import USER_GROUPS
 from idcf.paper import results_store, run_plan
-from idcf.paper.published_numbers import is_paper_split, paper_numbers
 from idcf.paper.run_plan import is_done, lacks_preset, plan_runs
-from idcf.paper.table_spec import find_table, load_tables, table_metrics
+from idcf.paper.table_spec import (
+    find_table,
+    is_paper_split,
+    load_tables,
+    paper_numbers,
+    table_metrics,
+)
 
 ALL_RUNS = plan_runs(load_tables().values())
 

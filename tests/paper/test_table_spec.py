@@ -14,13 +14,19 @@ from tables_world import small_dataset
 from idcf.data.datasets.catalog import DATASET_SOURCES
 from idcf.errors import ConfigError
 from idcf.evaluation import run as evaluation_run
+from idcf.evaluation.measure import metric_names
 from idcf.evaluation.tables import CellKey
 from idcf.models.registry import model_entry, resolve_model
 from idcf.paper import table_spec
-from idcf.paper.published_numbers import paper_numbers
 from idcf.paper.reproduce import reproduce
 from idcf.paper.run_plan import Run, plan_runs
-from idcf.paper.table_spec import TableColumn, find_table, load_table, load_tables
+from idcf.paper.table_spec import (
+    TableColumn,
+    find_table,
+    load_table,
+    load_tables,
+    paper_numbers,
+)
 from idcf.training.presets import has_preset_row, preset_names
 from idcf.training.train import TrainingJob, TrainingResult, train
 
@@ -209,3 +215,43 @@ def test_runs_of_one_preset() -> None:
     assert sum(map(len, runs_by_preset.values())) == len(plan_runs([table]))
     with pytest.raises(ConfigError, match="clean"):
         plan_runs([find_table("table4")], presets=["claen"])
+
+
+def test_a_column_has_a_metric_that_its_dataset_has() -> None:
+    for table in load_tables().values():
+        columns = list(table.columns())
+        assert len(columns) == len(set(columns))
+        for column in columns:
+            assert column.metric in metric_names(DATASET_SOURCES[column.dataset].implicit)
+        names = {(c.dataset, c.users, c.metric) for c in columns}
+        printed = {
+            (block.dataset, *label.split(" ", 1))
+            for block in table.paper
+            for label in block.columns
+        }
+        assert printed <= names, "every number of the paper has a column"
+
+
+def test_the_columns_of_a_table_are_in_the_order_of_its_keys() -> None:
+    table = find_table("table4")
+    first = next(iter(table.columns()))
+    assert first == TableColumn(table.datasets[0], "", table.groups[0], table.metrics[0])
+    datasets = [column.dataset for column in table.columns()]
+    assert datasets == sorted(datasets, key=table.datasets.index)
+
+
+def test_every_published_number_is_in_exactly_one_column() -> None:
+    for table in load_tables().values():
+        by_column = [len(table.published_values(column)) for column in table.columns()]
+        n_numbers = sum(len(list(block.cells())) for block in table.paper)
+        assert sum(by_column) == n_numbers
+
+
+def test_the_reference_holds_the_numbers_of_the_standard_splits() -> None:
+    numbers = paper_numbers().numbers
+    for table in load_tables().values():
+        for column in table.columns():
+            if not column.split:
+                for model, value in table.published_values(column).items():
+                    cell = CellKey(column.dataset, column.users, column.metric, model)
+                    assert numbers[cell] == value

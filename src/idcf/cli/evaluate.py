@@ -104,7 +104,7 @@ def _format_table(dataset_name: str, rows: list[ResultRow], markdown: bool) -> s
     """Return the table of results, beside the paper's numbers for its datasets."""
     from idcf.data.datasets.catalog import DATASET_SOURCES
     from idcf.evaluation import tables
-    from idcf.paper.published_numbers import paper_numbers
+    from idcf.paper.table_spec import paper_numbers
 
     reference = paper_numbers() if dataset_name in DATASET_SOURCES else None
     format_table = tables.format_markdown if markdown else tables.format_text

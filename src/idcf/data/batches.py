@@ -133,23 +133,16 @@ def _draw_episodes(
     group = np.arange(len(user)) - np.repeat(offsets_from_lengths(n_groups)[:-1], n_groups)
     first = group * group_size[user]
     n_targets = np.minimum(group_size[user], n_rows[user] - first)
-    lengths = _draw_history_lengths(history_lengths, len(user), rng)
-    lengths = np.minimum(lengths, n_rows[user] - n_targets)
+    # lengths are drawn evenly over their logarithm: the first ratings of a new user matter most,
+    # so short histories must be as frequent in training as long ones
+    low, high = history_lengths
+    scale = max(low, 1)
+    lengths = np.floor(scale * ((high + 1) / scale) ** rng.random(len(user))).astype(np.int64)
+    lengths = np.minimum(np.clip(lengths, low, high), n_rows[user] - n_targets)
     shuffled = np.argsort(rng.random(len(user)), kind="stable")
     return _Episodes(
         ring, ring_start, user[shuffled], first[shuffled], n_targets[shuffled], lengths[shuffled]
     )
-
-
-def _draw_history_lengths(
-    bounds: tuple[int, int], n_episodes: int, rng: np.random.Generator
-) -> Ints:
-    """Draw lengths evenly over their logarithm: the first ratings of a new user matter most, so
-    short histories must be as frequent in training as long ones."""
-    low, high = bounds
-    scale = max(low, 1)
-    lengths = np.floor(scale * ((high + 1) / scale) ** rng.random(n_episodes)).astype(np.int64)
-    return np.clip(lengths, low, high)
 
 
 def _block_batches(

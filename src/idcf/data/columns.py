@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
-from idcf.data.interactions import Doubles, Floats, Interactions, Ints, Vocab, encode_ids
+from idcf.data.interactions import Doubles, Interactions, Ints, Mask, Vocab, encode_ids
 from idcf.errors import ConfigError, DataError, unknown_name_message
 
 if TYPE_CHECKING:
@@ -75,28 +75,21 @@ def find_columns(
                 f"{source_name}: two columns are named {name!r} ({role}); rename one of them"
             )
     if implicit is None and "rating" not in name_by_role:
-        _warn_of_probable_rating(names, source_name)
+        name_by_lower = {name.lower(): name for name in names}
+        for match in get_close_matches("rating", name_by_lower, n=1, cutoff=0.8):
+            name = name_by_lower[match]
+            warn_about_data(
+                f"{source_name}: no column 'rating', so taken as implicit feedback; "
+                f"if it is {name!r}, pass columns={{'rating': {name!r}}}"
+            )
     return name_by_role
-
-
-def _warn_of_probable_rating(names: Sequence[str], source_name: str) -> None:
-    """Warn if a column is named nearly "rating", which makes implicit feedback doubtful."""
-    name_by_lower = {name.lower(): name for name in names}
-    for match in get_close_matches("rating", name_by_lower, n=1, cutoff=0.8):
-        name = name_by_lower[match]
-        warn_about_data(
-            f"{source_name}: no column 'rating', so taken as implicit feedback; "
-            f"if it is {name!r}, pass columns={{'rating': {name!r}}}"
-        )
 
 
 def encode_text_ids(
     values: Sequence[str], role: str, origin: ColumnOrigin, *, integer_ids: bool = False
 ) -> EncodedIds:
     """Vocabulary and rows of ids in a text file: integers if all of them are written as integers.
-
-    Raises DataError if an id is empty, or no integer where the format requires `integer_ids`.
-    """
+    Raises DataError if an id is empty, or no integer where the format requires `integer_ids`."""
     unique = set(values)
     if not all(map(str.strip, unique)):
         row = next(i for i, x in enumerate(values) if not x.strip())
@@ -112,10 +105,8 @@ def encode_text_ids(
 
 
 def encode_typed_ids(values: Sequence[Any], role: str, origin: ColumnOrigin) -> EncodedIds:
-    """Vocabulary and rows of ids that are Python objects, all strings or all integers.
-
-    Raises DataError if an id is missing or of another type.
-    """
+    """Vocabulary and rows of ids that are Python objects, all strings or all integers. Raises
+    DataError if an id is missing or of another type."""
     types = set(map(type, values))
     for kind in (str, (int, np.integer)):
         if all(issubclass(t, kind) and t is not bool for t in types):
@@ -157,10 +148,8 @@ def parse_numbers(values: Sequence[Any], role: str, origin: ColumnOrigin) -> Dou
 
 def to_whole_seconds(values: Doubles, origin: ColumnOrigin) -> Ints:
     """Convert times to integers; raise DataError for the first that is missing or infinite."""
-    missing = np.flatnonzero(~np.isfinite(values))
-    if len(missing):
-        reason = "is not a time; drop the row, or the whole column if times do not matter"
-        origin.raise_bad_value("timestamp", int(missing[0]), float(values[missing[0]]), reason)
+    reason = "is not a time; drop the row, or the whole column if times do not matter"
+    _require("timestamp", values, np.abs(values) < 2**63, origin, reason)
     return values.astype(np.int64)
 
 
@@ -180,7 +169,13 @@ def build_interactions(
     """
     implicit = rating is None if implicit is None else implicit
     rating = np.ones(len(users[1])) if rating is None else rating
-    values = _check_ratings(rating, origin, implicit)
+    with np.errstate(over="ignore"):
+        values = rating.astype(np.float32)
+    reason = "is not a finite number; correct the row or drop it"
+    _require("rating", rating, np.isfinite(values), origin, reason)
+    if implicit:
+        reason = "is negative; implicit feedback is counted from 0 (ratings need implicit=False)"
+        _require("rating", rating, values >= 0, origin, reason)
     table = Interactions(users[0], items[0], users[1], items[1], values, time)
     if implicit:
         if n_zeros := len(values) - np.count_nonzero(values):
@@ -188,41 +183,27 @@ def build_interactions(
         table = table.where(values > 0).as_implicit()
     if not len(table):
         raise DataError(f"{origin.source_name}: no rows; give at least one interaction")
-    return _keep_last_of_pairs(table, origin.source_name)
-
-
-def _check_ratings(rating: Doubles, origin: ColumnOrigin, implicit: bool) -> Floats:
-    """Ratings as float32; raise DataError for the first that is not finite or a negative count."""
-    with np.errstate(over="ignore"):
-        values = rating.astype(np.float32)
-    for row in np.flatnonzero(~np.isfinite(values))[:1]:
-        reason = "is not a finite number; correct the row or drop it"
-        origin.raise_bad_value("rating", int(row), float(rating[row]), reason)
-    for row in np.flatnonzero(values < 0)[:1] if implicit else ():
-        reason = "is negative; implicit feedback is counted from 0 (ratings need implicit=False)"
-        origin.raise_bad_value("rating", int(row), float(rating[row]), reason)
-    return values
-
-
-def _keep_last_of_pairs(table: Interactions, source_name: str) -> Interactions:
-    """Drop all rows of a (user, item) pair but the last, with a warning."""
+    # only the last row of a pair
     pair = table.user * len(table.items) + table.item
     _, row_from_end = np.unique(pair[::-1], return_index=True)
-    n_repeats = len(pair) - len(row_from_end)
-    if not n_repeats:
-        return table
-    warn_about_data(
-        f"{source_name}: {n_repeats:,} rows repeat a (user, item) pair; "
-        "only the last row of each is kept"
-    )
-    return table.where(np.sort(len(pair) - 1 - row_from_end))
+    if n_repeats := len(pair) - len(row_from_end):
+        warn_about_data(
+            f"{origin.source_name}: {n_repeats:,} rows repeat a (user, item) pair; "
+            "only the last row of each is kept"
+        )
+        table = table.where(np.sort(len(pair) - 1 - row_from_end))
+    return table
+
+
+def _require(role: str, values: Doubles, valid: Mask, origin: ColumnOrigin, reason: str) -> None:
+    """Raise DataError for the first value of a column that is not valid."""
+    for row in np.flatnonzero(~valid)[:1]:
+        origin.raise_bad_value(role, int(row), float(values[row]), reason)
 
 
 def to_dataframe(source: Any, error_message: str = "") -> nw.DataFrame[Any]:
-    """Wrap a pandas, Polars (collected) or Arrow table in a narwhals frame.
-
-    Raises DataError with `error_message` for anything else, or if column names repeat.
-    """
+    """Wrap a pandas, Polars (collected) or Arrow table in a narwhals frame. Raises DataError with
+    `error_message` for anything else, or if column names repeat."""
     import narwhals as nw
 
     try:
@@ -240,11 +221,9 @@ def interactions_from_dataframe(
     *,
     ids_are_text: bool = False,
 ) -> Interactions:
-    """Build a table from the columns of a dataframe that `origin` names (see `find_columns`).
-
-    Where `ids_are_text`, as in a CSV file, ids become integers if all of them are written so.
-    Raises DataError if a value cannot be used.
-    """
+    """Build a table from the columns of a dataframe that `origin` names (see `find_columns`). Where
+    `ids_are_text`, as in a CSV file, ids become integers if all of them are written so. Raises
+    DataError if a value cannot be used."""
     names = origin.column_names
     return build_interactions(
         origin,
@@ -266,7 +245,8 @@ def _ids_from_series(
         return encode_ids(series.to_numpy())
     if series.dtype.is_float():  # pandas turns a column of integers with a gap into floats
         values = series.to_numpy().astype(np.float64)
-        for row in np.flatnonzero(~np.isfinite(values) | (values != np.floor(values)))[:1]:
+        is_exact = (np.abs(values) <= 2**53) & (values == np.floor(values))
+        for row in np.flatnonzero(~is_exact)[:1]:
             _check_id(values[row].item(), 0, role, int(row), origin)
         return encode_ids(values.astype(np.int64))
     is_arrow_text = series.implementation.is_pyarrow() and series.dtype == nw.String

@@ -58,10 +58,8 @@ class FeatureColumn:
         return 2 + len(self.bin_edges) if self.bin_edges else 1
 
     def transform(self, values: Sequence[Any]) -> Doubles:
-        """Encode n values, not standardized: [n, width].
-
-        An indicator per word; or the number, `fill_value` where it is missing, and one per bin.
-        """
+        """Encode n values, not standardized: [n, width]. An indicator per word; or the number,
+        `fill_value` where it is missing, and one per bin."""
         if self.words is not None:
             cells = [_split_words(x) for x in values]
             has_word = [[w in cell for w in self.words] for cell in cells]
@@ -90,6 +88,7 @@ class FeatureEncoder:
         table = np.hstack(parts) if parts else np.empty((int(is_known.sum()), 0))
         zeros = np.zeros(table.shape[1])
         mean, std = (table.mean(0), table.std(0)) if len(table) else (zeros, zeros)
+        std = np.where(std > 1e-12 * np.abs(mean), std, 0)  # equal values may differ by rounding
         return cls(columns=encodings, mean=tuple(mean.tolist()), std=tuple(std.tolist()))
 
     @property
@@ -118,9 +117,8 @@ class FeatureEncoder:
 
     def transform_one(self, features: Mapping[str, Any]) -> Floats:
         """Encode the features {name: value} of one new user: [F]; what is missing is average.
-
-        Raises DataError for an unknown name, and for a number that is none or far outside the data.
-        """
+        Raises DataError for an unknown name, and for a number that is none or far outside the
+        data."""
         if not isinstance(features, Mapping):
             raise DataError(f"features must be a dict {{name: value}}, got {features!r:.80}")
         start_by_name = {column.name: (start, column) for start, column in self._starts()}
@@ -138,11 +136,9 @@ class FeatureEncoder:
 def fit_feature_encoder(
     vocab: Vocab, ids: Sequence[Hashable], columns: Mapping[str, Sequence[Any]]
 ) -> tuple[Floats, FeatureEncoder]:
-    """Fit an encoder on a table of columns by name, whose rows are those of `ids`.
-
-    Features are standardized over the ids of the vocabulary. Returns the features [len(vocab), F],
-    0 for ids that are not in the table; and the encoder.
-    """
+    """Fit an encoder on a table of columns by name, whose rows are those of `ids`. Features are
+    standardized over the ids of the vocabulary. Returns the features [len(vocab), F], 0 for ids
+    that are not in the table; and the encoder."""
     for name, values in columns.items():
         if len(values) != len(ids):
             raise DataError(f"features: column {name!r} has {len(values)} rows, not {len(ids)}")

@@ -25,15 +25,12 @@ _ACCEPTED_FORMS = (
     "a history is a dict {item_id: rating}, a list of (item_id, rating), a list of item ids "
     "(implicit feedback), or a table with columns item_id and rating"
 )
-_NO_FEATURES = "features: the model was trained without any; fit it with users=, or leave them out"
 _MAX_COMPARED_NAMES = 20_000  # ids and titles, each, that are compared with an unknown id
 
 
 class NewUser(NamedTuple):
-    """The parsed history and features of one new user.
-
-    Item rows are sorted and distinct, so the order of the history does not matter.
-    """
+    """The parsed history and features of one new user. Item rows are sorted and distinct, so the
+    order of the history does not matter."""
 
     item_rows: Ints  # [n]: rows of the catalogue
     values: Floats  # rating of each item, or 1 for implicit feedback
@@ -43,19 +40,15 @@ class NewUser(NamedTuple):
     @property
     def has_data(self) -> bool:
         """Whether there is a known item, or a feature that differs from the average."""
-        return bool(len(self.item_rows)) or (
-            self.features is not None and bool(self.features.any())
-        )
+        return len(self.item_rows) > 0 or (self.features is not None and bool(self.features.any()))
 
 
 _EMPTY_NEW_USER = NewUser(np.empty(0, np.int64), np.empty(0, np.float32))
 
 
 def has_many_users(history: Any) -> bool:
-    """Whether an input holds several histories: a list of histories, or a table with `user_id`.
-
-    A list of tuples is one history, because a tuple is an (item, rating) pair.
-    """
+    """Whether an input holds several histories: a list of histories, or a table with `user_id`. A
+    list of tuples is one history, because a tuple is an (item, rating) pair."""
     if isinstance(history, list):
         return bool(history) and isinstance(history[0], Mapping | list)
     names: Any = getattr(history, "column_names", None)  # `columns` of an Arrow table are its data
@@ -64,9 +57,7 @@ def has_many_users(history: Any) -> bool:
 
 class HistoryReader:
     """Parser of histories for the items that a model knows and the rating scale of its data.
-
-    Ratings far outside the `levels` are rejected; `titles`, by row, are for hints in errors.
-    """
+    Ratings far outside the `levels` are rejected; `titles`, by row, are for hints in errors."""
 
     def __init__(
         self,
@@ -86,11 +77,9 @@ class HistoryReader:
             self.rating_limits = (low - margin, high + margin)
 
     def read_history(self, history: Any) -> NewUser:
-        """Parse the history of one new user, in one of the `_ACCEPTED_FORMS`, or None if empty.
-
-        If an item occurs twice, its last rating counts. Raises DataError if the history has another
-        form, a rating cannot be used, or no item is known.
-        """
+        """Parse the history of one new user, in one of the `_ACCEPTED_FORMS`, or None if empty. If
+        an item occurs twice, its last rating counts. Raises DataError if the history has another
+        form, a rating cannot be used, or no item is known."""
         if history is None:
             return _EMPTY_NEW_USER
         if isinstance(history, Mapping):
@@ -102,10 +91,8 @@ class HistoryReader:
         return self.read_pairs(self._pairs_from_table(history))
 
     def read_histories(self, histories: Any) -> tuple[list[Hashable], list[NewUser]]:
-        """Parse a list of histories (see `read_history`), or a table with a column user_id.
-
-        Returns the user ids in order of appearance, None for each history of a list; and the users.
-        """
+        """Parse a list of histories (see `read_history`), or a table with a column user_id. Returns
+        the user ids in order of appearance, None for each history of a list; and the users."""
         if isinstance(histories, list | tuple):
             return [None] * len(histories), [self.read_history(x) for x in histories]
         frame = _history_frame(histories)
@@ -118,10 +105,8 @@ class HistoryReader:
         return list(pairs_by_user), [self.read_pairs(x) for x in pairs_by_user.values()]
 
     def item_rows(self, ids: Iterable[Any], label: str, *, strict: bool = True) -> Ints:
-        """Sorted distinct rows of the known items among `ids`, the argument named `label`.
-
-        Raises DataError if `ids` is no list of ids or, where `strict`, if none of them is known.
-        """
+        """Sorted distinct rows of the known items among `ids`, the argument named `label`. Raises
+        DataError if `ids` is no list of ids or, where `strict`, if none of them is known."""
         if isinstance(ids, str | bytes) or not isinstance(ids, Iterable):
             raise DataError(f"{label} must be a list of item ids, got {ids!r}")
         ids = list(ids)
@@ -235,10 +220,8 @@ class HistoryReader:
 def read_new_user(
     reader: HistoryReader, encoder: FeatureEncoder | None, history: Any, features: Any
 ) -> NewUser:
-    """Parse a history (see `HistoryReader.read_history`) and features {name: value}, or None.
-
-    The encoder is None if the model was trained without user features.
-    """
+    """Parse a history (see `HistoryReader.read_history`) and features {name: value}, or None. The
+    encoder is None if the model was trained without user features."""
     new_user = reader.read_history(history)
     return new_user if features is None else with_features(new_user, encoder, features)
 
@@ -246,7 +229,9 @@ def read_new_user(
 def with_features(new_user: NewUser, encoder: FeatureEncoder | None, features: Any) -> NewUser:
     """A copy of a new user with encoded features; raise DataError if there is no encoder."""
     if encoder is None:
-        raise DataError(_NO_FEATURES)
+        raise DataError(
+            "features: the model was trained without any; fit it with users=, or leave them out"
+        )
     return new_user._replace(features=encoder.transform_one(features))
 
 
@@ -254,10 +239,8 @@ def read_new_users(
     reader: HistoryReader, encoder: FeatureEncoder | None, histories: Any, features: Any
 ) -> tuple[list[Hashable], list[NewUser]]:
     """Parse several histories (see `HistoryReader.read_histories`) and their features, or None.
-
     Features are a list with {name: value} or None for each history of a list. Returns the user ids
-    (None for each history of a list), and the new users.
-    """
+    (None for each history of a list), and the new users."""
     if features is None:
         return reader.read_histories(histories)
     if not isinstance(histories, list) or not isinstance(features, Sequence):
@@ -289,10 +272,8 @@ def as_users(new_users: Sequence[NewUser]) -> Users:
     """New users as models expect them: ids -1, and features 0 for one without features."""
     if not new_users:
         return Users(torch.empty(0, dtype=torch.int64), History.empty(0))
-    history = History(
-        torch.from_numpy(np.concatenate([x.item_rows for x in new_users])),
-        torch.from_numpy(np.concatenate([x.values for x in new_users])),
-        torch.from_numpy(offsets_from_lengths([len(x.item_rows) for x in new_users])),
+    history = history_from_item_rows([x.item_rows for x in new_users])._replace(
+        values=torch.from_numpy(np.concatenate([x.values for x in new_users]))
     )
     features = None
     if given := [x.features for x in new_users if x.features is not None]:

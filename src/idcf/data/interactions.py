@@ -58,7 +58,7 @@ def row_lookup(vocab: Vocab) -> dict[Hashable, int]:
     for n, x in enumerate(vocab.ids):
         if not isinstance(x, str):
             rows.setdefault(str(x), n)
-        elif len(x) < 20 and x.lstrip("-").isdecimal() and str(int(x)) == x:  # not "007"
+        elif len(x) < 20 and x.removeprefix("-").isdecimal() and str(int(x)) == x:  # not "007"
             rows.setdefault(int(x), n)
     return rows
 
@@ -93,25 +93,6 @@ class Interactions:
     implicit: bool = False  # whether the feedback is implicit
     user_features: Floats | None = None  # [U, F]
     item_features: Floats | None = None  # [I, F]
-
-    @classmethod
-    def from_columns(
-        cls,
-        user: NDArray[Any],
-        item: NDArray[Any],
-        rating: NDArray[Any] | None = None,
-        time: NDArray[Any] | None = None,
-    ) -> Self:
-        """Build a table from columns of external ids, without the checks of `read_interactions`.
-
-        No (user, item) pair may occur twice. Without ratings the feedback is implicit.
-        """
-        if len(user) == 0:
-            raise DataError("no interactions given")
-        users, user_rows = encode_ids(user)
-        items, item_rows = encode_ids(item)
-        values = np.ones(len(user), np.float32) if rating is None else rating.astype(np.float32)
-        return cls(users, items, user_rows, item_rows, values, time, implicit=rating is None)
 
     def __len__(self) -> int:
         return len(self.user)
@@ -228,10 +209,8 @@ class Interactions:
 
 
 def align_vocabularies(*tables: Interactions) -> list[Interactions]:
-    """Return the tables, in order, with common vocabularies: the union of their ids.
-
-    Raises DataError if ids are strings in one table and integers in another.
-    """
+    """Return the tables, in order, with common vocabularies: the union of their ids. Raises
+    DataError if ids are strings in one table and integers in another."""
     users = _merge_vocabularies("user", [t.users for t in tables])
     items = _merge_vocabularies("item", [t.items for t in tables])
     return [recode_ids(t, users, items) for t in tables]

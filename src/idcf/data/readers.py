@@ -80,7 +80,13 @@ def read_interactions(
     if suffix in ("csv", "tsv"):
         return _read_csv_interactions(path, columns, implicit)
     if suffix == "parquet":
-        return _read_parquet_interactions(path, columns, implicit)
+        from pyarrow import parquet
+
+        with _parquet_errors(path):
+            names = find_columns(columns, parquet.read_schema(path).names, str(path), implicit)
+            table = parquet.read_table(path, columns=list(dict.fromkeys(names.values())))
+        origin = ColumnOrigin(str(path), column_names=names)
+        return interactions_from_dataframe(to_dataframe(table), origin, implicit)
     if suffix == "inter":
         return interactions_from_text(*read_recbole(path), columns, implicit)
     if suffix in ("data", "base", "test", "dat"):
@@ -95,10 +101,8 @@ def read_train_test(
     columns: Mapping[str, str] | None = None,
     implicit: bool | None = None,
 ) -> tuple[Interactions, Interactions]:
-    """Read two sources, as `read_interactions` does, as tables with common vocabularies.
-
-    A (user, item) pair that is in both sources is dropped from `train`, with a warning.
-    """
+    """Read two sources, as `read_interactions` does, as tables with common vocabularies. A (user,
+    item) pair that is in both sources is dropped from `train`, with a warning."""
     train_table, test_table = align_vocabularies(
         read_interactions(train, columns=columns, implicit=implicit),
         read_interactions(test, columns=columns, implicit=implicit),
@@ -116,11 +120,9 @@ def read_train_test(
 
 
 def read_table(path: Path) -> pa.Table:
-    """Read a Parquet file, or any other as CSV or TSV, whole, as an Arrow table.
-
-    In CSV, ids are read as text, so that `007` keeps its zeros, and Arrow guesses the type of other
-    columns. Raises DataError if the file is missing, empty or damaged.
-    """
+    """Read a Parquet file, or any other as CSV or TSV, whole, as an Arrow table. In CSV, ids are
+    read as text, so that `007` keeps its zeros, and Arrow guesses the type of other columns. Raises
+    DataError if the file is missing, empty or damaged."""
     if _format_suffix(path) == "parquet":
         from pyarrow import parquet
 
@@ -163,19 +165,22 @@ def _parse_csv(
     from pyarrow import csv as arrow_csv
 
     delimiter = _delimiter(path)
+    parsing = arrow_csv.ParseOptions(delimiter=delimiter, newlines_in_values='"' in text)
+    conversion = arrow_csv.ConvertOptions(
+        include_columns=list(columns), column_types=dict.fromkeys(text_columns, pa.string())
+    )
     try:
         return arrow_csv.read_csv(
-            pa.BufferReader(text.encode()),
-            parse_options=arrow_csv.ParseOptions(
-                delimiter=delimiter, newlines_in_values='"' in text
-            ),
-            convert_options=arrow_csv.ConvertOptions(
-                include_columns=list(columns),
-                column_types={name: pa.string() for name in text_columns},
-            ),
+            pa.BufferReader(text.encode()), parse_options=parsing, convert_options=conversion
         )
     except pa.ArrowException as error:
-        _raise_wrong_csv_width(path, text, delimiter)
+        reader = csv.reader(io.StringIO(text), delimiter=delimiter)
+        width = 0  # of the header
+        for fields in filter(None, reader):
+            width = width or len(fields)
+            if len(fields) != width:
+                position, line = f"{path}, line {reader.line_num}", delimiter.join(fields)
+                raise DataError(wrong_width_message(position, line, delimiter, width)) from None
         raise DataError(f"{path}: {str(error).splitlines()[0]}; correct the file") from None
 
 
@@ -184,31 +189,6 @@ def _csv_line_label(text: str, delimiter: str, row: int) -> str:
     reader = csv.reader(io.StringIO(text), delimiter=delimiter)
     next(islice(filter(None, reader), row + 1, None))
     return f"line {reader.line_num}"
-
-
-def _raise_wrong_csv_width(path: Path, text: str, delimiter: str) -> None:
-    """Raise DataError for the first line with fewer or more fields than the header, if any."""
-    reader = csv.reader(io.StringIO(text), delimiter=delimiter)
-    rows = filter(None, reader)
-    width = len(next(rows))
-    for fields in rows:
-        if len(fields) != width:
-            position = f"{path}, line {reader.line_num}"
-            line = delimiter.join(fields)
-            raise DataError(wrong_width_message(position, line, delimiter, width))
-
-
-def _read_parquet_interactions(
-    path: Path, columns: Mapping[str, str] | None, implicit: bool | None
-) -> Interactions:
-    """Read interactions from the needed columns of a Parquet file."""
-    from pyarrow import parquet
-
-    with _parquet_errors(path):
-        names = find_columns(columns, parquet.read_schema(path).names, str(path), implicit)
-        table = parquet.read_table(path, columns=list(dict.fromkeys(names.values())))
-    origin = ColumnOrigin(str(path), column_names=names)
-    return interactions_from_dataframe(to_dataframe(table), origin, implicit)
 
 
 @contextmanager

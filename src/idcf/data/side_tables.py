@@ -31,10 +31,8 @@ class SideTable:
     titles: Mapping[Any, str]  # by item id
 
     def encode(self, vocab: Vocab) -> tuple[Floats, FeatureEncoder]:
-        """Features [len(vocab), F], 0 for ids that are not in this table; and their encoder.
-
-        Raises DataError if no id is in the vocabulary, or no column distinguishes its ids.
-        """
+        """Features [len(vocab), F], 0 for ids that are not in this table; and their encoder. Raises
+        DataError if no id is in the vocabulary, or no column distinguishes its ids."""
         row_by_id = row_lookup(vocab)
         ids = [vocab.ids[row_by_id[x]] if x in row_by_id else None for x in self.ids]
         if not any(x is not None for x in ids):
@@ -53,10 +51,8 @@ class SideTable:
 
 
 def read_side_table(source: Any, kind: EntityKind) -> SideTable:
-    """Read a side table with a column `user_id` or `item_id` and, of items, perhaps `title`.
-
-    Raises DataError if it cannot be read, has no id column or no rows, or an id has two rows.
-    """
+    """Read a side table with a column `user_id` or `item_id` and, of items, perhaps `title`. Raises
+    DataError if it cannot be read, has no id column or no rows, or an id has two rows."""
     id_column, label = f"{kind}_id", f"{kind}s"
     table = read_table(Path(source).expanduser()) if isinstance(source, str | Path) else source
     frame = to_dataframe(
@@ -91,20 +87,15 @@ class EnrichedInteractions:
 
 def add_side_tables(table: Interactions, users: Any, items: Any) -> EnrichedInteractions:
     """Add side tables (see `read_side_table`) or None; one of titles only adds no features."""
-    enriched = EnrichedInteractions(table)
+    features: dict[str, Any] = {}
+    encoder, titles = None, None
     if users is not None:
-        features, encoder = read_side_table(users, "user").encode(table.users)
-        enriched = EnrichedInteractions(
-            replace(table, user_features=features), ("user_features",), encoder
-        )
+        user_table = read_side_table(users, "user")
+        features["user_features"], encoder = user_table.encode(table.users)
     if items is not None:
-        side_table = read_side_table(items, "item")
-        enriched = replace(enriched, titles=side_table.titles)
-        if side_table.columns or not side_table.titles:
-            features, _ = side_table.encode(table.items)
-            enriched = replace(
-                enriched,
-                interactions=replace(enriched.interactions, item_features=features),
-                feature_fields=(*enriched.feature_fields, "item_features"),
-            )
-    return enriched
+        item_table = read_side_table(items, "item")
+        titles = item_table.titles
+        if item_table.columns or not titles:
+            features["item_features"], _ = item_table.encode(table.items)
+    table = replace(table, **features) if features else table
+    return EnrichedInteractions(table, tuple(features), encoder, titles)

@@ -23,11 +23,9 @@ _KEY_USER_RULES = ("threshold", "random", "informative")
 
 @dataclass(frozen=True)
 class Split:
-    """Training and test table, and the roles of the users.
-
-    `train` holds the rows of query users too. The training setting decides whether they are used;
-    in the *new user* setting they are not.
-    """
+    """Training and test table, and the roles of the users. `train` holds the rows of query users
+    too. The training setting decides whether they are used; in the *new user* setting they are
+    not."""
 
     train: Interactions
     test: Interactions  # rows to predict, of both kinds of users
@@ -60,11 +58,9 @@ def split_at_random(
 def split_by_key_users(
     train: Interactions, test: Interactions, threshold: int, key_users: str | int, seed: int = 0
 ) -> Split:
-    """Split users by activity and a rule that selects key users among the active ones.
-
-    The rule `key_users` is "threshold" (all of them), "random" (half), "informative" (enough to
-    know the items nearly as well, see `select_informative_users`), or a number of informative ones.
-    """
+    """Split users by activity and a rule that selects key users among the active ones. The rule
+    `key_users` is "threshold" (all of them), "random" (half), "informative" (enough to know the
+    items nearly as well, see `select_informative_users`), or a number of informative ones."""
     split = split_by_threshold(train, test, threshold)
     if key_users == "threshold":
         return split
@@ -73,16 +69,16 @@ def split_by_key_users(
         selected = sample_users(active, 0.5, np.random.default_rng(seed))
     elif key_users == "informative":
         selected = select_informative_users(train, active)
-    elif isinstance(key_users, int) and not isinstance(key_users, bool):
-        if not 1 <= key_users <= len(active):
-            raise DataError(
-                f"key_users is {key_users}, but {len(active)} users have {threshold} rows or more: "
-                f"give a number from 1 to {len(active)}, or another threshold"
-            )
-        selected = select_informative_users(train, active, key_users)
-    else:
+    elif not isinstance(key_users, int) or isinstance(key_users, bool):
         message = unknown_name_message("choice of key users", str(key_users), _KEY_USER_RULES)
         raise ConfigError(f"{message}; or give a number")
+    elif 1 <= key_users <= len(active):
+        selected = select_informative_users(train, active, key_users)
+    else:
+        raise DataError(
+            f"key_users is {key_users}, but {len(active)} users have {threshold} rows or more: "
+            f"give a number from 1 to {len(active)}, or another threshold"
+        )
     return _split_by_mask(train, test, train.user_mask(selected), f"key_users {key_users}")
 
 
@@ -147,11 +143,9 @@ def hold_out_rows(
 def hold_out_last_rows(
     data: Interactions, n: int, rng: np.random.Generator | None = None
 ) -> tuple[Interactions, Interactions]:
-    """Split rows into training and test table: the last n rows of each user become test rows.
-
-    All rows of a user with n rows or fewer are training rows. The order is that of time or, without
-    times, of the table; with a generator it is random.
-    """
+    """Split rows into training and test table: the last n rows of each user become test rows. All
+    rows of a user with n rows or fewer are training rows. The order is that of time or, without
+    times, of the table; with a generator it is random."""
     if n < 1:
         raise DataError(f"the number of rows to hold out must be positive, got {n}")
     sort_key = np.arange(len(data)) if data.time is None else data.time
@@ -168,10 +162,8 @@ def hold_out_users(
     rng: np.random.Generator,
 ) -> tuple[Interactions, PredictionTask]:
     """Hold out whole users (strong generalization); return the table of the others, and the task.
-
     Between the lowest and the highest of `history_lengths`, random rows of a held-out user become
-    the history; at least one row of each remains to be predicted.
-    """
+    the history; at least one row of each remains to be predicted."""
     low, high = history_lengths
     if not 0 <= low <= high:
         raise DataError(f"history lengths must satisfy 0 <= low <= high, got {history_lengths}")
@@ -197,10 +189,8 @@ def sample_users(users: Ints, share: float, rng: np.random.Generator) -> Ints:
 
 
 def least_active_users(data: Interactions, share: float, rng: np.random.Generator) -> Ints:
-    """The share of users with the fewest rows, sorted; ties are broken at random.
-
-    Users without rows do not count. These users resemble new users most.
-    """
+    """The share of users with the fewest rows, sorted; ties are broken at random. Users without
+    rows do not count. These users resemble new users most."""
     counts = data.user_counts()
     users = np.flatnonzero(counts)
     order = np.lexsort((rng.random(len(users)), counts[users]))

@@ -46,16 +46,13 @@ class TitleIndex:
         return self._row_by_title.get(normalize_text(text.strip())) if row is None else row
 
     def search(self, text: str, n: int = 10) -> list[int]:
-        """Rows of up to n names that contain every word, or beginning of a word, of a text.
-
-        An exact match is first. If there are none, the most similar names; without words, the first
-        rows.
-        """
-        words = _WORD.findall(normalize_text(text))
-        if not words:
+        """Rows of up to n names that contain every word, or beginning of a word, of a text. An
+        exact match is first. If there are none, the most similar names; without words, the first
+        rows."""
+        starts = _word_starts(text)
+        if not starts:
             return list(range(min(n, len(self.names))))
         exact_row = self.find_exact(text)
-        starts = [f" {word}" for word in words]
         rows = [row for row, x in enumerate(self._spaced_words) if all(s in x for s in starts)]
         rows.sort(key=lambda row: (not self._spaced_words[row].startswith(starts[0]), row))
         first = [] if exact_row is None else [exact_row]
@@ -63,12 +60,11 @@ class TitleIndex:
 
     def matches(self, row: int, text: str) -> bool:
         """Whether the name of a row contains every word of a text, or words that begin so."""
-        words = _WORD.findall(normalize_text(text))
-        return all(f" {word}" in self._spaced_words[row] for word in words)
+        return all(start in self._spaced_words[row] for start in _word_starts(text))
 
     def nearest(self, text: str, n: int = 3) -> list[int]:
         """Rows of up to n names that resemble a text, the most similar first."""
-        bigrams = _bigrams(" " + " ".join(_WORD.findall(normalize_text(text))))
+        bigrams = _bigrams("".join(_word_starts(text)))
         n_common = np.zeros(len(self.names), np.int64)
         for bigram in bigrams:
             n_common[self._rows_by_bigram.get(bigram, _NO_ROWS)] += 1
@@ -85,6 +81,11 @@ class TitleIndex:
             return matcher.ratio() + float(similarity[row])
 
         return sorted(rows.tolist(), key=total_similarity, reverse=True)[:n]
+
+
+def _word_starts(text: str) -> list[str]:
+    """The normalized words of a text, each after a space."""
+    return [f" {word}" for word in _WORD.findall(normalize_text(text))]
 
 
 def _bigrams(spaced_words: str) -> set[str]:

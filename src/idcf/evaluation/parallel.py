@@ -29,11 +29,9 @@ def run_all(
     n_jobs: int = 1,
     progress: bool = False,
 ) -> list[T]:
-    """Call a function for every task and return the results in the order of the tasks.
-
-    `tasks` maps a name, for the progress bar, to the arguments of a call. With several processes
-    the last task starts first: put the longest last. Raises the first exception of a task.
-    """
+    """Call a function for every task and return the results in the order of the tasks. `tasks` maps
+    a name, for the progress bar, to the arguments of a call. With several processes the last task
+    starts first: put the longest last. Raises the first exception of a task."""
     ordered = dict(reversed(list(tasks.items()))) if n_jobs > 1 else tasks
     results: dict[str, T] = {}
     for name, result in run_as_completed(function, ordered, n_jobs=n_jobs, progress=progress):
@@ -50,16 +48,18 @@ def run_as_completed(
     n_jobs: int = 1,
     progress: bool = False,
 ) -> Iterator[tuple[str, T | Exception]]:
-    """Call a function for every task and yield (name, result or exception) as tasks end.
-
-    Tasks start in their order. If a worker process dies, the tasks that were lost with it are run
-    again one by one; a task that kills its worker again yields a `ConfigError`.
-    """
+    """Call a function for every task and yield (name, result or exception) as tasks end. Tasks
+    start in their order. If a worker process dies, the tasks that were lost with it are run again
+    one by one; a task that kills its worker again yields a `ConfigError`."""
     with tqdm(total=len(tasks), unit="model", disable=None if progress else True) as bar:
         if n_jobs == 1 or len(tasks) == 1:
             for name, task in tasks.items():
                 bar.set_description(name)
-                yield name, _run_in_this_process(function, task)
+                try:
+                    result: T | Exception = function(*task)
+                except Exception as error:
+                    result = error
+                yield name, result
                 bar.update()
             return
         lost_names: list[str] = []
@@ -92,48 +92,25 @@ def _run_in_processes(
         names: dict[Future[T], str] = {}
         try:
             for name, task in tasks.items():
-                names[_submit(pool, function, task)] = name
+                try:
+                    names[pool.submit(function, *task)] = name
+                except BrokenProcessPool as broken:  # in the meantime
+                    lost: Future[T] = Future()
+                    lost.set_exception(broken)
+                    names[lost] = name
             pending = set(names)
             while pending:
                 done, pending = wait(pending, timeout=0.5, return_when=FIRST_COMPLETED)
                 for future in done:
-                    result: T | Exception = _result_or_error(future)
-                    yield names[future], result
-                    progress_bar.update(not isinstance(future.exception(), BrokenProcessPool))
+                    error = future.exception()  # `result` raises what is not an `Exception`
+                    yield names[future], error if isinstance(error, Exception) else future.result()
+                    progress_bar.update(not isinstance(error, BrokenProcessPool))
                 running = [names[f] for f in names if f in pending and f.running()]
                 progress_bar.set_description(" and ".join(running[:n_jobs]), refresh=False)
                 progress_bar.refresh()
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
-
-
-def _run_in_this_process(function: Callable[..., T], task: tuple[Any, ...]) -> T | Exception:
-    """Return the result, or the exception that the call raised."""
-    try:
-        return function(*task)
-    except Exception as error:
-        return error
-
-
-def _submit(
-    pool: ProcessPoolExecutor, function: Callable[..., T], task: tuple[Any, ...]
-) -> Future[T]:
-    """Submit a task; if the pool broke in the meantime, return a future that says so."""
-    try:
-        return pool.submit(function, *task)
-    except BrokenProcessPool as error:
-        failed: Future[T] = Future()
-        failed.set_exception(error)
-        return failed
-
-
-def _result_or_error(future: Future[T]) -> T | Exception:
-    """Return the result or the exception of a future; raise what is not an `Exception`."""
-    error = future.exception()
-    if error is not None and not isinstance(error, Exception):
-        raise error
-    return future.result() if error is None else error
 
 
 def _start_worker(n_threads: int) -> None:

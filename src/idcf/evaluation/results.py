@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from idcf.files import check_writable, write_text
+from idcf.metrics import Interval
 
 LOWER_IS_BETTER = frozenset({"rmse", "mae", "nll"})  # metrics; of the others, higher is better
 NOMINAL_VALUES = {"cover90": 0.9}  # metrics that should be close to a value
@@ -42,6 +43,11 @@ class ResultRow:
     n_ratings: int
     seed: int
     seconds: float  # wall-clock time of the training run
+
+    @property
+    def interval(self) -> Interval:
+        """The value and its bounds."""
+        return Interval(self.value, self.low, self.high)
 
 
 def write_json(rows: Iterable[ResultRow], path: Path) -> None:

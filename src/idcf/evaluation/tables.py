@@ -66,20 +66,19 @@ def make_tables(
 
 def format_text(rows: Sequence[ResultRow], reference: ReferenceNumbers | None = None) -> str:
     """Format the tables of `make_tables` for a terminal, columns aligned."""
-    return "\n\n".join(_format_text_table(table) for table in make_tables(rows, reference))
+    return "\n\n".join(map(_format_text_table, make_tables(rows, reference)))
 
 
 def format_markdown(rows: Sequence[ResultRow], reference: ReferenceNumbers | None = None) -> str:
     """Format the tables of `make_tables` as Markdown; the best values are bold."""
-    return "\n\n".join(_format_markdown_table(table) for table in make_tables(rows, reference))
+    return "\n\n".join(map(_format_markdown_table, make_tables(rows, reference)))
 
 
 def intervals_by_cell(rows: Iterable[ResultRow]) -> dict[tuple[str, str], Interval]:
     """Return (model, metric) -> mean over seeds, for the rows of one group of users."""
     intervals: dict[tuple[str, str], list[Interval]] = {}
     for row in rows:
-        interval = Interval(row.value, row.low, row.high)
-        intervals.setdefault((row.model, row.metric), []).append(interval)
+        intervals.setdefault((row.model, row.metric), []).append(row.interval)
     return {cell: mean_of_seeds(of_seeds) for cell, of_seeds in intervals.items()}
 
 
@@ -97,9 +96,9 @@ def direction_arrow(metric: str) -> str:
     return "↓" if metric in LOWER_IS_BETTER else "↑"
 
 
-def format_interval(interval: Interval, digits: int = 3) -> str:
-    """Format an interval as `value [low, high]`."""
-    value, low, high = (f"{x:.{digits}f}" for x in interval)
+def format_interval(interval: Interval, digits: int = 3, *, sign: str = "") -> str:
+    """Format an interval as `value [low, high]`; with the sign "+", as differences: `+0.100`."""
+    value, low, high = (f"{x:{sign}.{digits}f}" for x in interval)
     return f"{value} [{low}, {high}]"
 
 
@@ -114,10 +113,11 @@ def _make_table(rows: Sequence[ResultRow], reference: ReferenceNumbers) -> Resul
     """Make the table of one group of users from its rows."""
     first, cells, metrics = rows[0], intervals_by_cell(rows), _ordered_metrics(rows)
     models = list(dict.fromkeys(row.model for row in rows))
-    best = {
-        m: best_value(m, [cells[x, m].value for x in models if x != "random" and (x, m) in cells])
-        for m in metrics
-    }
+    best = {}
+    for m in metrics:
+        values = {x: cells[x, m].value for x in models if (x, m) in cells}
+        others = [value for x, value in values.items() if x != "random"]
+        best[m] = best_value(m, others or values.values())
     digits = {m: 3 if best[m] >= 0.1 else 4 for m in metrics}
     referenced = [m for m in metrics if reference.numbers_by_model(first.dataset, first.users, m)]
     header = ["model"]
@@ -138,7 +138,7 @@ def _make_table(rows: Sequence[ResultRow], reference: ReferenceNumbers) -> Resul
 
     return ResultTable(
         f"{first.dataset}: {GROUP_DESCRIPTIONS.get(first.users, first.users)}",
-        (*_table_notes(rows), *_reference_notes(first, referenced, models, reference)),
+        (_table_note(rows), *_reference_notes(first, referenced, models, reference)),
         tuple(header),
         tuple(format_line(m) for m in models if m in TRIVIAL_BASELINES),
         tuple(format_line(m) for m in models if m not in TRIVIAL_BASELINES),
@@ -154,17 +154,17 @@ def _ordered_metrics(rows: Sequence[ResultRow]) -> list[str]:
     return list(dict.fromkeys(metric for metrics in longest_first for metric in metrics))
 
 
-def _table_notes(rows: Sequence[ResultRow]) -> list[str]:
+def _table_note(rows: Sequence[ResultRow]) -> str:
     """Return the note of a table: split, preset, sizes, seeds, and how to read a cell."""
     first, n_seeds = rows[0], len({row.seed for row in rows})
     n_users = max(row.n_users for row in rows)
     n_ratings = max(row.n_ratings for row in rows)
     mean = f"mean of {n_seeds} seeds" if n_seeds > 1 else "one seed"
     over = "users and seeds" if n_seeds > 2 else "users"
-    return [
+    return (
         f"split {first.split}; preset {first.preset}; {n_users:,} users, {n_ratings:,} test rows; "
         f"{mean}, [95 % interval over {over}]; {_BEST_MARK} best in its column"
-    ]
+    )
 
 
 def _reference_notes(

@@ -192,10 +192,14 @@ def tune(
     }
     with _open_study(storage, f"{model} {metric}", settings) as study:
         while len(trials := _completed_trials(study)) < n_trials:
-            trial = _ask_next_trial(study, space, len(trials), job, model, fixed_options)
-            options = {
-                name: value_range.suggest(trial, name) for name, value_range in space.items()
-            }
+            if not trials:
+                _enqueue_default_options(study, space, job, model, fixed_options)
+            study.sampler = _import_optuna().samplers.TPESampler(
+                seed=derive_seed(seed, "trial", len(trials)) % (1 << 32),
+                n_startup_trials=_N_RANDOM_TRIALS,
+            )
+            trial = study.ask()
+            options = {name: values.suggest(trial, name) for name, values in space.items()}
             trained = train(model, job, options={**fixed_options, **options})
             loss = validation_loss(trained, tuning_split, seed)
             trial.set_user_attr("options", options)
@@ -206,11 +210,9 @@ def tune(
 
 
 def search_space(model: str, fixed_options: Mapping[str, Any]) -> SearchSpace:
-    """Return the options of a model that are searched, without those that are fixed.
-
-    Raises `ConfigError` if the model cannot score new users, has no search space, or every option
-    is fixed.
-    """
+    """Return the options of a model that are searched, without those that are fixed. Raises
+    `ConfigError` if the model cannot score new users, has no search space, or every option is
+    fixed."""
     if not model_entry(model).inductive:
         raise ConfigError(f"{model!r} knows only the users it was trained on: tune an idcf-* model")
     if model not in SEARCH_SPACES:
@@ -226,10 +228,8 @@ def search_space(model: str, fixed_options: Mapping[str, Any]) -> SearchSpace:
 
 
 def make_tuning_split(split: Split, seed: int = 0) -> Split:
-    """Split the training rows of the key users again; a share of the users becomes query users.
-
-    No row of a query user and no test row of `split` is in the result.
-    """
+    """Split the training rows of the key users again; a share of the users becomes query users. No
+    row of a query user and no test row of `split` is in the result."""
     lengths = StageConfig().validation_history_lengths
     held_out = sample_users(split.key_users, HELD_OUT_SHARE, random_stream(seed, "tuned on"))
     table = split.train.for_users(split.key_users)
@@ -251,10 +251,8 @@ def validation_loss(trained: TrainingResult, tuning_split: Split, seed: int = 0)
 
 @contextmanager
 def _open_study(storage: Path, name: str, settings: Mapping[str, Any]) -> Iterator[Any]:
-    """Open the study of one search; a file may hold several.
-
-    Raises `ConfigError` if its trials were made with other settings, or the file is not usable.
-    """
+    """Open the study of one search; a file may hold several. Raises `ConfigError` if its trials
+    were made with other settings, or the file is not usable."""
     optuna = _import_optuna()
     from sqlalchemy.engine import URL
     from sqlalchemy.exc import SQLAlchemyError
@@ -286,41 +284,25 @@ def _open_study(storage: Path, name: str, settings: Mapping[str, Any]) -> Iterat
 
 def _completed_trials(study: Any) -> list[Trial]:
     """Return the completed trials of a study, numbered from 1."""
-    states = (_import_optuna().trial.TrialState.COMPLETE,)
-    completed = study.get_trials(False, states)
+    completed = study.get_trials(False, (_import_optuna().trial.TrialState.COMPLETE,))
     return [Trial(n, x.value, x.user_attrs["options"]) for n, x in enumerate(completed, 1)]
 
 
-def _ask_next_trial(
-    study: Any,
-    space: SearchSpace,
-    n_done: int,
-    job: TrainingJob,
-    model: str,
-    fixed_options: Mapping[str, Any],
-) -> Any:
-    """Ask for a trial: first the preset's options, then what the seed and the trials suggest."""
-    optuna = _import_optuna()
-    if not n_done and not study.get_trials(False, (optuna.trial.TrialState.WAITING,)):
-        defaults = _default_options(space, job, model, fixed_options)
-        study.enqueue_trial({k: space[k].nearest(value) for k, value in defaults.items()})
-    seed = derive_seed(job.seed, "trial", n_done) % (1 << 32)
-    study.sampler = optuna.samplers.TPESampler(seed=seed, n_startup_trials=_N_RANDOM_TRIALS)
-    return study.ask()
-
-
-def _default_options(
-    space: SearchSpace, job: TrainingJob, model: str, fixed_options: Mapping[str, Any]
-) -> dict[str, Any]:
-    """Return the preset's value of every searched option, of the model or of its backbone."""
+def _enqueue_default_options(
+    study: Any, space: SearchSpace, job: TrainingJob, model: str, fixed_options: Mapping[str, Any]
+) -> None:
+    """Make the preset's options, of the model or of its backbone, the next trial of a study."""
+    if study.get_trials(False, (_import_optuna().trial.TrialState.WAITING,)):
+        return  # by an earlier process
     stages = stage_configs(model, fixed_options, preset=job.preset, dataset=job.dataset)
     model_configs = [configure(name, stage.options) for name, stage in stages.items()]
     defaults = {}
-    for name in space:
+    for name, values in space.items():
         option = name.removeprefix("train.")
         configs = model_configs if option == name else [stages[model].train]
-        defaults[name] = next(getattr(x, option) for x in configs if hasattr(x, option))
-    return defaults
+        default = next(getattr(x, option) for x in configs if hasattr(x, option))
+        defaults[name] = values.nearest(default)
+    study.enqueue_trial(defaults)
 
 
 def _import_optuna() -> Any:

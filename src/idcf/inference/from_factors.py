@@ -109,28 +109,25 @@ def from_factors(
 def _set_model_tensors(model: FoldInModel, factors: Factors, reg: float) -> None:
     """Fill the buffers of a model from factors."""
     q, b, users = factors
-    size = q.shape[1]
-    if not model.predicts_ratings:  # only differences of scores matter
-        q, b = q - q.mean(0), b - b.mean()
-    mean, precision = _fit_prior(users, size)
+    mean, precision = _fit_prior(users, q.shape[1])
     gram, prior_rhs = reg * precision, reg * precision @ mean
-    negative_terms = np.zeros((size, size + 1))
-    if not model.predicts_ratings and users is not None:
-        spread, cross = q.T @ q / len(q), q.T @ b / len(q)
-        second = np.cov(users.T, bias=True).reshape(size, size) + np.outer(mean, mean)
-        variance = float((spread * second).sum() + 2 * mean @ cross + b.var())
-        gram = _NOISE_IN_VARIANCES * variance * gram
-        prior_rhs = _NOISE_IN_VARIANCES * variance * prior_rhs
-        negative_terms = np.concatenate([spread, -cross[:, None]], 1)
-        model.positive_target.fill_(_MARGIN_IN_STD * variance**0.5)
-    elif not model.predicts_ratings:
-        gram, prior_rhs = gram + q.T @ q, prior_rhs - q.T @ b
     if not model.predicts_ratings:
+        q, b = q - q.mean(0), b - b.mean()  # only differences of scores matter
         model.popularity.copy_(torch.from_numpy(q @ mean))
+        if users is None:
+            gram, prior_rhs = gram + q.T @ q, prior_rhs - q.T @ b
+        else:
+            spread, cross = q.T @ q / len(q), q.T @ b / len(q)
+            second = users.T @ users / len(users)
+            variance = float((spread * second).sum() + 2 * mean @ cross + b.var())
+            gram = _NOISE_IN_VARIANCES * variance * gram
+            prior_rhs = _NOISE_IN_VARIANCES * variance * prior_rhs
+            negative_terms = np.column_stack([spread, -cross])
+            model.negative_terms.copy_(torch.from_numpy(negative_terms))
+            model.positive_target.fill_(_MARGIN_IN_STD * variance**0.5)
     model.factors.copy_(torch.from_numpy(q))
     model.gram.copy_(torch.from_numpy(gram))
     model.prior_rhs.copy_(torch.from_numpy(prior_rhs))
-    model.negative_terms.copy_(torch.from_numpy(negative_terms))
     model.bias_model.item_bias.copy_(torch.from_numpy(b))
 
 
@@ -222,7 +219,7 @@ def _to_float64(values: Any, name: str) -> Float64Array:
 
 def _item_vocab(item_ids: Sequence[Any]) -> Vocab:
     """Return item ids, all text or all integers, as a vocabulary."""
-    values = np.asarray(item_ids).tolist() if isinstance(item_ids, np.ndarray) else list(item_ids)
+    values = item_ids.tolist() if isinstance(item_ids, np.ndarray) else list(item_ids)
     if not values:
         raise DataError("item_ids is empty; give an id for each row of items")
     encode_typed_ids(values, "item_id", ColumnOrigin("item_ids"))

@@ -12,27 +12,26 @@ def render_model_card(manifest: Manifest) -> str:
     """Return the model card of a manifest, in Markdown."""
     options = ", ".join(f"{k}={v}" for k, v in manifest.options.items()) or "none"
     versions = ", ".join(f"{k} {v}" for k, v in manifest.versions.items())
+    features, encoder = "", manifest.user_encoder
+    if encoder:
+        features = f" and features ({', '.join(encoder.feature_names)})"
+    accuracy = "The accuracy for new users is given below."
+    if not manifest.new_user_curve:
+        accuracy = (
+            "Accuracy was not measured in\n  training: train with `card_metrics=True`, or run "
+            "`idcf evaluate` on your data."
+        )
     return f"""# {manifest.model}
 
-Recommends items to new users from their interactions{_features_clause(manifest)}.
+Recommends items to new users from their interactions{features}.
 
 {_training_section(manifest)}; options: {options}.
 - **Contents** Vectors of items and key users. No user ids and no histories are stored.
 - **Limits** Items without interactions in training are unknown and cannot be recommended. A user
-  without a history gets popular items. {_accuracy_note(manifest)}
+  without a history gets popular items. {accuracy}
 - **Catalogue** {manifest.domain.n_items:,} items.
 - **Versions** {versions}
 {_curve_section(manifest)}"""
-
-
-def _accuracy_note(manifest: Manifest) -> str:
-    """Return where to find the accuracy, or how to measure it."""
-    if manifest.new_user_curve:
-        return "The accuracy for new users is given below."
-    return (
-        "Accuracy was not measured in\n  training: train with `card_metrics=True`, or run "
-        "`idcf evaluate` on your data."
-    )
 
 
 def _curve_section(manifest: Manifest) -> str:
@@ -41,11 +40,10 @@ def _curve_section(manifest: Manifest) -> str:
     if not curve:
         return ""
     better = "less is better" if curve.metric == "rmse" else "more is better"
-    lines = [
+    table = "\n".join(
         f"| {p.history_length} | {p.value:.3f} [{p.low:.3f}, {p.high:.3f}] | {p.baseline:.3f} |"
         for p in curve.points
-    ]
-    table = "\n".join(lines)
+    )
     coverage = ""
     if curve.cover90 is not None:
         coverage = f"\n{curve.cover90:.1%} of the ratings were in the 90 % intervals.\n"
@@ -60,13 +58,6 @@ model got some of their interactions and predicted {curve.n_rows:,} others
 |---|---|---|
 {table}
 {coverage}"""
-
-
-def _features_clause(manifest: Manifest) -> str:
-    """Return the names of the user features that the model reads, or an empty text."""
-    if not manifest.user_encoder:
-        return ""
-    return f" and features ({', '.join(manifest.user_encoder.feature_names)})"
 
 
 def _training_section(manifest: Manifest) -> str:

@@ -66,15 +66,6 @@ def to_dense_model(model: Model) -> nn.Module:
     return build(model)
 
 
-def _dense_idcf(model: IDCF) -> DenseIDCF:
-    """Return the dense form of an IDCF around matrix factorization without meta-paths."""
-    if model.meta_path is not None:
-        raise _no_onnx_form("meta-path")
-    if not isinstance(model.backbone, MatrixFactorization):
-        raise _no_onnx_form(type(model.backbone).__name__)
-    return DenseIDCF(model)
-
-
 def _no_onnx_form(name: str) -> ConfigError:
     """Return the error of a model, a backbone or another part that has no ONNX form."""
     return ConfigError(
@@ -110,11 +101,10 @@ class DenseFoldIn(nn.Module):
         self.model = model
 
     def forward(self, rated: Tensor, ratings: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Return user vectors [B, D + 1] and scores [B, I] for dense histories.
+        """Return user vectors [B, D + 1] and scores [B, I] for dense histories [B, I].
 
-        `rated` [B, I] is 1 for the items of the history, else 0; `ratings` [B, I] holds their
-        ratings, None for implicit feedback. The last entry of a vector is 1 for an empty history
-        of implicit feedback, whose items are scored by popularity, else 0.
+        The last entry of a vector is 1 for an empty history of implicit feedback, whose items are
+        scored by popularity, else 0.
         """
         model, base = self.model, self.model.bias_model
         n = rated.sum(1, keepdim=True)
@@ -179,10 +169,14 @@ class DenseBayes(nn.Module):
 
 
 class DenseIDCF(nn.Module):
-    """`IDCF` around matrix factorization, for dense histories."""
+    """`IDCF` around matrix factorization without meta-paths, for dense histories."""
 
     def __init__(self, model: IDCF) -> None:
         super().__init__()
+        if model.meta_path is not None:
+            raise _no_onnx_form("meta-path")
+        if not isinstance(model.backbone, MatrixFactorization):
+            raise _no_onnx_form(type(model.backbone).__name__)
         self.model = model
 
     def forward(self, rated: Tensor, ratings: Tensor | None = None) -> tuple[Tensor, Tensor]:
@@ -217,7 +211,7 @@ class DenseIDCF(nn.Module):
 _DENSE_MODELS: Mapping[type[Model], Callable[[Any], nn.Module]] = {
     FoldInModel: DenseFoldIn,
     BayesModel: DenseBayes,
-    IDCF: _dense_idcf,
+    IDCF: DenseIDCF,
 }
 
 
@@ -238,8 +232,7 @@ def _silence_exporter() -> Iterator[None]:
     for logger in loggers:
         logger.setLevel(logging.ERROR)
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with warnings.catch_warnings(action="ignore"):
             yield
     finally:
         for logger, level in zip(loggers, levels, strict=True):

@@ -7,8 +7,11 @@ import platform
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from idcf import __version__
 from idcf.data.datasets.catalog import Dataset, load_dataset
@@ -21,22 +24,21 @@ from idcf.evaluation.protocol import standard_split
 from idcf.evaluation.results import ResultRow, write_json
 from idcf.evaluation.run import EvaluationPlan, evaluate
 from idcf.evaluation.tables import format_text, make_tables
+from idcf.files import write_text
 from idcf.inference.scoring import interaction_std, score_interactions
 from idcf.metrics import Interval
 from idcf.metrics.calibration import CONFIDENCE_LEVELS, reliability_curve
 from idcf.models.base import Model
 from idcf.models.idcf import IDCF
 from idcf.paper import figures
-from idcf.paper.html_report import Section, write_report
-from idcf.paper.published_numbers import paper_numbers
+from idcf.paper.html_report import Section, render_html
+from idcf.paper.table_spec import paper_numbers
 from idcf.recommender import Recommender
-from idcf.results import Recommendations
 from idcf.rng import random_stream
 from idcf.testing.synthetic import low_rank
 from idcf.training import new_user_curve
 from idcf.training.job import LOCAL_RUNTIME, Runtime
 from idcf.training.train import TrainingResult
-from idcf.types import Users
 
 HISTORY_LENGTHS = (*new_user_curve.HISTORY_LENGTHS, None)  # None: the whole history
 IDCF_MODELS = ("idcf-dot", "idcf-nn", "idcf-gc")
@@ -49,6 +51,18 @@ NEW_USER_RATINGS = {
     "Toy Story (1995)": 4.0,
     "Scream (1996)": 1.0,
     "English Patient, The (1996)": 2.0,
+}
+_CAPTIONS = {  # by the title of a figure, without what is in brackets
+    "Each model with its interval": "Dots are our results with 95 % intervals over users. Diamonds "
+    "are the numbers that the paper prints.",
+    "Quality against length of history": "Each new user's history is cut to n ratings, while the "
+    "test ratings stay the same. Faint bars are 95 % intervals over users.",
+    "Calibration of the predicted intervals": "For each level, the share of new users' test "
+    "ratings inside the predicted interval. A calibrated model lies on the diagonal.",
+    "Attention on key users": "The left panel shows the weight that each new user (row) gives to "
+    "key users (columns), as a mean over heads. The right panel shows over how many key users a "
+    "head spreads its attention, as the exponential of the entropy of its weights.",
+    "Training curves": "A ring marks the epoch that was chosen by validation.",
 }
 SYNTHETIC_NOTICE = (
     "NOT REAL DATA: MovieLens-100K could not be loaded, so all results here are for synthetic data "
@@ -65,12 +79,12 @@ def run_demo(
     models: Sequence[str] = DEFAULT_MODELS,
 ) -> Path:
     """Train and compare models on new users and write `report.html` and `rows.json` to a folder.
-
-    Return the path of the report. `echo` is called with each text for the console.
-    """
+    Return the path of the report. `echo` is called with each text for the console."""
     began = time.perf_counter()
-    dataset, notice = load_demo_dataset()
-    if notice:
+    try:
+        dataset, notice = load_dataset("ml-100k"), ""
+    except DataError as error:
+        dataset, notice = synthetic_dataset(), f"{SYNTHETIC_NOTICE}({error})"
         echo(notice)
     split, split_name = standard_split(dataset)
     echo(
@@ -96,17 +110,19 @@ def run_demo(
         *_figure_sections(shown, split, trained),
     ]
     path, seconds = folder / "report.html", time.perf_counter() - began
-    _write_report(path, dataset.name, sections, notice, seconds)
+    lead = (
+        f"The models are trained once on {dataset.name} and then recommend to new users without "
+        "further training."
+    )
+    footer = (
+        f"This page was made by idcf {__version__} with torch {torch.__version__} and Python "
+        f"{platform.python_version()} on {platform.machine()} with {os.cpu_count()} cores, in "
+        f"{seconds:.0f} s. All numbers are in rows.json in the same folder."
+    )
+    title = "Recommendations for new users"
+    write_text(path, render_html(title, lead, sections, footer, notice))
     echo(f"{notice}\nThe report with figures is {path}. The demo took {seconds:.0f} s.")
     return path
-
-
-def load_demo_dataset() -> tuple[Dataset, str]:
-    """Return MovieLens-100K and "", or synthetic data and a warning if it cannot be loaded."""
-    try:
-        return load_dataset("ml-100k"), ""
-    except DataError as error:
-        return synthetic_dataset(), f"{SYNTHETIC_NOTICE}({error})"
 
 
 def synthetic_dataset() -> Dataset:
@@ -129,46 +145,14 @@ def rmse_by_history_length(
     models: Mapping[str, Model],
     history_lengths: Sequence[int | None] = HISTORY_LENGTHS,
 ) -> dict[str, list[Interval]]:
-    """Return model -> its RMSE when it reads each number of ratings of a history; None is all.
-
-    The test rows stay the same for all lengths.
-    """
+    """Return model -> its RMSE when it reads each number of ratings of a history; None is all. The
+    test rows stay the same for all lengths."""
     histories = evaluation_set.history_table.for_users(evaluation_set.users)
     truncated = [truncate_histories(histories, n) for n in history_lengths]
     return {
         name: [inductive_rmse(evaluation_set, model, table) for table in truncated]
         for name, model in models.items()
     }
-
-
-def recommend_to_new_user(dataset: Dataset, ratings: Mapping[str, float]) -> Recommendations:
-    """Fit `BEST_MODEL` on a dataset; recommend ten items to a new user with ratings by title."""
-    items_by_title = {title: item for item, title in dataset.titles.items()}
-    recommender = Recommender(BEST_MODEL).fit(dataset.interactions, titles=dataset.titles)
-    history = {items_by_title[title]: rating for title, rating in ratings.items()}
-    return recommender.recommend(history, n=10, return_std=True)
-
-
-def _new_user_ratings(dataset: Dataset) -> Mapping[str, float]:
-    """Return the ratings of the demo's new user; in synthetic data, of the first five titles."""
-    titles = list(dataset.titles.values())
-    if all(title in titles for title in NEW_USER_RATINGS):
-        return NEW_USER_RATINGS
-    return dict(zip(titles[:5], NEW_USER_RATINGS.values(), strict=True))
-
-
-def _recommendations_text(ratings: Mapping[str, float], recommendations: Recommendations) -> str:
-    """Return the ratings of the new user, by title, and the films recommended to them."""
-    lines = ["A new user has rated five films:"]
-    lines += [f"  {rating:g}  {title}" for title, rating in ratings.items()]
-    lines.append(
-        f"{BEST_MODEL} recommends these films (predicted rating ± its standard deviation):"
-    )
-    lines += [
-        f"  {n:2}. {film.title} ({film.score:.1f} ± {film.std:.1f})"
-        for n, film in enumerate(recommendations, 1)
-    ]
-    return "\n".join(lines)
 
 
 def _results_section(rows: Sequence[ResultRow], split: Split) -> Section:
@@ -189,15 +173,24 @@ def _results_section(rows: Sequence[ResultRow], split: Split) -> Section:
 
 
 def _recommendations_section(dataset: Dataset, echo: Callable[[str], None]) -> Section:
-    """Recommend films to the demo's new user, print them, and return a section with them."""
-    ratings = _new_user_ratings(dataset)
-    recommendations = recommend_to_new_user(dataset, ratings)
-    echo(_recommendations_text(ratings, recommendations))
+    """Fit `BEST_MODEL`, recommend films to a new user, print them, return a section with them. The
+    user rated `NEW_USER_RATINGS`; in synthetic data, the first five titles instead."""
+    ratings, item_by_title = NEW_USER_RATINGS, {t: item for item, t in dataset.titles.items()}
+    if not ratings.keys() <= item_by_title.keys():
+        ratings = dict(zip(item_by_title, ratings.values(), strict=False))
+    recommender = Recommender(BEST_MODEL).fit(dataset.interactions, titles=dataset.titles)
+    history = {item_by_title[title]: rating for title, rating in ratings.items()}
+    films = recommender.recommend(history, n=10, return_std=True)
+    scores = [f"{film.score:.1f} ± {film.std:.1f}" for film in films]
+    echo("A new user has rated five films:")
+    for title, rating in ratings.items():
+        echo(f"  {rating:g}  {title}")
+    echo(f"{BEST_MODEL} recommends these films (predicted rating ± its standard deviation):")
+    for n, (film, score) in enumerate(zip(films, scores, strict=True), 1):
+        echo(f"  {n:2}. {film.title} ({score})")
     rated = ", ".join(f"{title} {rating:g}" for title, rating in ratings.items())
-    items = [
-        f"{film.title}: predicted rating {film.score:.1f} ± {film.std:.1f}"
-        for film in recommendations
-    ]
+    pairs = zip(films, scores, strict=True)
+    items = [f"{film.title}: predicted rating {score}" for film, score in pairs]
     text = f"The user's ratings: {rated}. The recommendations come from {BEST_MODEL}."
     return Section("Ten films for a new user", text, items=items)
 
@@ -210,76 +203,36 @@ def _figure_sections(
     models = {name: trained[name].model for name in CURVE_MODELS if name in trained}
     logs = {name: trained[name].logs for name in IDCF_MODELS if name in trained}
     curves = rmse_by_history_length(evaluation_set, models)
-    sections = [
-        Section(
-            "Each model with its interval",
-            "Dots are our results with 95 % intervals over users. Diamonds are the numbers that "
-            "the paper prints.",
-            figures.to_png(figures.plot_forest(rows, SHOWN_METRICS)),
+    plots = {
+        "Each model with its interval": figures.plot_forest(rows, SHOWN_METRICS),
+        "Quality against length of history": figures.plot_rmse_by_history_length(
+            curves, HISTORY_LENGTHS
         ),
-        Section(
-            "Quality against length of history",
-            "Each new user's history is cut to n ratings, while the test ratings stay the same. "
-            "Faint bars are 95 % intervals over users.",
-            figures.to_png(figures.plot_rmse_by_history_length(curves, HISTORY_LENGTHS)),
-        ),
+    }
+    if BEST_MODEL in models:
+        shares = _interval_coverage(evaluation_set, models[BEST_MODEL])
+        title = f"Calibration of the predicted intervals ({BEST_MODEL})"
+        plots[title] = figures.plot_reliability({BEST_MODEL: shares}, CONFIDENCE_LEVELS)
+    if isinstance(attention_model := models.get("idcf-nn"), IDCF):
+        weights = _attention_weights(evaluation_set, attention_model)
+        plots["Attention on key users (idcf-nn)"] = figures.plot_attention(weights)
+    plots["Training curves"] = figures.plot_training(logs)
+    return [
+        Section(title, _CAPTIONS[title.partition(" (")[0]], figures.to_png(plot))
+        for title, plot in plots.items()
     ]
-    posterior_model = models.get(BEST_MODEL)
-    if posterior_model is not None and posterior_model.has_uncertainty:
-        sections.append(_reliability_section(evaluation_set, posterior_model))
-    attention_model = models.get("idcf-nn")
-    if isinstance(attention_model, IDCF):
-        sections.append(_attention_section(evaluation_set, attention_model))
-    sections.append(
-        Section(
-            "Training curves",
-            "A ring marks the epoch that was chosen by validation.",
-            figures.to_png(figures.plot_training(logs)),
-        )
-    )
-    return sections
 
 
-def _reliability_section(evaluation_set: EvaluationSet, model: Model) -> Section:
-    """Return the section on the calibration of a model's predicted intervals."""
+def _interval_coverage(evaluation_set: EvaluationSet, model: Model) -> NDArray[np.float64]:
+    """Return the share of test ratings inside the predicted interval of each level."""
     test_rows, histories = evaluation_set.test_rows, evaluation_set.history_table
     std = interaction_std(model, test_rows, histories, anonymous=True)
     scores = score_interactions(model, test_rows, histories, anonymous=True)
-    shares = reliability_curve(scores, std, test_rows.rating)
-    return Section(
-        f"Calibration of the predicted intervals ({BEST_MODEL})",
-        "For each level, the share of new users' test ratings inside the predicted interval. A "
-        "calibrated model lies on the diagonal.",
-        figures.to_png(figures.plot_reliability({BEST_MODEL: shares}, CONFIDENCE_LEVELS)),
-    )
+    return reliability_curve(scores, std, test_rows.rating)
 
 
 @torch.no_grad()
-def _attention_section(evaluation_set: EvaluationSet, model: IDCF) -> Section:
-    """Return the section on the attention of new users to key users."""
-    histories = evaluation_set.history_table.history(evaluation_set.users)
-    users = Users(torch.from_numpy(evaluation_set.users), histories).anonymous()
-    weights = model.attention_weights(users.to(model.device)).cpu().numpy()
-    return Section(
-        "Attention on key users (idcf-nn)",
-        "The left panel shows the weight that each new user (row) gives to key users (columns), "
-        "as a mean over heads. The right panel shows over how many key users a head spreads its "
-        "attention, as the exponential of the entropy of its weights.",
-        figures.to_png(figures.plot_attention(weights)),
-    )
-
-
-def _write_report(
-    path: Path, dataset_name: str, sections: Sequence[Section], notice: str, seconds: float
-) -> None:
-    """Write the page of the demo, with the versions and `seconds` in its footer."""
-    footer = (
-        f"This page was made by idcf {__version__} with torch {torch.__version__} and Python "
-        f"{platform.python_version()} on {platform.machine()} with {os.cpu_count()} cores, in "
-        f"{seconds:.0f} s. All numbers are in rows.json in the same folder."
-    )
-    lead = (
-        f"The models are trained once on {dataset_name} and then recommend to new users without "
-        "further training."
-    )
-    write_report(path, "Recommendations for new users", lead, sections, footer, notice)
+def _attention_weights(evaluation_set: EvaluationSet, model: IDCF) -> NDArray[Any]:
+    """Return the attention of new users to key users: [heads, new users, key users]."""
+    users = evaluation_set.history_table.build_users(evaluation_set.users).anonymous()
+    return model.attention_weights(users.to(model.device)).cpu().numpy()

@@ -17,7 +17,7 @@ from idcf.errors import ConfigError
 from idcf.evaluation.results import LOWER_IS_BETTER, ResultRow
 from idcf.evaluation.tables import CellKey, intervals_by_cell
 from idcf.metrics import Interval
-from idcf.paper.published_numbers import paper_numbers
+from idcf.paper.table_spec import paper_numbers
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -76,26 +76,26 @@ def to_png(figure: Figure, dpi: int = 150) -> bytes:
 
 @with_style
 def plot_forest(rows: Sequence[ResultRow], metrics: Sequence[str]) -> Figure:
-    """Draw each system's value and interval beside the paper's number, one panel per metric.
-
-    The rows are those of one dataset and user group.
-    """
+    """Draw each system's value and interval beside the paper's number, one panel per metric. The
+    rows are those of one dataset and user group."""
     intervals = intervals_by_cell(rows)
     models = [m for m in dict.fromkeys(r.model for r in rows) if m != "random"][::-1]
     figure, axes = make_subplots(1, len(metrics), (3.6 * len(metrics), 0.36 * len(models) + 1.2))
     for axis, metric in zip(axes[0], metrics, strict=True):
         for position, model in enumerate(models):
             if interval := intervals.get((model, metric)):
-                _plot_interval(axis, position, interval, COLORS.get(model, "#444444"))
+                color = COLORS.get(model, "#444444")
+                axis.hlines(position, interval.low, interval.high, color=color, lw=2.2, alpha=0.55)
+                axis.plot(interval.value, position, "o", color=color, ms=6, zorder=3)
             cell = CellKey(rows[0].dataset, rows[0].users, metric, model)
             published = paper_numbers().numbers.get(cell)
             if published is not None:
                 axis.plot(published, position, "D", mfc="white", mec="#cc0000", ms=6, zorder=4)
         if random_order := intervals.get(("random", metric)):
             axis.axvline(random_order.value, color="#999999", ls=":", lw=1.2)
-        axis.set_title(f"{metric} ({'lower' if metric in LOWER_IS_BETTER else 'higher'} is better)")
+        direction = "lower" if metric in LOWER_IS_BETTER else "higher"
         axis.set_yticks(range(len(models)), models if axis is axes[0][0] else [""] * len(models))
-        axis.set_ylim(-0.6, len(models) - 0.4)
+        axis.set(title=f"{metric} ({direction} is better)", ylim=(-0.6, len(models) - 0.4))
     marks = [
         axes[0][0].plot([], [], "o-", color="#444444", label="measured here, 95 % over users")[0],
         axes[0][0].plot([], [], "D", mfc="white", mec="#cc0000", label="paper")[0],
@@ -135,11 +135,8 @@ def plot_reliability(shares: Mapping[str, NDArray[Any]], levels: Sequence[float]
     axis.plot([0, 1], [0, 1], color="#999999", ls=":", lw=1.2, label="calibrated")
     for name, share in shares.items():
         axis.plot(levels, share, "o-", color=COLORS.get(name), ms=4.5, lw=1.8, label=name)
-    axis.set_xlabel("level of the interval")
-    axis.set_ylabel("share of ratings inside it")
-    axis.set_title("Calibration for new users")
-    axis.set_xlim(0, 1)
-    axis.set_ylim(0, 1)
+    axis.set(xlabel="level of the interval", ylabel="share of ratings inside it")
+    axis.set(title="Calibration for new users", xlim=(0, 1), ylim=(0, 1))
     axis.legend(loc="upper left")
     return figure
 
@@ -164,9 +161,8 @@ def plot_attention(weights: NDArray[Any], n_shown: int = 80) -> Figure:
         interpolation="nearest",
     )
     matrix_axis.grid(False)
-    matrix_axis.set_title("Attention on key users")
-    matrix_axis.set_xlabel(f"the {len(top_keys)} of {n_keys} key users with the largest weights")
-    matrix_axis.set_ylabel(f"{n_users} new users")
+    keys = f"the {len(top_keys)} of {n_keys} key users with the largest weights"
+    matrix_axis.set(title="Attention on key users", xlabel=keys, ylabel=f"{n_users} new users")
     figure.colorbar(image, ax=matrix_axis, label="weight (1 = uniform attention)", pad=0.02)
     entropy = -(weights * np.log(weights.clip(1e-12))).sum(-1)
     effective_keys = np.exp(entropy)  # [heads, new users]
@@ -175,9 +171,8 @@ def plot_attention(weights: NDArray[Any], n_shown: int = 80) -> Figure:
         box.set(facecolor="#cfe3f1", edgecolor="#0072b2")
         median.set(color="#0072b2", lw=2)
     box_axis.axhline(n_keys, color="#999999", ls=":", lw=1.2)
-    box_axis.set_title("Effective number of key users")
     box_axis.set_xticks(range(1, n_heads + 1), [f"head {n + 1}" for n in range(n_heads)])
-    box_axis.set_ylim(0, n_keys * 1.06)
+    box_axis.set(title="Effective number of key users", ylim=(0, n_keys * 1.06))
     box_axis.set_ylabel("exp(entropy); dotted: uniform attention")
     return figure
 
@@ -196,8 +191,7 @@ def plot_training(logs: Mapping[str, Mapping[str, TrainingLog]]) -> Figure:
     axes[0, 0].set_ylabel("RMSE, held-out ratings")
     axes[0, 1].set_ylabel("RMSE, held-out users")
     for axis in axes[1]:
-        axis.set_ylabel("training loss")
-        axis.set_xlabel("epoch")
+        axis.set(ylabel="training loss", xlabel="epoch")
     lines = [line for line in axes[0, 0].get_lines() if not line.get_label().startswith("_")]
     figure.legend(handles=lines, loc="outside lower center", ncols=max(len(logs), 1))
     return figure
@@ -214,12 +208,6 @@ def _plot_curve(axis: Axes, log: TrainingLog, key: str, name: str) -> None:
     if values and 0 <= log.best_epoch < len(values):
         best = (epochs[log.best_epoch], values[log.best_epoch])
         axis.plot(*best, "o", mfc="white", mec=color, mew=1.8, ms=7)
-
-
-def _plot_interval(axis: Axes, position: float, interval: Interval, color: str) -> None:
-    """Plot an interval as a horizontal bar at height `position`, with a dot at its value."""
-    axis.hlines(position, interval.low, interval.high, color=color, lw=2.2, alpha=0.55)
-    axis.plot(interval.value, position, "o", color=color, ms=6, zorder=3)
 
 
 def make_subplots(

@@ -6,10 +6,8 @@ import base64
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
-from pathlib import Path
 
 from idcf.evaluation.tables import ResultTable
-from idcf.files import write_text
 
 _STYLE = """
 body { font: 16px/1.5 system-ui, sans-serif; color: #222; background: #fafafa; margin: 0; }
@@ -25,6 +23,7 @@ figcaption { color: #555; font-size: .9rem; margin-top: .6rem; }
 tr.floor { color: #777; } tr.last td { border-bottom: 2px solid #ccc; }
 td.best { font-weight: 700; } footer { color: #777; font-size: .85rem; margin: 3rem 0; }
 """
+_BEST_CLASS = ' class="best"'
 
 
 @dataclass(frozen=True)
@@ -36,13 +35,6 @@ class Section:
     png: bytes | None = None  # the figure
     table: ResultTable | None = None
     items: Sequence[str] = ()  # entries of the numbered list
-
-
-def write_report(
-    path: Path, title: str, lead: str, sections: Sequence[Section], footer: str, notice: str = ""
-) -> None:
-    """Render a page (`render_html`) and write it atomically."""
-    write_text(path, render_html(title, lead, sections, footer, notice))
 
 
 def render_html(
@@ -81,10 +73,8 @@ def _render_section(section: Section) -> str:
 def _render_table(table: ResultTable) -> str:
     """Return the HTML of a table and its notes, baselines first and set apart."""
     head = "".join(f"<th>{escape(name)}</th>" for name in table.header)
-    rows = [
-        _render_row(line, "floor last" if n + 1 == len(table.baseline_lines) else "floor")
-        for n, line in enumerate(table.baseline_lines)
-    ]
+    classes = ["floor"] * (len(table.baseline_lines) - 1) + ["floor last"]
+    rows = [_render_row(*line) for line in zip(table.baseline_lines, classes, strict=False)]
     rows += [_render_row(line, "") for line in table.model_lines]
     notes = "".join(f'<p class="lead">{escape(note)}</p>' for note in table.notes)
     return f'<div class="wide"><table><tr>{head}</tr>{"".join(rows)}</table></div>{notes}'
@@ -93,9 +83,6 @@ def _render_table(table: ResultTable) -> str:
 def _render_row(values: Sequence[str], css_class: str) -> str:
     """Return the HTML of a table row; a cell that ends with * is marked as the best."""
     cells = "".join(
-        f'<td class="best">{escape(text)}</td>'
-        if text.endswith("*")
-        else f"<td>{escape(text)}</td>"
-        for text in values
+        f"<td{_BEST_CLASS if text.endswith('*') else ''}>{escape(text)}</td>" for text in values
     )
     return f'<tr class="{css_class}">{cells}</tr>'

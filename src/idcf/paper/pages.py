@@ -71,7 +71,13 @@ def render_pages(results: Path) -> dict[str, str]:
     pages: dict[str, str] = {}
     sections: list[Section] = []
     for name, spec in specs.items():
-        tables = [_summary_table(spec, data), *_detail_tables(spec, data)]
+        reports = [_ColumnReport(spec, c, data[c.dataset]) for c in spec.columns()]
+        reports_by_table: dict[tuple[str, str, str], list[_ColumnReport]] = {}
+        for report in reports:
+            dataset, _, users, metric = report.column
+            reports_by_table.setdefault((dataset, users, metric), []).append(report)
+        tables = [_detail_table(*key, same) for key, same in reports_by_table.items()]
+        tables.insert(0, _summary_table(spec, reports))
         parts = [f"# {spec.title}", "", spec.shows, "", _LEGEND]
         for table in tables:
             parts += ["", f"## {table.title}", "", *(f"{note}  " for note in table.notes), ""]
@@ -98,20 +104,19 @@ def outdated_pages(out: Path, pages: Mapping[str, str]) -> list[str]:
     ]
 
 
-def _summary_table(
-    spec: TableSpec, results_by_dataset: Mapping[str, _DatasetResults]
-) -> ResultTable:
+def _summary_table(spec: TableSpec, reports: Sequence[_ColumnReport]) -> ResultTable:
     """Return our clean number and the paper's, for the first metric of each dataset."""
-    first_metric = {c.dataset: c.metric for c in reversed(list(spec.columns()))}
-    columns = [c for c in spec.columns() if c.metric == first_metric[c.dataset]]
+    first_metric = {r.column.dataset: r.column.metric for r in reversed(reports)}
     has_splits = len(spec.splits) > 1  # then columns are splits, and rows also user groups
     lines: dict[tuple[str, ...], list[str]] = {}
-    for column in columns:
-        report = _ColumnReport(spec, column, results_by_dataset[column.dataset])
-        for model in spec.systems:
-            row = (model, column.users) if has_splits else (model,)
-            lines.setdefault(row, []).append(report.summary_cell(model))
-    header = [c.split if has_splits else f"{c.dataset} {c.users} {c.metric}" for c in columns]
+    header: list[str] = []
+    for report in reports:
+        dataset, split, users, metric = report.column
+        if metric == first_metric[dataset]:
+            header.append(split if has_splits else f"{dataset} {users} {metric}")
+            for model in spec.systems:
+                row = (model, users) if has_splits else (model,)
+                lines.setdefault(row, []).append(report.summary_cell(model))
     metrics = " or ".join(dict.fromkeys(first_metric.values()))
     note = (
         f"Each cell is our {metrics} under clean settings, with the paper's number in brackets; "
@@ -126,24 +131,11 @@ def _summary_table(
     )
 
 
-def _detail_tables(
-    spec: TableSpec, results_by_dataset: Mapping[str, _DatasetResults]
-) -> list[ResultTable]:
-    """Return a table for each dataset, user group and metric; it holds all splits."""
-    groups: dict[tuple[str, str, str], list[_ColumnReport]] = {}
-    for column in spec.columns():
-        report = _ColumnReport(spec, column, results_by_dataset[column.dataset])
-        groups.setdefault((column.dataset, column.users, column.metric), []).append(report)
-    return [_detail_table(*key, reports) for key, reports in groups.items()]
-
-
 def _detail_table(
     dataset: str, users: str, metric: str, reports: Sequence[_ColumnReport]
 ) -> ResultTable:
-    """Return the table of one dataset, user group and metric; the reports differ in their split.
-
-    A column "paper" or "published" without any number or reason is left out.
-    """
+    """Return the table of one dataset, user group and metric; the reports differ in their split. A
+    column "paper" or "published" without any number or reason is left out."""
     has_splits = len(reports) > 1
     header = ["split", *_HEADER] if has_splits else list(_HEADER)
     lines = [
@@ -222,7 +214,7 @@ class _ColumnReport:
     def _mean_over_seeds(self, model: str, preset: str) -> Interval | None:
         """Return the mean of a system over its seeds; None if it has no stored row."""
         rows = self.rows_by_system.get((model, preset))
-        return mean_of_seeds([Interval(r.value, r.low, r.high) for r in rows]) if rows else None
+        return mean_of_seeds([row.interval for row in rows]) if rows else None
 
     def _best_value(self, preset: str) -> float | None:
         """Return the best mean of all systems but random under a preset; None if there is none."""
@@ -235,7 +227,7 @@ class _ColumnReport:
 
     def _published_cell(self, model: str) -> str:
         """Return the number that the paper prints, or why there is none; a * marks the best."""
-        if not self.spec.has_published_column(self.column):
+        if not self.published:
             return ""
         value = self.published.get(model)
         if value is None:
@@ -283,9 +275,7 @@ class _ColumnReport:
 
     def _difference_cell(self, model: str) -> str:
         """Return the paired difference to the best simple baseline, empty if it is not stored.
-
-        Another baseline is named; † marks a difference of rows that have changed since.
-        """
+        Another baseline is named; † marks a difference of rows that have changed since."""
         if model == self.best_baseline:
             return "best simple"
         column = self.column
@@ -293,14 +283,12 @@ class _ColumnReport:
         difference = self.results.differences.get(key)
         if difference is None or (model, "clean") not in self.rows_by_system:
             return ""
-        value, low, high = (
-            f"{x:+.{self.digits}f}"
-            for x in (difference.difference, difference.low, difference.high)
-        )
+        interval = Interval(difference.difference, difference.low, difference.high)
         baseline = difference.baseline
         other_baseline = "" if baseline == self.best_baseline else f" to {baseline}"
         is_current = paired_differences.is_current(difference, self.rows_by_system)
-        return f"{value} [{low}, {high}]{other_baseline}{'' if is_current else ' †'}"
+        cell = format_interval(interval, self.digits, sign="+")
+        return f"{cell}{other_baseline}{'' if is_current else ' †'}"
 
     def _seconds_cell(self, model: str) -> str:
         """Return the mean training time of the clean preset in seconds; empty if it was not run."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
+from statistics import fmean
 
 from idcf.evaluation.results import LOWER_IS_BETTER
 from idcf.metrics import Interval, mean_of_seeds, paired_difference
@@ -30,26 +31,23 @@ def best_baseline(rows_by_system: RowsBySystem, metric: str) -> str | None:
     """Return the simple baseline with the best mean over seeds, or None if there is none. It is
     chosen on the test rows themselves, which favors it against other systems."""
     means = {
-        model: sum(row.value for row in rows) / len(rows)
+        model: fmean(row.value for row in rows)
         for (model, preset), rows in rows_by_system.items()
         if model in SIMPLE_BASELINES and preset == "clean"
     }
-    if not means:
-        return None
-    return (min if metric in LOWER_IS_BETTER else max)(means, key=lambda model: means[model])
+    best = min if metric in LOWER_IS_BETTER else max
+    return best(means, key=lambda model: means[model], default=None)
 
 
 def update_differences(results: Path, dataset: str) -> int:
     """Compute and store the differences of a dataset that are missing or outdated; return how many.
-
     A difference needs the per-user values of both runs. It replaces a current one only if it is
-    computed from more seeds.
-    """
+    computed from more seeds."""
     lines = results_store.read_lines(results, PairedDifference, dataset)
     metrics = table_metrics(dataset)
     n_new = 0
-    for column, systems in rows_by_column(results_store.latest_rows(results, dataset)).items():
-        metric = column[-1]
+    columns = rows_by_column(results_store.latest_rows(results, dataset))
+    for (split, users, metric), systems in columns.items():
         baseline = best_baseline(systems, metric) if metric in metrics else None
         if baseline is None:
             continue
@@ -58,7 +56,7 @@ def update_differences(results: Path, dataset: str) -> int:
             pairs = [(row, baseline_rows[row.seed]) for row in rows if row.seed in baseline_rows]
             if not pairs or system in ((baseline, "clean"), ("random", "clean")):
                 continue
-            stored = lines.get(difference_key(pairs[0][0]))
+            stored = lines.get((dataset, split, *system, users, metric))
             if stored and not (stored.baseline == baseline and is_current(stored, systems)):
                 stored = None
             if stored and stored.seeds == len(pairs):
@@ -71,11 +69,6 @@ def update_differences(results: Path, dataset: str) -> int:
         results, PairedDifference, dataset, sorted(lines.values(), key=PairedDifference.key)
     )
     return n_new
-
-
-def difference_key(row: StoredRow) -> tuple[str, ...]:
-    """Return the key of the difference that is computed from a row (`PairedDifference.key`)."""
-    return row.dataset, row.split, row.model, row.preset, row.users, row.metric
 
 
 def is_current(difference: PairedDifference, rows_by_system: RowsBySystem) -> bool:
@@ -110,18 +103,11 @@ def _paired_difference(
         fingerprints.add(f"{row.options}/{baseline_row.options}")
     if not differences:
         return None
-    mean = mean_of_seeds(differences)
+    column = (first.dataset, first.split, first.model, first.preset, first.users, first.metric)
     return PairedDifference(
-        dataset=first.dataset,
-        split=first.split,
-        model=first.model,
-        preset=first.preset,
-        users=first.users,
-        metric=first.metric,
-        baseline=baseline,
-        difference=mean.value,
-        low=mean.low,
-        high=mean.high,
+        *column,
+        baseline,
+        *mean_of_seeds(differences),
         n_users=first.n_users,
         seeds=len(differences),
         options="+".join(sorted(fingerprints)),

@@ -31,11 +31,6 @@ from idcf.paper.table_spec import load_tables, table_metrics
 from idcf.training.job import LOCAL_RUNTIME, Runtime
 from idcf.training.train import TrainingJob
 
-_DEFAULT_SECONDS = {  # guess for a run whose like was never timed, by how its model is fitted
-    "solver": 60.0,
-    "gradient": 300.0,
-    "two-stage": 600.0,
-}
 DatasetLoader = Callable[[str], Dataset]
 
 
@@ -50,9 +45,7 @@ class ReproduceOutcome:
 
 def missing_runs(runs: Iterable[Run], results: Path, *, longest_first: bool = False) -> list[Run]:
     """Return the runs without a stored result of their present settings, in the order of `runs`.
-
-    `longest_first` sorts them by expected duration instead, which packs parallel workers best.
-    """
+    `longest_first` sorts them by expected duration instead, which packs parallel workers best."""
     runs = list(runs)
     rows_by_run = _rows_by_run(runs, results)
     missing = [run for run in runs if not is_done(run, rows_by_run.get(run.key(), []))]
@@ -71,11 +64,9 @@ def reproduce(
     progress: bool = False,
     load_dataset: DatasetLoader | None = None,
 ) -> ReproduceOutcome:
-    """Make runs and store their results; a failed run is recorded and the others go on.
-
-    `n_jobs` runs are made at a time, each in its own process. `load_dataset` returns a dataset by
-    its name; by default it is `protocol.open_dataset`.
-    """
+    """Make runs and store their results; a failed run is recorded and the others go on. `n_jobs`
+    runs are made at a time, each in its own process. `load_dataset` returns a dataset by its name;
+    by default it is `protocol.open_dataset`."""
     tasks = _evaluation_tasks(runs, runtime, progress and n_jobs == 1, load_dataset or open_dataset)
     runs_by_name = {str(run): run for run in runs}
     completed: list[Run] = []
@@ -98,11 +89,8 @@ def reproduce(
 
 
 def merge_results(source: Path, results: Path) -> tuple[int, int]:
-    """Copy the results of another folder; return the numbers of new lines and of skipped runs.
-
-    A run is skipped where `source` has it with outdated settings and `results` with current ones.
-    """
-    results_store.require_results_folder(source)
+    """Copy the results of another folder; return the numbers of new lines and of skipped runs. A
+    run is skipped where `source` has it with outdated settings and `results` with current ones."""
     runs = plan_runs(load_tables().values())
     rows_by_run = _rows_by_run(runs, results)
     source_rows_by_run = _rows_by_run(runs, source)
@@ -165,16 +153,14 @@ def _evaluation_tasks(
 
 def _store_run(run: Run, run_result: RunResult, results: Path, runtime: Runtime) -> None:
     """Store per-user values, then the rows: a run counts as done once its rows are stored."""
-    rows = [
-        StoredRow(
-            **asdict(row),
-            of=len(run_result.rows),
-            options=run.fingerprint(),
-            version=__version__,
-            device=device_name(runtime.device),
-        )
-        for row in run_result.rows
-    ]
+    device = runtime.device
+    description: dict[str, Any] = {
+        "of": len(run_result.rows),
+        "options": run.fingerprint(),
+        "version": __version__,
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
+    }
+    rows = [StoredRow(**asdict(row), **description) for row in run_result.rows]
     metrics = table_metrics(run.dataset)
     for group in run.groups():
         per_user = {
@@ -187,15 +173,10 @@ def _store_run(run: Run, run_result: RunResult, results: Path, runtime: Runtime)
     results_store.append_lines(results, run.dataset, rows)
 
 
-def device_name(device: torch.device) -> str:
-    """Return the name of a GPU, or the type of another device ("cpu")."""
-    return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
-
-
 def _rows_by_run(runs: Iterable[Run], results: Path) -> dict[tuple[Any, ...], list[StoredRow]]:
     """Return run key -> its stored rows, for the datasets of some runs."""
     rows_by_run: dict[tuple[Any, ...], list[StoredRow]] = {}
-    for dataset in dict.fromkeys(run.dataset for run in runs):
+    for dataset in {run.dataset for run in runs}:
         for row in results_store.latest_rows(results, dataset):
             rows_by_run.setdefault(row.run_key(), []).append(row)
     return rows_by_run
@@ -212,6 +193,4 @@ def _expected_seconds(run: Run, seconds_by_run: Mapping[tuple[Any, ...], float])
     if timed or run.model not in all_models():
         return max(timed, default=0.0)
     entry = model_entry(run.model)
-    if entry.solver:
-        return _DEFAULT_SECONDS["solver"]
-    return _DEFAULT_SECONDS["two-stage" if entry.backbone else "gradient"]
+    return 60.0 if entry.solver else 600.0 if entry.backbone else 300.0

@@ -108,11 +108,9 @@ def results_path(results: Path, line_class: type[Any], dataset: str) -> Path:
 
 
 def read_lines(results: Path, line_class: type[Line], dataset: str) -> dict[tuple[Any, ...], Line]:
-    """Read key -> latest line of a dataset, in the order of the file; empty without a file.
-
-    A last line that a crash cut short is skipped with a note on stderr. Any other invalid line
-    raises DataError with its number.
-    """
+    """Read key -> latest line of a dataset, in the order of the file; empty without a file. A last
+    line that a crash cut short is skipped with a note on stderr. Any other invalid line raises
+    DataError with its number."""
     path = results_path(results, line_class, dataset)
     if not path.exists():
         return {}

@@ -10,6 +10,7 @@ import hashlib
 import json
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import MISSING, asdict, fields
+from itertools import product
 from typing import Any, NamedTuple
 
 from idcf.data.datasets.catalog import DATASET_SOURCES
@@ -19,15 +20,13 @@ from idcf.evaluation.protocol import KeyUserRule
 from idcf.models.registry import all_models, configure, model_entry, resolve_model
 from idcf.paper.results_store import StoredRow
 from idcf.paper.table_spec import TableSpec, load_tables, refusal_reason
-from idcf.training.presets import StageConfig, has_preset_row, stage_configs
+from idcf.training.presets import has_preset_row, stage_configs
 from idcf.training.train import QueryUserMode
 
 
 class Run(NamedTuple):
-    """One training of one system with one seed, which serves all tables.
-
-    It is measured on every user group that any table asks of its split.
-    """
+    """One training of one system with one seed, which serves all tables. It is measured on every
+    user group that any table asks of its split."""
 
     dataset: str
     split: str  # the split name that result rows carry
@@ -51,7 +50,15 @@ class Run(NamedTuple):
 
     def groups(self) -> list[str]:
         """Return the user groups that the run is measured on, in the order of the tables."""
-        groups = [g for table in load_tables().values() for g in _measured_groups(table, self)]
+        groups = [
+            group
+            for table in load_tables().values()
+            if self.dataset in table.datasets
+            and self.split in {table.split_name(self.dataset, label) for label in table.splits}
+            for group in table.groups
+            if USER_GROUPS[group] == self.users
+            and not refusal_reason(self.model, self.dataset, group, self.key_user_rule)
+        ]
         return list(dict.fromkeys(groups))
 
     def ranks_catalog(self) -> bool:
@@ -71,11 +78,9 @@ def plan_runs(
     presets: Collection[str] = (),
     n_seeds: int | None = None,
 ) -> list[Run]:
-    """List the runs that some tables need, each once.
-
-    Empty collections keep every dataset, model and preset; names that no table has raise
-    ConfigError. `n_seeds` replaces the number of seeds of the tables.
-    """
+    """List the runs that some tables need, each once. Empty collections keep every dataset, model
+    and preset; names that no table has raise ConfigError. `n_seeds` replaces the number of seeds of
+    the tables."""
     tables = list(tables)
     for kind, names, known_names in (
         ("dataset", datasets, {d for table in tables for d in table.datasets}),
@@ -98,33 +103,14 @@ def plan_runs(
 
 def _table_runs(table: TableSpec, n_seeds: int | None) -> Iterator[Run]:
     """Yield the runs of one table, without systems that refuse the data or lack the preset."""
-    for dataset in table.datasets:
-        for label, rule in table.splits.items():
-            split = table.split_name(dataset, label)
-            for model, presets in table.systems.items():
-                groups = [g for g in table.groups if not refusal_reason(model, dataset, g, rule)]
-                modes = dict.fromkeys(USER_GROUPS[g] for g in groups)
-                seeds = range(1 if model == "random" else n_seeds or table.seeds)
-                for preset in presets:
-                    if lacks_preset(model, preset):
-                        continue
-                    for mode in modes:
-                        for seed in seeds:
-                            yield Run(dataset, split, rule, model, preset, mode, seed)
-
-
-def _measured_groups(table: TableSpec, run: Run) -> list[str]:
-    """Return the user groups that one table asks of a run."""
-    if run.dataset not in table.datasets:
-        return []
-    splits = {table.split_name(run.dataset, label) for label in table.splits}
-    return [
-        g
-        for g in table.groups
-        if run.split in splits
-        and USER_GROUPS[g] == run.users
-        and not refusal_reason(run.model, run.dataset, g, run.key_user_rule)
-    ]
+    for dataset, label, model in product(table.datasets, table.splits, table.systems):
+        split, rule = table.split_name(dataset, label), table.splits[label]
+        groups = [g for g in table.groups if not refusal_reason(model, dataset, g, rule)]
+        modes = dict.fromkeys(USER_GROUPS[g] for g in groups)
+        presets = [p for p in table.systems[model] if not lacks_preset(model, p)]
+        seeds = range(1 if model == "random" else n_seeds or table.seeds)
+        for preset, mode, seed in product(presets, modes, seeds):
+            yield Run(dataset, split, rule, model, preset, mode, seed)
 
 
 def lacks_preset(model: str, preset: str) -> bool:
@@ -145,31 +131,25 @@ def is_done(run: Run, rows: Sequence[StoredRow]) -> bool:
 
 
 def settings_fingerprint(model: str, preset: str, dataset: str, users: str) -> str:
-    """Return ten hex digits that identify the settings of a system.
-
-    They cover every setting that differs from the default in the code, by name and value, so an
-    added option that is not used changes nothing. `users` is the training mode, "new" or
-    "few-shot".
-    """
+    """Return ten hex digits that identify the settings of a system. They cover every setting that
+    differs from the default in the code, by name and value, so an added option that is not used
+    changes nothing. `users` is the training mode, "new" or "few-shot"."""
     if model == "random":
         return "none"
     implicit = DATASET_SOURCES[dataset].implicit
     name = resolve_model(model, implicit)
     stages = stage_configs(name, {}, preset=preset, dataset=dataset, query_user_mode=users)
-    settings = [_changed_settings(stage, config) for stage, config in stages.items()]
+    settings = [
+        {
+            **_changed_fields(stage),
+            "options": _changed_fields(configure(stage_name, stage.options)),
+            "train": _changed_fields(stage.train),
+        }
+        for stage_name, stage in stages.items()
+    ]
     grid = model_entry(name).grid_for(implicit)
     text = json.dumps([name, settings, {k: list(v) for k, v in grid.items()}], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:10]
-
-
-def _changed_settings(name: str, stage_config: StageConfig) -> dict[str, Any]:
-    """Return the settings of a stage that differ from the defaults of the code, by name."""
-    changed = _changed_fields(stage_config)
-    return {
-        **{k: v for k, v in changed.items() if k not in ("options", "train")},
-        "options": _changed_fields(configure(name, stage_config.options)),
-        "train": _changed_fields(stage_config.train),
-    }
 
 
 def _changed_fields(config: Any) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
-from itertools import chain
+from itertools import chain, product
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,11 +19,18 @@ from idcf.errors import ConfigError, unknown_name_message
 from idcf.evaluation.groups import USER_GROUPS
 from idcf.evaluation.measure import metric_names
 from idcf.evaluation.protocol import KeyUserRule, split_name
+from idcf.evaluation.tables import CellKey, ReferenceNumbers
 from idcf.models.registry import all_models, model_entry
 from idcf.training.presets import preset_names
 
 _FOLDER = Path(__file__).with_name("tables")
 EMPTY_CELL = "-"  # stands for a cell that the paper leaves empty
+_PAPER_SPLITS = {  # dataset -> how the name of the paper's split begins, and its δ
+    "douban": ("official", 30),
+    "ml-100k": ("u1", 30),
+    "ml-1m": ("random-10%", 30),
+    "amazon-beauty": ("random-10-per-user", 20),
+}  # Amazon-Books is not listed: our copy has a quarter of the paper's users, on another split
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,10 +62,8 @@ class TableColumn(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class TableSpec:
-    """One table of the paper: what it compares, and the numbers that the paper prints.
-
-    The fields are the keys of the TOML file, except `name`, which is the file's stem.
-    """
+    """One table of the paper: what it compares, and the numbers that the paper prints. The fields
+    are the keys of the TOML file, except `name`, which is the file's stem."""
 
     name: str
     title: str
@@ -106,12 +111,11 @@ class TableSpec:
                     f"{self.name}: {name!r} has {len(values)} numbers of {block.dataset} for "
                     f"{len(block.columns)} columns; write {EMPTY_CELL!r} where the paper has none"
                 )
-            for value in values:
-                if isinstance(value, str) and value != EMPTY_CELL:
-                    raise ConfigError(
-                        f"{self.name}: {value!r} of {name!r} is not a number; "
-                        f"write {EMPTY_CELL!r} where the paper has none"
-                    )
+            for text in (x for x in values if isinstance(x, str) and x != EMPTY_CELL):
+                raise ConfigError(
+                    f"{self.name}: {text!r} of {name!r} is not a number; "
+                    f"write {EMPTY_CELL!r} where the paper has none"
+                )
 
     def _require_known(self, kind: str, names: Iterable[str], known: Collection[str]) -> None:
         """Raise ConfigError for the first of `names` that is not known."""
@@ -121,13 +125,9 @@ class TableSpec:
 
     def columns(self) -> Iterator[TableColumn]:
         """Yield each column of numbers; a metric is left out where its dataset does not have it."""
-        for dataset in self.datasets:
-            dataset_metrics = metric_names(DATASET_SOURCES[dataset].implicit)
-            for split in self.splits:
-                for users in self.groups:
-                    for metric in self.metrics:
-                        if metric in dataset_metrics:
-                            yield TableColumn(dataset, split, users, metric)
+        for column in product(self.datasets, self.splits, self.groups, self.metrics):
+            if column[-1] in metric_names(DATASET_SOURCES[column[0]].implicit):
+                yield TableColumn(*column)
 
     def published_values(self, column: TableColumn) -> Mapping[str, float]:
         """Return system -> the paper's number, for one column."""
@@ -139,20 +139,10 @@ class TableSpec:
             if (users, metric) == (column.users, column.metric)
         }
 
-    def has_published_column(self, column: TableColumn) -> bool:
-        """Return whether the paper prints this column."""
-        return any(
-            (block.dataset, block.split) == (column.dataset, column.split)
-            and f"{column.users} {column.metric}" in block.columns
-            for block in self.paper
-        )
-
     def not_run_reason(self, dataset: str, model: str, preset: str) -> str:
-        """Return why a run was not made, or "" where the table gives no reason.
-
-        A key of `not_run` names one or more of dataset, system and preset, separated by spaces, and
-        applies to runs that have all of them; the key with the most names decides.
-        """
+        """Return why a run was not made, or "" where the table gives no reason. A key of `not_run`
+        names one or more of dataset, system and preset, separated by spaces, and applies to runs
+        that have all of them; the key with the most names decides."""
         keys = [key for key in self.not_run if {*key.split()} <= {dataset, model, preset}]
         return self.not_run[max(keys, key=lambda key: len(key.split()))] if keys else ""
 
@@ -219,3 +209,21 @@ def load_table(path: Path) -> TableSpec:
     )
     table.validate()
     return table
+
+
+def is_paper_split(dataset: str, split: str) -> bool:
+    """Return whether a split is the paper's split of the dataset, or a random draw like it."""
+    start, delta = _PAPER_SPLITS.get(dataset, ("", 0))
+    return bool(start) and split.startswith(start) and split.endswith(f"delta={delta}")
+
+
+@cache
+def paper_numbers() -> ReferenceNumbers:
+    """Return the numbers that the paper prints for its standard splits."""
+    blocks = [block for spec in load_tables().values() for block in spec.paper if not block.split]
+    numbers = {
+        CellKey(block.dataset, users, metric, model): value
+        for block in blocks
+        for users, metric, model, value in block.cells()
+    }
+    return ReferenceNumbers(numbers, is_paper_split)

@@ -195,11 +195,9 @@ def check_identity_does_not_leak(name: str, implicit: bool) -> None:
 
 
 def check_an_equal_history_gets_the_same_list(name: str, implicit: bool) -> None:
-    """A new user with the history of a key user gets the list of that key user.
-
-    The lists are equal where one model scores both. A wrapper approximates its backbone, which
-    scores the key users: then the lists overlap and the scores correlate.
-    """
+    """A new user with the history of a key user gets the list of that key user. The lists are equal
+    where one model scores both. A wrapper approximates its backbone, which scores the key users:
+    then the lists overlap and the scores correlate."""
     trained, users = trained_and_key_users(name, implicit, n_users=40)
     key_scores = score_catalog(trained.key_user_model, users)
     new_scores = score_catalog(trained.model, users.anonymous())
@@ -222,7 +220,9 @@ def check_empty_histories_get_one_finite_answer(name: str, implicit: bool) -> No
     expected = score_catalog(trained.model, users_without_history(1))
     assert torch.isfinite(expected).all()
     torch.manual_seed(12)
-    batch = Users(torch.tensor([*users.ids, -1, -1]), append_empty_histories(users.history, 2))
+    offsets = users.history.offsets
+    history = users.history._replace(offsets=torch.cat([offsets, offsets[-1:].expand(2)]))
+    batch = Users(torch.tensor([*users.ids, -1, -1]), history)
     for scores in score_catalog(trained.model, batch)[-2:]:
         assert_scores_equal(scores, expected[0], "an empty history")
 
@@ -372,12 +372,6 @@ def select_users(users: Users, rows: list[int]) -> Users:
 def users_without_history(n_users: int) -> Users:
     """Return new users with empty histories."""
     return Users(torch.full((n_users,), -1), History.empty(n_users))
-
-
-def append_empty_histories(history: History, n_users: int) -> History:
-    """Return the histories followed by `n_users` empty ones."""
-    end = history.offsets[-1:].expand(n_users)
-    return history._replace(offsets=torch.cat([history.offsets, end]))
 
 
 def liked_items_auc(world: SyntheticWorld, model: Model, user_rows: Ints) -> float:

@@ -82,11 +82,9 @@ def low_rank(
     round_ratings: bool = False,
     implicit: bool = False,
 ) -> LowRankRatings:
-    """Return ratings of a bilinear model with biases, for a share `density` of all pairs.
-
-    `noise` is the standard deviation of a rating; `round_ratings` rounds to 1..5. Implicit feedback
-    holds the best third of the drawn pairs.
-    """
+    """Return ratings of a bilinear model with biases, for a share `density` of all pairs. `noise`
+    is the standard deviation of a rating; `round_ratings` rounds to 1..5. Implicit feedback holds
+    the best third of the drawn pairs."""
     spread = rank**-0.25
     user_bias, item_bias = rng.normal(0, 0.4, n_users), rng.normal(0, 0.5, n_items)
     user_factors = rng.normal(0, spread, (n_users, rank))
@@ -116,11 +114,9 @@ def clusters(
     noise: float = 0.3,
     implicit: bool = False,
 ) -> ClusteredRatings:
-    """Return ratings of users who rate items of their group about 4.5 and others about 1.5.
-
-    User n and item n are in group n modulo `n_groups`. `rows_per_user` items are drawn for each
-    user, repeated ones counting once, each from the user's group with `in_group_probability`.
-    """
+    """Return ratings of users who rate items of their group about 4.5 and others about 1.5. User n
+    and item n are in group n modulo `n_groups`. `rows_per_user` items are drawn for each user,
+    repeated ones counting once, each from the user's group with `in_group_probability`."""
     if n_groups > min(n_users, n_items):
         raise DataError(
             f"{n_groups} groups need as many users and items, got {n_users} and {n_items}"
@@ -147,11 +143,9 @@ def long_tailed(
     n_items: int | None = None,
     implicit: bool = False,
 ) -> Interactions:
-    """Return a large dataset in which few items and few users have most of the rows.
-
-    By default the numbers of users and items grow with the rows. Raises `DataError` if more than a
-    quarter of all pairs would have a row.
-    """
+    """Return a large dataset in which few items and few users have most of the rows. By default the
+    numbers of users and items grow with the rows. Raises `DataError` if more than a quarter of all
+    pairs would have a row."""
     side = 4 * int(n_rows**0.5) + 1
     n_users, n_items = n_users or max(side, n_rows // 100), n_items or max(side, n_rows // 250)
     if n_rows > n_users * n_items // 4:
@@ -173,10 +167,8 @@ def long_tailed(
 def _sample_mostly_liked(
     users: Ints, n_items: int, n_per_user: Ints, rng: np.random.Generator
 ) -> tuple[Ints, Ints]:
-    """Draw distinct items for each user, those that the user likes eight times as often.
-
-    The draw is an exponential race: the first arrivals are a weighted sample without replacement.
-    """
+    """Draw distinct items for each user, those that the user likes eight times as often. The draw
+    is an exponential race: the first arrivals are a weighted sample without replacement."""
     weight = np.where(users[:, None] % 2 == np.arange(n_items) % 2, 8.0, 1.0)
     arrival = rng.standard_exponential(weight.shape) / weight
     rank = np.argsort(np.argsort(arrival, 1, kind="stable"), 1, kind="stable")

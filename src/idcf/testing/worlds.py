@@ -62,10 +62,8 @@ class SyntheticWorld:
 
 @cache
 def synthetic_world(*, implicit: bool = False, shared_taste: bool = False) -> SyntheticWorld:
-    """Return a world, that is a small split dataset, of 160 users and 40 items, cached.
-
-    With `shared_taste` all users (80 of them) like the same items: for models that learn no taste.
-    """
+    """Return a world, that is a small split dataset, of 160 users and 40 items, cached. With
+    `shared_taste` all users (80 of them) like the same items: for models that learn no taste."""
     rng = random_stream(0, "world")
     data = checkerboard(
         160, 40, rng, rows_per_light_user=12, rows_per_heavy_user=24, implicit=implicit
@@ -86,11 +84,9 @@ def users_with_rows(table: Interactions) -> Users:
 def untrained_model(
     name: str, table: Interactions, key_users: Users, *, options: Mapping[str, Any] | None = None
 ) -> Model:
-    """Build a model with its `check_options`, and `options` over them, without training it.
-
-    It reads the domain of the training rows `table`; a model with a backbone wraps an untrained one
-    and reads the key users.
-    """
+    """Build a model with its `check_options`, and `options` over them, without training it. It
+    reads the domain of the training rows `table`; a model with a backbone wraps an untrained one
+    and reads the key users."""
     entry = model_entry(name)
     config = configure(name, {**entry.check_options, **(options or {})})
     if not entry.backbone:

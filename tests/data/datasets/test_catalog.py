@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from builders import table_from_columns
 from typer.testing import CliRunner
 
 from idcf.cli.data import app
@@ -25,7 +26,6 @@ from idcf.data.datasets.catalog import (
     find_dataset_folder,
     load_dataset,
 )
-from idcf.data.interactions import Interactions
 from idcf.errors import ConfigError, DataError
 
 INTER = "user_id:token\titem_id:token\trating:float\ttimestamp:float\n1\t10\t4\t7\n2\t20\t3\t8\n"
@@ -225,7 +225,7 @@ def test_filter_as_published_equals_a_loop() -> None:
     lengths = [5, 2, 4, 3, 4]
     user = np.repeat([3, 1, 2, 7, 9], lengths)
     item = np.concatenate([rng.permutation(30)[:n] for n in lengths])
-    table = Interactions.from_columns(user, item)
+    table = table_from_columns(user, item)
     cut = filter_as_published(table, max_dropped_rows=2)
     expected = []
     for u in (3, 1, 2, 7, 9):

@@ -6,14 +6,17 @@ import gzip
 import subprocess
 import sys
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import pytest
 from builders import id_rows, write_file
+from hypothesis import given
+from hypothesis import strategies as st
 
 from idcf.data.datasets import formats
 from idcf.data.readers import read_interactions
-from idcf.errors import DataError
+from idcf.errors import ConfigError, DataError
 
 BAD_RECBOLE = {
     "user_id\titem_id:token\na\t1\n": "line 1: no type named ''.*'user_id:token'",
@@ -156,3 +159,122 @@ def test_raw_formats_need_neither_arrow_nor_narwhals(tmp_path: Path) -> None:
     files = [str(tmp_path / "u.data"), str(tmp_path / "x.inter")]
     result = subprocess.run([sys.executable, "-c", code, *files], capture_output=True, text=True)
     assert result.stdout.split() == ["1", "3"], result.stderr
+
+
+INTEGER_ROWS = st.lists(
+    st.tuples(
+        st.integers(-50, 50), st.integers(0, 10**17), st.integers(1, 10), st.integers(0, 9**9)
+    ),
+    min_size=1,
+    max_size=12,
+    unique_by=lambda row: row[:2],
+)
+
+
+@given(INTEGER_ROWS, st.sampled_from(["u.data", "ratings.dat", "ratings.csv"]), st.data())
+def test_every_row_of_a_movielens_file_is_read(
+    rows: list[tuple[int, ...]], name: str, data: st.DataObject
+) -> None:
+    """Blank lines anywhere, any end of the file, ratings in halves."""
+    delimiter = {"u.data": "\t", "ratings.dat": "::", "ratings.csv": ","}[name]
+    lines = [delimiter.join(map(str, (u, i, r / 2, t))) for u, i, r, t in rows]
+    if name == "ratings.csv":
+        lines.insert(0, "user_id,item_id,rating,timestamp")
+    at = data.draw(st.integers(0, len(lines)))
+    text = "\n".join([*lines[:at], " ", "", *lines[at:]]) + data.draw(st.sampled_from(["", "\n"]))
+    with TemporaryDirectory() as folder:
+        table = formats.read_movielens(write_file(Path(folder), name, text))
+    assert id_rows(table) == [(u, i, r / 2, t) for u, i, r, t in rows]
+    assert table.users.ids == tuple(sorted({r[0] for r in rows}))
+
+
+@given(st.dictionaries(st.integers(0, 30), st.sets(st.integers(0, 30)), min_size=1, max_size=8))
+def test_adjacency_lines_and_pairs_hold_the_same(items_by_user: dict[int, set[int]]) -> None:
+    pairs = [(u, i) for u, items in items_by_user.items() for i in sorted(items)]
+    adjacency = [" ".join(map(str, (u, *sorted(x)))) for u, x in items_by_user.items()]
+    with TemporaryDirectory() as folder:
+        lines = write_file(Path(folder), "train.txt", "\n".join(adjacency) + "\n")
+        if not pairs:
+            with pytest.raises(DataError, match="no rows"):
+                formats.read_adjacency(lines)
+            return
+        table = formats.read_adjacency(lines)
+        text = "".join(f"{u} {i}\n" for u, i in pairs)
+        as_pairs = formats.read_user_item_pairs(write_file(Path(folder), "x.txt", text))
+    assert id_rows(table) == id_rows(as_pairs) == [(u, i, 1.0, None) for u, i in pairs]
+    assert table.users.ids == tuple(sorted(items_by_user)), "users without items are kept"
+
+
+@pytest.mark.parametrize("text", ["user_id,item_id\n", "\n\n", ""])
+def test_a_file_without_rows_is_rejected(text: str, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"x.csv.*(no rows|empty)"):
+        formats.read_movielens(write_file(tmp_path, "x.csv", text))
+
+
+def test_the_line_of_an_error_counts_blank_lines(tmp_path: Path) -> None:
+    text = "\n1\t2\t3\t4\n\n\n1\t5\tx\t4\n"
+    with pytest.raises(DataError, match=r"u.data, line 5, column 'rating': 'x'"):
+        formats.read_movielens(write_file(tmp_path, "u.data", text))
+    with pytest.raises(DataError, match="line 4, column 'item_id': 'x' is not an integer"):
+        formats.read_adjacency(write_file(tmp_path, "a.txt", "\n0 1 2\n\n3 4 x 5\n"))
+
+
+def test_wrong_widths_name_the_delimiter_that_was_probably_meant(tmp_path: Path) -> None:
+    for text, hint in {"1;2;3;4": "';'", "1|2|3|4": "'|'", "1::2::3::4": "'::'"}.items():
+        with pytest.raises(DataError) as error:
+            formats.read_movielens(write_file(tmp_path, "u.data", text))
+        assert f"found 1; it looks separated by {hint}: correct the line {text!r}" in str(
+            error.value
+        )
+    with pytest.raises(DataError) as error:
+        formats.read_movielens(write_file(tmp_path, "u.data", "1\t2\t3\t4\t5"))
+    assert "expected 4 fields separated by '\\t', found 5: correct" in str(error.value)
+    long_line = "1" * 500
+    with pytest.raises(DataError) as error:
+        formats.read_user_item_pairs(write_file(tmp_path, "x.txt", long_line))
+    assert long_line not in str(error.value), "a long line is cut short"
+    assert "separated by white space, found 1: correct" in str(error.value)
+
+
+def test_recbole_columns_may_have_other_names_and_a_missing_role(tmp_path: Path) -> None:
+    text = "who:token\twhat:token\tstars:float\tnote:token_seq\na\tx\t2.5\tso so\nb\ty\t4\t\n"
+    path = write_file(tmp_path, "x.inter", text)
+    names = {"user_id": "who", "item_id": "what", "rating": "stars"}
+    table = read_interactions(path, columns=names)
+    assert id_rows(table) == [("a", "x", 2.5, None), ("b", "y", 4.0, None)]
+    del names["rating"]
+    assert read_interactions(path, columns=names).implicit
+    with pytest.raises(DataError, match=r"no column named 'rating'"):
+        read_interactions(path, columns=names, implicit=False)
+    with pytest.raises(
+        ConfigError, match=r"columns: no role named 'ratings'; did you mean 'rating'"
+    ):
+        read_interactions(path, columns={**names, "ratings": "stars"})
+
+
+def test_text_ids_are_integers_only_where_all_of_them_are(tmp_path: Path) -> None:
+    head = "user_id:token\titem_id:token\n"
+    for users, ids in {
+        ("1", "2"): (1, 2),
+        ("-3", "0"): (-3, 0),
+        ("1", "b"): ("1", "b"),
+        ("007", "7"): ("007", "7"),
+        ("+1", "2"): ("+1", "2"),
+        ("-0", "1"): ("-0", "1"),
+        ("1" * 19, "2"): ("1" * 19, "2"),
+        ("1" * 18, "2"): (2, int("1" * 18)),
+    }.items():
+        text = head + "".join(f"{u}\t5\n" for u in users)
+        table = read_interactions(write_file(tmp_path, "x.inter", text))
+        assert table.users.ids == tuple(sorted(ids)), users  # type: ignore[type-var]
+        assert table.items.ids == (5,)
+
+
+def test_a_rating_of_douban_that_is_not_a_number_names_the_cell(tmp_path: Path) -> None:
+    h5py = pytest.importorskip("h5py")
+    rating = np.array([[5, np.nan], [1, 2]])
+    path = tmp_path / "x.mat"
+    with h5py.File(path, "w") as file:
+        file["M"], file["Otraining"], file["Otest"] = rating.T, np.ones((2, 2)), np.eye(2)
+    with pytest.raises(DataError, match=r"user 0, item 1, column 'rating': nan is not a finite"):
+        formats.read_douban(path)

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from builders import table_from_columns
 
 from idcf.data.interactions import Interactions
 from idcf.models.registry import configure
@@ -22,7 +23,7 @@ def make_table() -> Interactions:
     mask = rng.random((12, 9)) < 0.6
     mask[5], mask[:, UNRATED_ITEM] = False, False
     user, item = np.nonzero(np.ones_like(mask))
-    return Interactions.from_columns(user, item, full[user, item]).where(mask[user, item])
+    return table_from_columns(user, item, full[user, item]).where(mask[user, item])
 
 
 def make_config(lambdas, **options):
@@ -134,7 +135,7 @@ def test_the_subspace_grows_to_the_rank_of_the_solution():
     rng = np.random.default_rng(0)
     user, item = np.nonzero(rng.random((60, 50)) < 0.8)
     value = rng.normal(size=(60, 20)) @ rng.normal(size=(20, 50))
-    table = Interactions.from_columns(user, item, value[user, item])
+    table = table_from_columns(user, item, value[user, item])
     config = make_config((0.05, 0.05, 0.15), rank=40, tolerance=1e-7)
     _, ratings, _, solution = solve(table, config)
     assert int(solution.left_factors.any(0).sum()) > 10

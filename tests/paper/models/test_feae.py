@@ -143,12 +143,9 @@ def test_equals_plain_loops(extended: bool) -> None:
             assert torch.allclose(logits[m, k], expected, atol=1e-5)
 
 
-@pytest.mark.parametrize("episodic", [False, True])
 @torch.no_grad()
-def test_training_hides_its_targets_from_histories_and_matrix(episodic: bool) -> None:
-    """Whole histories are given; targets are removed from them and from the matrix. So it makes
-    no difference which of the two the rows are encoded from."""
-    model = make_model(episodic=episodic).train()
+def test_training_hides_its_targets_from_the_matrix() -> None:
+    model = make_model().train()
     targets = {(0, 1), (3, 2), (3, 0)}
     users = make_users((0, profile_of(0)), (3, profile_of(3)))
     items, owner = torch.tensor([[1], [2], [0]]), torch.tensor([0, 1, 1])
@@ -160,15 +157,13 @@ def test_training_hides_its_targets_from_histories_and_matrix(episodic: bool) ->
 
 
 @pytest.mark.parametrize("exchangeable", [False, True])
-@pytest.mark.parametrize("episodic", [False, True])
 @torch.no_grad()
-def test_a_changed_target_changes_nothing_in_training(exchangeable: bool, episodic: bool) -> None:
+def test_a_changed_target_changes_nothing_in_training(exchangeable: bool) -> None:
     """Equal weights over matrices in which the target has different values."""
     logits = []
     for value in LEVELS:
         ratings = {**RATINGS, (3, 1): value}
-        options = {"exchangeable_decoder": exchangeable, "episodic": episodic}
-        model = make_model(ratings, **options).train()
+        model = make_model(ratings, exchangeable_decoder=exchangeable).train()
         users = make_users((3, [(i, ratings[3, i]) for i in (0, 1, 2)]))
         logits.append(model.level_logits(users, torch.tensor([[1]]), torch.tensor([0])))
     assert torch.equal(logits[0], logits[1])
@@ -222,7 +217,7 @@ def test_a_frozen_model_encodes_the_matrix_once() -> None:
 
 def test_gradients_are_right() -> None:
     """Of the sum whose gradient is written by hand, and of the whole model through one weight."""
-    axis = MatrixAxis.build(
+    axis = MatrixAxis(
         torch.tensor([1, 0, 1, 1]),
         torch.tensor([1, 0, 2, 3]),
         torch.tensor([0, 1, 4]),

@@ -7,8 +7,7 @@ import torch
 import torch.nn.functional as F
 
 from idcf.models.layers.cache import TensorCache
-from idcf.paper.layers.bipartite import BipartiteGraph
-from idcf.paper.models.ngcf import NGCF, NGCFConfig
+from idcf.paper.models.ngcf import NGCF, BipartiteGraph, NGCFConfig
 from idcf.testing.synthetic import checkerboard
 from idcf.training.job import LOCAL_RUNTIME
 from idcf.training.loop import TrainConfig

@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from builders import table_from_columns
 
 from idcf import Recommender
 from idcf.data.interactions import Interactions
@@ -33,7 +34,7 @@ def two_kinds_table(n_users: int = 120, n_items: int = 24) -> Interactions:
     user, item = np.nonzero(rng.random((n_users, n_items)) < 0.5)
     likes = (user % 2 == item % 2).astype(float)
     rating = 2 + 2 * likes + rng.integers(0, 2, len(user))
-    table = Interactions.from_columns(user, item, rating)
+    table = table_from_columns(user, item, rating)
     user_kind = np.arange(n_users)[:, None] % 2 * 2.0 - 1
     noise = rng.normal(size=(n_users, 2))
     item_kind = np.arange(n_items)[:, None] % 2 * 2.0 - 1
@@ -114,7 +115,7 @@ def test_user_centering_corrects_items_for_harsh_raters():
     harsh, good = user < 100, item < 30
     observed = rng.random(len(user)) < np.where(harsh == good, 0.9, 0.3)
     rating = 3.0 + 0.5 * good - 1.5 * harsh + 0.25 * rng.normal(size=len(user))
-    table = Interactions.from_columns(user[observed], item[observed], rating[observed])
+    table = table_from_columns(user[observed], item[observed], rating[observed])
     rows, test = hold_out_rows(table, 0.2, rng)
     split = split_by_threshold(rows, test, 20)
     assert len(split.key_users) > 150

@@ -1,4 +1,4 @@
-"""PinSAGE: walks against powers of a dense matrix, towers against plain loops, and no leak."""
+"""PinSAGE: walks against dense matrices, towers against plain loops, and no leak."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ import pytest
 import torch
 from scipy.sparse import csr_array
 
-from idcf.paper.layers.random_walks import incidence_matrix, visit_shares
-from idcf.paper.models.pinsage import PinSage, PinSageConfig
+from idcf.paper.models.pinsage import PinSage, PinSageConfig, incidence_matrix, visit_shares
 from idcf.testing.synthetic import checkerboard
 from idcf.types import History, Users
 
@@ -37,48 +36,37 @@ def make_history(*histories: list[int]) -> History:
     return History(items, torch.ones(len(items)), offsets)
 
 
-def dense_visit_shares(
-    incidence: np.ndarray, n_neighbors: int, n_hops: int, restart: float
-) -> np.ndarray:
+def dense_visit_shares(incidence: np.ndarray, n_neighbors: int) -> np.ndarray:
     """Row by row; all items that tie for the last place of a row are kept."""
 
     def largest(row: np.ndarray) -> np.ndarray:
         threshold = np.sort(row)[::-1][min(n_neighbors, len(row)) - 1]
         return np.where((row >= threshold - 1e-7) & (row > 1e-9), row, 0)
 
-    def largest_per_row(x: np.ndarray) -> np.ndarray:
-        x = x.copy()
-        np.fill_diagonal(x, 0)
-        return np.stack([largest(row) for row in x])
-
     item_to_user = incidence.T / np.maximum(incidence.sum(0), 1)[:, None]
     user_to_item = incidence / np.maximum(incidence.sum(1), 1)[:, None]
-    step = largest_per_row(item_to_user @ user_to_item)
-    total, reached = step, step
-    for hop in range(1, n_hops):
-        reached = largest_per_row(reached @ step)
-        total = total + (1 - restart) ** hop * reached
-    total = largest_per_row(total)
+    step = item_to_user @ user_to_item
+    np.fill_diagonal(step, 0)
+    total = np.stack([largest(row) for row in step])
     return total / np.maximum(total.sum(1, keepdims=True), 1e-9)
 
 
-@pytest.mark.parametrize("n_hops", [1, 2, 3])
 @pytest.mark.parametrize("n_neighbors", [3, 9])
-def test_expected_visits_are_powers_of_a_matrix(n_hops: int, n_neighbors: int) -> None:
-    shares = visit_shares(csr_array(INCIDENCE), n_neighbors, n_hops, 0.5).toarray()
-    expected = dense_visit_shares(INCIDENCE, n_neighbors, n_hops, 0.5)
+def test_expected_visits_are_a_product_of_matrices(n_neighbors: int) -> None:
+    shares = visit_shares(csr_array(INCIDENCE), n_neighbors).toarray()
+    expected = dense_visit_shares(INCIDENCE, n_neighbors)
     np.testing.assert_allclose(shares, expected, atol=1e-5)
     np.testing.assert_allclose(shares.sum(1)[INCIDENCE.sum(0) > 0], 1, atol=1e-5)
 
 
-def test_one_hop_agrees_with_sampled_walks() -> None:
+def test_visits_agree_with_sampled_walks() -> None:
     """Ten thousand walks from item 0; returns to item 0 do not count."""
     rng, visits = np.random.default_rng(0), np.zeros(N_ITEMS)
     for _ in range(10_000):
         user = rng.choice(np.flatnonzero(INCIDENCE[:, 0]))
         visits[rng.choice(np.flatnonzero(INCIDENCE[user]))] += 1
     visits[0] = 0
-    shares = visit_shares(csr_array(INCIDENCE), N_ITEMS, 1, 0.5).toarray()[0]
+    shares = visit_shares(csr_array(INCIDENCE), N_ITEMS).toarray()[0]
     np.testing.assert_allclose(shares, visits / visits.sum(), atol=0.02)
 
 
@@ -105,7 +93,7 @@ def slow_conv(conv: torch.nn.Module, state: torch.Tensor, message: torch.Tensor)
 
 def test_scores_are_those_of_plain_loops() -> None:
     model = make_model().eval()
-    weights = dense_visit_shares(INCIDENCE, 4, 1, 0.5).astype(np.float32)
+    weights = dense_visit_shares(INCIDENCE, 4).astype(np.float32)
     for history in ([0, 3, 5], [2], []):
         users = Users(torch.tensor([-1]), make_history(history))
         expected = slow_scores(model, weights, history)
@@ -118,7 +106,7 @@ def test_in_training_a_user_is_scored_on_a_graph_without_the_fold_of_the_user() 
     for user in (0, 4, 11):
         users = Users(torch.tensor([user]), make_history(history))
         other_folds = INCIDENCE[np.arange(N_USERS) % 3 != user % 3]
-        weights = dense_visit_shares(other_folds, 4, 1, 0.5).astype(np.float32)
+        weights = dense_visit_shares(other_folds, 4).astype(np.float32)
         scores = model(users, items, torch.tensor([0]))[0]
         torch.testing.assert_close(scores, slow_scores(model, weights, history))
 

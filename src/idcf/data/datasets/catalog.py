@@ -10,11 +10,11 @@ from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from idcf.data.datasets import formats
+from idcf.data.datasets import formats, side_features
 from idcf.data.datasets.download import (
     cache_folder,
     download_files,
@@ -22,7 +22,6 @@ from idcf.data.datasets.download import (
     fill_folder,
     verify_sha256,
 )
-from idcf.data.datasets.side_features import friend_graph_features, movielens_features
 from idcf.data.interactions import Floats, Interactions, Vocab, align_vocabularies, recode_ids
 from idcf.errors import ConfigError, DataError, unknown_name_message
 
@@ -67,12 +66,12 @@ class DatasetSource:
 
     name: str
     url: str  # of an archive, or of the folder that holds the files
-    license: str
     parser: Callable[[Path], ParsedDataset]  # reads a folder of downloaded files
     expected_counts: tuple[DatasetCounts, ...]  # one for each accepted edition
-    implicit: bool  # whether the feedback is implicit
-    key_threshold: int  # the paper's δ
     remote_names: Mapping[str, str]  # local file name -> name under the URL or in the archive
+    license: str = "not stated; research use"
+    implicit: bool = False  # whether the feedback is implicit
+    key_threshold: int = 30  # the paper's δ
     layouts: tuple[tuple[str, ...], ...] = ()  # sets of files that each suffice; (): all of them
     archive_sha256: str | None = None  # None: it is not checked
     file_sha256: Mapping[str, str] = field(default_factory=dict)  # by local file name
@@ -84,23 +83,20 @@ class DatasetSource:
 
 
 def load_dataset(name: str, *, progress: bool = True) -> Dataset:
-    """Load a dataset of `DATASET_SOURCES`, downloading it if it is not on this machine.
-
-    Raises ConfigError for an unknown name, and DataError if the files cannot be fetched, or their
-    checksums or counts are not the expected ones.
-    """
+    """Load a dataset of `DATASET_SOURCES`, downloading it if it is not on this machine. Raises
+    ConfigError for an unknown name, and DataError if the files cannot be fetched, or their
+    checksums or counts are not the expected ones."""
     source, folder = _get_source(name), fetch_dataset(name, progress=progress)
     for file, expected in source.file_sha256.items():
         if (folder / file).exists():
             verify_sha256(folder / file, expected)
     parsed = source.parser(folder)
     _check_counts(source, parsed, folder)
-
-    table, train, test = (
-        None if x is None else replace(x, **parsed.features)  # type: ignore[arg-type]
-        for x in parsed[:3]
+    features: dict[str, Any] = {**parsed.features}
+    table = replace(parsed.interactions, **features)
+    train, test = (
+        None if x is None else replace(x, **features) for x in (parsed.train, parsed.test)
     )
-    assert table is not None
     return Dataset(name, table, train, test, parsed.titles, source.key_threshold, parsed.note)
 
 
@@ -125,7 +121,6 @@ def fetch_dataset(name: str, *, progress: bool = True) -> Path:
     if local_folder := find_dataset_folder(name):
         return local_folder
     source, target = _get_source(name), cache_folder() / name
-
     download = partial(
         download_files,
         source.url,
@@ -167,52 +162,47 @@ def _get_source(name: str) -> DatasetSource:
 def _parse_ml_100k(folder: Path) -> ParsedDataset:
     """Read ML-100K with its u1 split, or RecBole's copy where u.data is missing."""
     if not (folder / "u.data").exists():
-        return _parse_recbole_ml_100k(folder)
+        columns, origin = formats.read_recbole(folder / "ml-100k.inter")
+        table = formats.interactions_from_text(columns, origin, integer_ids=True)
+        note = "from RecBole's copy, which has no u1 split: draw a random one"
+        parsed = ParsedDataset(table, note=note)
+        return _add_movielens_files(parsed, folder / "ml-100k.user", folder / "ml-100k.item")
     table = formats.read_movielens(folder / "u.data")
     train, test = (
         recode_ids(formats.read_movielens(folder / f), table.users, table.items)
         for f in ("u1.base", "u1.test")
     )
-    features = movielens_features(table, folder / "u.user", folder / "u.item")
-    titles = _read_titles(folder / "u.item")
-    return ParsedDataset(table, train, test, titles=titles, features=features)
-
-
-def _parse_recbole_ml_100k(folder: Path) -> ParsedDataset:
-    """Read RecBole's copy of ML-100K, which has no official split."""
-    columns, origin = formats.read_recbole(folder / "ml-100k.inter")
-    table = formats.interactions_from_text(columns, origin, integer_ids=True)
-    return ParsedDataset(
-        table,
-        titles=_read_titles(folder / "ml-100k.item"),
-        note="from RecBole's copy, which has no u1 split: draw a random one",
-        features=movielens_features(table, folder / "ml-100k.user", folder / "ml-100k.item"),
-    )
+    parsed = ParsedDataset(table, train, test)
+    return _add_movielens_files(parsed, folder / "u.user", folder / "u.item")
 
 
 def _parse_ml_1m(folder: Path) -> ParsedDataset:
     """Read ML-1M, from ratings.dat or else from ratings.csv.gz."""
     official = folder / "ratings.dat"
     table = formats.read_movielens(official if official.exists() else folder / "ratings.csv.gz")
-    return ParsedDataset(
-        table,
-        titles=_read_titles(folder / "movies.dat"),
-        note="no official split: the paper draws 90/10 at random",
-        features=movielens_features(table, folder / "users.dat", folder / "movies.dat"),
-    )
+    parsed = ParsedDataset(table, note="no official split: the paper draws 90/10 at random")
+    return _add_movielens_files(parsed, folder / "users.dat", folder / "movies.dat")
 
 
-def _read_titles(path: Path) -> Mapping[Hashable, str]:
-    """Return the titles in a file by item id; empty if there is no such file."""
-    return formats.read_titles(path) if path.exists() else {}
+def _add_movielens_files(parsed: ParsedDataset, users: Path, items: Path) -> ParsedDataset:
+    """Add features, and titles of items, from the files of users and of items that exist."""
+    table, features = parsed.interactions, {}
+    if users.is_file():
+        features["user_features"] = side_features.movielens_user_features(table.users, users)
+    if not items.is_file():
+        return parsed._replace(features=features)
+    features["item_features"] = side_features.movielens_item_features(table.items, items)
+    return parsed._replace(titles=formats.read_titles(items), features=features)
 
 
 def _parse_douban(folder: Path) -> ParsedDataset:
     """Read Douban with its official split, and features of its friend graph if the file has one."""
-    file = folder / "training_test_dataset.mat"
+    file = folder / _DOUBAN_FILE
     train, test = formats.read_douban(file)
     friends = formats.read_douban_friends(file)
-    features = {} if friends is None else {"user_features": friend_graph_features(friends)}
+    features = {}
+    if friends is not None:
+        features["user_features"] = side_features.friend_graph_features(friends)
     return ParsedDataset(train.concat(test), train, test, features=features)
 
 
@@ -224,12 +214,9 @@ def _parse_beauty(folder: Path) -> ParsedDataset:
 
 
 def filter_as_published(table: Interactions, max_dropped_rows: int = 15) -> Interactions:
-    """Select rows and users of Amazon Beauty as the published code does.
-
-    The first row of every user but the first of the file is dropped, then the users who have
-    `max_dropped_rows` rows or fewer. The item vocabulary stays whole, because the paper draws
-    negatives from all items.
-    """
+    """Select rows and users of Amazon Beauty as the published code does. The first row of every
+    user but the first of the file is dropped, then the users who have `max_dropped_rows` rows or
+    fewer. The item vocabulary stays whole, because the paper draws negatives from all items."""
     first_row = np.unique(table.user, return_index=True)[1]
     row_mask = np.ones(len(table), bool)
     row_mask[first_row[first_row > 0]] = False
@@ -251,7 +238,6 @@ def _parse_books(folder: Path) -> ParsedDataset:
 _GROUPLENS_URL = "https://files.grouplens.org/datasets/movielens/"
 _GROUPLENS_LICENSE = "GroupLens: research use, no redistribution"
 _GITHUB_RAW_URL = "https://raw.githubusercontent.com/"
-_UNSTATED_LICENSE = "not stated; research use"
 _ML_100K_FILES = ("u.data", "u1.base", "u1.test", "u.item", "u.user")
 _RECBOLE_PATH = "recbole/dataset_example/ml-100k/"
 _DOUBAN_FILE = "training_test_dataset.mat"
@@ -261,12 +247,10 @@ _SOURCES = (
     DatasetSource(
         "ml-100k",
         _GROUPLENS_URL + "ml-100k.zip",
-        _GROUPLENS_LICENSE,
         _parse_ml_100k,
         (DatasetCounts(943, 1_682, 100_000, 80_000, 20_000),),
-        implicit=False,
-        key_threshold=30,
-        remote_names={f: f"ml-100k/{f}" for f in _ML_100K_FILES},
+        {f: f"ml-100k/{f}" for f in _ML_100K_FILES},
+        _GROUPLENS_LICENSE,
         layouts=(_ML_100K_FILES[:3], ("ml-100k.inter",)),
         archive_sha256="50d2a982c66986937beb9ffb3aa76efe955bf3d5c6b761f4e3a7cd717c6a3229",
         file_sha256={
@@ -285,24 +269,19 @@ _SOURCES = (
     DatasetSource(
         "ml-1m",
         _GROUPLENS_URL + "ml-1m.zip",
-        _GROUPLENS_LICENSE,
         _parse_ml_1m,
         (DatasetCounts(6_040, 3_706, 1_000_209),),
-        implicit=False,
-        key_threshold=30,
-        remote_names={f: f"ml-1m/{f}" for f in ("ratings.dat", "movies.dat", "users.dat")},
+        {f: f"ml-1m/{f}" for f in ("ratings.dat", "movies.dat", "users.dat")},
+        _GROUPLENS_LICENSE,
         layouts=(("ratings.dat",), ("ratings.csv.gz",)),
         archive_sha256="a6898adb50b9ca05aa231689da44c217cb524e7ebd39d264c56e2832f2c54e20",
     ),
     DatasetSource(
         "douban",
         _GITHUB_RAW_URL + "fmonti/mgcnn/master/Data/douban/",
-        _UNSTATED_LICENSE,
         _parse_douban,
         (DatasetCounts(3_000, 3_000, 136_891, 123_202, 13_689),),
-        implicit=False,
-        key_threshold=30,
-        remote_names={_DOUBAN_FILE: _DOUBAN_FILE},
+        {_DOUBAN_FILE: _DOUBAN_FILE},
         file_sha256={
             _DOUBAN_FILE: "1f4476321cbfe0f606e7e35d0695ca15447a1b0b2c811df130109b6cb9a067ae"
         },
@@ -310,25 +289,23 @@ _SOURCES = (
     DatasetSource(
         "amazon-beauty",
         _GITHUB_RAW_URL + "FeiSun/BERT4Rec/master/data/",
-        _UNSTATED_LICENSE,
         _parse_beauty,
         (DatasetCounts(2_944, 54_542, 82_904),),
+        {"Beauty.txt": "beauty.txt"},
         implicit=True,
         key_threshold=20,
-        remote_names={"Beauty.txt": "beauty.txt"},
     ),
     DatasetSource(
         "amazon-books",
         _GITHUB_RAW_URL + _NGCF_PATH,
-        _UNSTATED_LICENSE,
         _parse_books,
         (  # a quarter of the users, and all of them
             DatasetCounts(13_159, 90_239, 746_912, 595_901, 151_011),
             DatasetCounts(52_643, 91_599, 2_984_108, 2_380_730, 603_378),
         ),
+        {"train.txt": "train.txt", "test.txt": "test.txt"},
         implicit=True,
         key_threshold=20,
-        remote_names={"train.txt": "train.txt", "test.txt": "test.txt"},
     ),
 )
 DATASET_SOURCES = {source.name: source for source in _SOURCES}

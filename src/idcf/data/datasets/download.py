@@ -23,11 +23,9 @@ def cache_folder() -> Path:
 
 
 def fill_folder(target: Path, write_files: Callable[[Path], None]) -> Path:
-    """Add files to a folder, each complete or not at all, and return the folder.
-
-    `write_files` writes them into the empty folder it is given. Raises DataError if `target` cannot
-    be written.
-    """
+    """Add files to a folder, each complete or not at all, and return the folder. `write_files`
+    writes them into the empty folder it is given. Raises DataError if `target` cannot be
+    written."""
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}-") as temporary:
@@ -44,10 +42,8 @@ def download_files(
     url: str, remote_names: Mapping[str, str], folder: Path, *, sha256: str | None, progress: bool
 ) -> None:
     """Download files into a folder, from a `.zip` archive or one by one from below a URL.
-
     `remote_names` maps each file name to its name in the archive or below the URL. Raises DataError
-    if a URL is out of reach, or the archive has not the SHA-256 given.
-    """
+    if a URL is out of reach, or the archive has not the SHA-256 given."""
     if not url.endswith(".zip"):
         for local_name, remote_name in remote_names.items():
             _download_file(url + remote_name, folder / local_name, progress)
@@ -81,9 +77,7 @@ def verify_sha256(path: Path, sha256: str) -> None:
 
 def extract_members(archive: Path, members: Mapping[str, str], folder: Path) -> None:
     """Extract members {file name: name in the archive} of a zip archive or wheel into a folder.
-
-    Raises DataError if the file is no zip archive, or a member is missing.
-    """
+    Raises DataError if the file is no zip archive, or a member is missing."""
     try:
         with zipfile.ZipFile(archive) as file:
             for local_name, member in members.items():
@@ -95,10 +89,8 @@ def extract_members(archive: Path, members: Mapping[str, str], folder: Path) -> 
 
 def extract_from_wheel(package: str, sha256: str, members: Mapping[str, str], folder: Path) -> None:
     """Extract files from a wheel that pip downloads, for machines that reach only a package index.
-
     The wheel is named by a requirement, such as "recbole==1.2.1". Raises DataError if pip fails or
-    the wheel has another SHA-256.
-    """
+    the wheel has another SHA-256."""
     quiet = ["--quiet", "--disable-pip-version-check", "--no-input"]
     pip = [sys.executable, "-m", "pip", "download", *quiet, "--no-deps", "--only-binary=:all:"]
     with tempfile.TemporaryDirectory(prefix="idcf-") as temporary:

@@ -10,7 +10,6 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import chain, islice
-from operator import methodcaller
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +18,13 @@ import numpy as np
 from idcf.data.columns import (
     COLUMN_ROLES,
     ColumnOrigin,
-    EncodedIds,
     build_interactions,
     encode_text_ids,
     find_columns,
     parse_numbers,
     to_whole_seconds,
 )
-from idcf.data.interactions import Doubles, Interactions, Ints, Vocab
+from idcf.data.interactions import Interactions, Ints, Vocab
 from idcf.errors import DataError, unknown_name_message
 from idcf.files import check_file, read_text
 
@@ -53,7 +51,10 @@ def read_delimited(
     width = len(names)
     if min_columns and min_columns <= len(first_fields) < width:
         width = len(first_fields)
-    _check_widths(path, text, lines, delimiter, width)
+    for row, line in enumerate(lines):
+        if len(line.split(delimiter)) != width:
+            position = f"{path}, {_line_label(text, row)}"
+            raise DataError(wrong_width_message(position, line, delimiter, width))
     if len(lines) == has_header:
         raise DataError(f"{path}: a header but no rows; give at least one interaction")
     # one flat list: a million short lists would cost seconds of garbage collection
@@ -61,17 +62,6 @@ def read_delimited(
     first = width * has_header
     columns = {name: fields[first + k :: width] for k, name in enumerate(names[:width])}
     return columns, ColumnOrigin(str(path), lambda row: _line_label(text, row + has_header))
-
-
-def _check_widths(
-    path: Path, text: str, lines: list[str], delimiter: str | None, width: int
-) -> None:
-    """Raise DataError for the first line that does not have `width` fields."""
-    split = methodcaller("split", delimiter)
-    if set(map(len, map(split, lines))) != {width}:
-        row, line = next((i, x) for i, x in enumerate(lines) if len(split(x)) != width)
-        position = f"{path}, {_line_label(text, row)}"
-        raise DataError(wrong_width_message(position, line, delimiter, width))
 
 
 def _line_label(text: str, row: int) -> str:
@@ -102,32 +92,26 @@ def interactions_from_text(
     integer_ids: bool = False,
 ) -> Interactions:
     """Build interactions from text columns and their origin, as `read_delimited` returns them.
-
-    `columns` and `implicit` are those of `read_interactions`; some formats require `integer_ids`.
-    """
+    `columns` and `implicit` are those of `read_interactions`; some formats require
+    `integer_ids`."""
     names = find_columns(columns, list(table), origin.source_name, implicit)
     origin = replace(origin, column_names=names)
 
-    def encode(role: str) -> EncodedIds:
-        """Encode the ids of a role, "user" or "item"."""
-        return encode_text_ids(table[names[role]], role, origin, integer_ids=integer_ids)
-
-    def parse(role: str) -> Doubles | None:
-        """Parse the numbers of a role, or return None if it has no column."""
-        return parse_numbers(table[names[role]], role, origin) if role in names else None
-
-    seconds = parse("timestamp")
-    time = None if seconds is None else to_whole_seconds(seconds, origin)
-    return build_interactions(
-        origin, encode("user_id"), encode("item_id"), parse("rating"), time, implicit
+    users, items = (
+        encode_text_ids(table[names[role]], role, origin, integer_ids=integer_ids)
+        for role in ("user_id", "item_id")
     )
+    rating, seconds = (
+        parse_numbers(table[names[role]], role, origin) if role in names else None
+        for role in ("rating", "timestamp")
+    )
+    time = None if seconds is None else to_whole_seconds(seconds, origin)
+    return build_interactions(origin, users, items, rating, time, implicit)
 
 
 def read_recbole(path: Path) -> tuple[dict[str, list[str]], ColumnOrigin]:
-    """Read a RecBole file (.inter, .user, .item), whose header is `name:type`.
-
-    Returns the text of each column by name, without the type; and the origin of the columns.
-    """
+    """Read a RecBole file (.inter, .user, .item), whose header is `name:type`. Returns the text of
+    each column by name, without the type; and the origin of the columns."""
     table, origin = read_delimited(path, "\t")
     if len(table) == 1:
         raise DataError(wrong_width_message(f"{path}, line 1", next(iter(table)), "\t", 2))
@@ -145,11 +129,9 @@ def read_recbole(path: Path) -> tuple[dict[str, list[str]], ColumnOrigin]:
 def read_movielens(
     path: Path, columns: Mapping[str, str] | None = None, implicit: bool | None = None
 ) -> Interactions:
-    """Read MovieLens ratings: lines of user, item, rating and, optionally, time.
-
-    The suffix says the delimiter: commas under a header in .csv, `::` in .dat (MovieLens-1M), tabs
-    in any other file (MovieLens-100K). `columns` and `implicit` are those of `read_interactions`.
-    """
+    """Read MovieLens ratings: lines of user, item, rating and, optionally, time. The suffix says
+    the delimiter: commas under a header in .csv, `::` in .dat (MovieLens-1M), tabs in any other
+    file (MovieLens-100K). `columns` and `implicit` are those of `read_interactions`."""
     suffix = Path(path.name.removesuffix(".gz")).suffix
     if suffix == ".csv":
         table = read_delimited(path, ",")
@@ -199,11 +181,11 @@ def _read_monti_matrices(path: Path, *names: str) -> list[Any]:
 def read_douban(path: Path) -> tuple[Interactions, Interactions]:
     """Read Monti's Douban file: the tables of the official training and test part."""
     names = ("M", "Otraining", "Otest")
-    matrices = dict(zip(names, _read_monti_matrices(path, *names), strict=True))
-    if missing := [x for x in names if matrices[x] is None]:
+    matrices = _read_monti_matrices(path, *names)
+    if missing := [name for name, x in zip(names, matrices, strict=True) if x is None]:
         reason = f"it has no {', '.join(missing)}"
         raise DataError(f"{path}: not Monti's HDF5 file ({reason}); copy it again")
-    rating, train_mask, test_mask = matrices.values()
+    rating, train_mask, test_mask = matrices
     users, items = (Vocab(range(n)) for n in rating.shape)
 
     def masked_table(mask: Ints) -> Interactions:

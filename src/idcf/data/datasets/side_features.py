@@ -11,28 +11,13 @@ from numpy.typing import NDArray
 
 from idcf.data.datasets import formats
 from idcf.data.features import fit_feature_encoder
-from idcf.data.interactions import Floats, Interactions, Vocab
+from idcf.data.interactions import Floats, Vocab
 from idcf.errors import DataError
 
 _YEAR = re.compile(r"\((\d{4})\)\s*$")  # at the end of a title
 
 
-def movielens_features(
-    table: Interactions, users_path: Path, items_path: Path
-) -> dict[str, Floats]:
-    """Features of MovieLens users and films, by field of `Interactions`, in the order of its rows.
-
-    The files are those of `formats.read_side_columns`; one that does not exist is skipped.
-    """
-    features = {}
-    if users_path.is_file():
-        features["user_features"] = _movielens_user_features(table.users, users_path)
-    if items_path.is_file():
-        features["item_features"] = _movielens_item_features(table.items, items_path)
-    return features
-
-
-def _movielens_user_features(users: Vocab, path: Path) -> Floats:
+def movielens_user_features(users: Vocab, path: Path) -> Floats:
     """Encode age, gender and occupation from a MovieLens file of users: [U, F]."""
     columns = formats.read_side_columns(path)
     selected = {
@@ -44,7 +29,7 @@ def _movielens_user_features(users: Vocab, path: Path) -> Floats:
     return fit_feature_encoder(users, [int(x) for x in columns["user_id"]], selected)[0]
 
 
-def _movielens_item_features(items: Vocab, path: Path) -> Floats:
+def movielens_item_features(items: Vocab, path: Path) -> Floats:
     """Encode genres and the year in the title from a MovieLens file of items: [I, F]."""
     columns = formats.read_side_columns(path)
     ids = [int(x) for x in columns["item_id"]]

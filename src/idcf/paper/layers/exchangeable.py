@@ -6,6 +6,8 @@ matrix is built.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import torch
@@ -15,28 +17,21 @@ from idcf.models.layers.ragged import sum_pool
 from idcf.types import Ragged
 
 
-class MatrixAxis(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class MatrixAxis:
     """One axis of a sparse matrix (its R rows or its R columns) and the entries of each group."""
 
     group: Tensor  # int64 [N]: the row, or the column, of each entry
     entry_order: Tensor  # int64 [N]: the entries, group by group
     offsets: Tensor  # int64 [R + 1]: where each group begins in `entry_order`
     visible: Tensor  # float [N]: 0 for a hidden entry, else 1
-    n_visible: Tensor  # float [R]: number of visible entries of each group
-    shrinkage: float  # pseudo-count of average entries that is added to every group
+    shrinkage: float = 0.0  # pseudo-count of average entries that is added to every group
 
-    @classmethod
-    def build(
-        cls,
-        group: Tensor,
-        entry_order: Tensor,
-        offsets: Tensor,
-        visible: Tensor,
-        shrinkage: float = 0.0,
-    ) -> MatrixAxis:
-        """Build an axis and count the visible entries of each group."""
-        n_visible = sum_pool(visible[:, None], Ragged(entry_order, None, offsets))[:, 0]
-        return cls(group, entry_order, offsets, visible, n_visible, shrinkage)
+    @cached_property
+    def n_visible(self) -> Tensor:
+        """Number of visible entries of each group: float [R]."""
+        groups = Ragged(self.entry_order, None, self.offsets)
+        return sum_pool(self.visible[:, None], groups)[:, 0]
 
     def mean(self, x: Tensor, overall_mean: Tensor) -> Tensor:
         """Return the mean of the visible entries x [N, C] of each group, shrunk to `overall_mean`
@@ -145,11 +140,8 @@ class ExchangeableLayer(nn.Module):
     def row_means(
         self, x: Tensor, rows: MatrixAxis, column_index: Tensor, statistics: ColumnStatistics
     ) -> Tensor:
-        """Return the mean of `forward` over the visible entries of each row: [B, C'].
-
-        The layer has no activation: the mean is that of the mean input, and no entry is
-        transformed.
-        """
+        """Return the mean of `forward` over the visible entries of each row: [B, C']. The layer has
+        no activation: the mean is that of the mean input, and no entry is transformed."""
         mean = rows.mean(x, statistics.overall_mean)
         mean_column_terms = rows.mean_gathered(
             statistics.column_terms, column_index, statistics.mean_column_term

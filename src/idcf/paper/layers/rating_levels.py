@@ -20,10 +20,8 @@ def level_cross_entropy(
     level_logits: Callable[[Users, Tensor, Tensor], Tensor], levels: Tensor, batch: Batch
 ) -> LossTerms:
     """Return {"levels": mean cross-entropy of the levels nearest to the labels of a batch}.
-
     `level_logits` returns the logits [M, K, L] of users, items and owners. The mean is over the
-    items of the whole batch, of which a process returns its part.
-    """
+    items of the whole batch, of which a process returns its part."""
     logits = level_logits(batch.users, batch.items, batch.owner)
     level = nearest_level(batch.labels, levels)
     loss = F.cross_entropy(logits.flatten(0, 1), level.flatten(), reduction="sum")

@@ -38,6 +38,10 @@ class NodeOffsets(NamedTuple):
     value: Tensor  # in units of the standard deviation of the ratings
     n_ratings: Tensor  # float, in the order of `value`
 
+    def take(self, nodes: Tensor) -> NodeOffsets:
+        """Return the offsets of some nodes."""
+        return NodeOffsets(self.value[nodes], self.n_ratings[nodes])
+
 
 class RatingLookup(NamedTuple):
     """Quantities derived from the training table: levels by (user, item), offsets of all nodes."""
@@ -165,14 +169,14 @@ class RatingGraph(nn.Module):
         no_user = torch.full_like(exclude_users, self.n_users)
         users = torch.where(exclude_users < 0, no_user, exclude_users)
         level = self.lookup_levels(users, items).int()
-        value, n = (x[items] for x in self.rating_lookup().item_offsets)
+        value, n = self.rating_lookup().item_offsets.take(items)
         total = value * (n + DEFAULT_ITEM_SHRINKAGE) - self.scaled_levels[level]
         n_other = n - (level > 0).to(n.dtype)
         return NodeOffsets(total / (n_other + DEFAULT_ITEM_SHRINKAGE), n_other)
 
     def adjusted_rater_offsets(self, raters: Tensor, item_change: Tensor) -> NodeOffsets:
         """Return the offsets of raters [P, R] of one item each, whose offset changed by [P]."""
-        value, n = (x[raters] for x in self.rating_lookup().user_offsets)
+        value, n = self.rating_lookup().user_offsets.take(raters)
         return NodeOffsets(value - item_change[:, None] / (n + DEFAULT_USER_SHRINKAGE), n)
 
     def rating_lookup(self) -> RatingLookup:

@@ -43,7 +43,6 @@ class FEAEConfig:
     standardize: bool = True  # standardize row and column means; not in the paper
     shrinkage: float = 3.0  # pseudo-count of average entries in every mean; the paper: 0
     dropout: float = 0.5  # of the decoder's channels
-    episodic: bool = False  # encode the given histories in training, not the rows of the matrix
 
 
 class ColumnCodes(NamedTuple):
@@ -122,16 +121,11 @@ class FEAE(Model):
         return level_cross_entropy(self.level_logits, self.levels, batch)
 
     def level_logits(self, users: Users, items: Tensor, owner: Tensor) -> Tensor:
-        """Return the logits of the levels for items [M, K] of users owner [M]: [M, K, L].
-
-        In training every user must be a row of the training matrix.
-        """
+        """Return the logits of the levels for items [M, K] of users owner [M]: [M, K, L]. In
+        training every user must be a row of the training matrix."""
         if self.training:
             rows, columns = self._training_codes(users.ids.index_select(0, owner), items)
-            if self.config.episodic:
-                rows = self._row_codes(users.history, columns, owner, items)
-            else:
-                rows = rows.take(users.ids)
+            rows = rows.take(users.ids)
         else:
             columns = self._column_codes()
             rows = self._row_codes(users.history, columns)
@@ -168,27 +162,15 @@ class FEAE(Model):
         item, user = self.edges // self.n_users, self.edges % self.n_users
         order = torch.arange(len(visible), device=visible.device)
         shrinkage = self.config.shrinkage
-        columns = MatrixAxis.build(item, order, self.starts, visible, shrinkage)
-        rows = MatrixAxis.build(user, self.user_entry_order, self.user_starts, visible, shrinkage)
+        columns = MatrixAxis(item, order, self.starts, visible, shrinkage)
+        rows = MatrixAxis(user, self.user_entry_order, self.user_starts, visible, shrinkage)
         return self._encode(self.edge_level, rows, item, columns)
 
-    def _row_codes(
-        self,
-        history: History,
-        columns: ColumnCodes,
-        hidden_owner: Tensor | None = None,
-        hidden_items: Tensor | None = None,
-    ) -> RowCodes:
-        """Encode histories as rows, without the cells of owners [M] and items [M, K]."""
+    def _row_codes(self, history: History, columns: ColumnCodes) -> RowCodes:
+        """Encode histories as rows."""
         owner, visible = history.owner(), torch.ones_like(history.values)
-        if hidden_owner is not None and hidden_items is not None:
-            hidden_cells = (hidden_owner[:, None] * self.n_items + hidden_items).flatten()
-            hidden_cells = torch.sort(hidden_cells).values
-            cells = owner * self.n_items + history.items
-            at = torch.searchsorted(hidden_cells, cells).clamp(max=len(hidden_cells) - 1)
-            visible = (hidden_cells[at] != cells).to(visible)
         order = torch.arange(len(visible), device=visible.device)
-        rows = MatrixAxis.build(owner, order, history.offsets, visible, self.config.shrinkage)
+        rows = MatrixAxis(owner, order, history.offsets, visible, self.config.shrinkage)
         level = nearest_level(history.values, self.levels)
         return self._encode(level, rows, history.items, columns)[0]
 
@@ -199,11 +181,9 @@ class FEAE(Model):
         column_index: Tensor,
         columns: MatrixAxis | ColumnCodes,
     ) -> tuple[RowCodes, ColumnCodes]:
-        """Encode the rows of entries with these levels [N] and columns [N].
-
-        With the axis of the columns, the entries are a whole matrix, whose columns are encoded
-        too. With `ColumnCodes`, they are further rows of an encoded matrix.
-        """
+        """Encode the rows of entries with these levels [N] and columns [N]. With the axis of the
+        columns, the entries are a whole matrix, whose columns are encoded too. With `ColumnCodes`,
+        they are further rows of an encoded matrix."""
         statistics: list[ColumnStatistics] = []
 
         def next_statistics(layer: ExchangeableLayer) -> ColumnStatistics:

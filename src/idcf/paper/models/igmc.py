@@ -103,7 +103,10 @@ class IGMC(Model):
         user_offsets = self.graph.user_offsets(users.history)
         exclude_users = users.ids if self.training else torch.full_like(users.ids, -1)
         n_raters = self.graph.starts.diff()[items].clamp(max=self.cap)
-        order = self._order_by_size(histories, n_raters, owner)
+        n_items = (histories.level > 0).sum(1)[owner]
+        # by raters, in steps of 16, then by length of history: chunks are padded, and subgraphs of
+        # similar size leave little of them empty
+        order = torch.argsort(n_raters // 16 * (self.cap + 1) + n_items, stable=True)
         max_cells = _MAX_CELLS if items.is_cuda else _MAX_CPU_CELLS
         max_raters = int(n_raters.max()) if len(n_raters) else 0
         step = max(1, max_cells // ((max_raters + 1) * (histories.items.shape[1] + 1)))
@@ -114,13 +117,6 @@ class IGMC(Model):
         position = torch.empty_like(order)
         position[order] = torch.arange(len(order), device=order.device)
         return torch.cat(scores)[position] if scores else self.out.bias[:0]
-
-    def _order_by_size(self, histories: CappedHistories, n_raters: Tensor, owner: Tensor) -> Tensor:
-        """Return a permutation of the pairs by number of raters `n_raters` [P], in steps of 16,
-        then length of history: chunks are padded, and subgraphs of similar size leave little of
-        them empty."""
-        n_items = (histories.level > 0).sum(1)[owner]
-        return torch.argsort(n_raters // 16 * (self.cap + 1) + n_items, stable=True)
 
     def _score_chunk(
         self,
@@ -167,11 +163,11 @@ class IGMC(Model):
         target_item = graph.item_offsets_without(items, exclude_users)
         item_change = target_item.value - all_items.value[items]
         raters = graph.adjusted_rater_offsets(subgraphs.raters, item_change)
-        target_user = NodeOffsets(user_offsets.value[owner], user_offsets.n_ratings[owner])
-        other_items = NodeOffsets(
-            all_items.value[subgraphs.items], all_items.n_ratings[subgraphs.items]
+        other_items = all_items.take(subgraphs.items)
+        return (
+            _prepend_target(user_offsets.take(owner), raters),
+            _prepend_target(target_item, other_items),
         )
-        return _prepend_target(target_user, raters), _prepend_target(target_item, other_items)
 
     def _residual_edges(
         self, level: Tensor, user_offsets: Tensor, item_offsets: Tensor

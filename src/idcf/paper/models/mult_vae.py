@@ -91,10 +91,8 @@ class MultVAE(TwoTower):
         return {**terms, "kl": self.kl_divergence(batch.users).sum() / batch.n_rows}
 
     def kl_divergence(self, users: Users) -> Tensor:
-        """Return β KL(N(m, s²) ‖ N(0, 1)) of each user [B], and count a training step.
-
-        Encoding the history again, with another dropout, leaves the expected loss unchanged.
-        """
+        """Return β KL(N(m, s²) ‖ N(0, 1)) of each user [B], and count a training step. Encoding the
+        history again, with another dropout, leaves the expected loss unchanged."""
         mean, log_variance = self._posterior_parameters(
             self.history_encoder(users.history, self.items.bias)
         )

@@ -15,17 +15,16 @@ from typing import ClassVar, NamedTuple, cast
 import numpy as np
 import torch
 import torch.nn.functional as F
-from scipy.sparse import csr_array, vstack
+from scipy.sparse import csr_array, diags_array, vstack
 from torch import Tensor, nn
 
 from idcf.models.base import TwoTower
 from idcf.models.layers.cache import TensorCache
 from idcf.models.layers.embedding import EmbeddingTable, log_relative_popularity
 from idcf.models.layers.heads import DotHead, Head, mlp
-from idcf.models.layers.item_matrix import ItemMatrix
+from idcf.models.layers.item_matrix import ItemMatrix, cooccurrence_blocks, largest_per_row
 from idcf.models.layers.ragged import sum_pool
-from idcf.paper.layers.random_walks import incidence_matrix, visit_shares
-from idcf.types import Domain, Embeddings, Ragged, Users
+from idcf.types import Domain, Embeddings, Ragged, RaggedRows, Users
 
 _FOLD_GRAPH_BUFFERS = ("fold_graph_items", "fold_graph_values", "fold_graph_offsets")
 
@@ -37,8 +36,6 @@ class PinSageConfig:
     embedding_size: int = 64  # D
     layers: int = 2  # convolution layers
     neighbors: int = 20  # of each item: the most visited items
-    hops: int = 1  # length of a walk, from item to item
-    restart: float = 0.5  # probability that a walk returns to its start before each further hop
     folds: int = 3  # 1: all users are trained on one graph, which contains their own rows
     dropout: float = 0.0  # of the item embeddings
     init_std: float = 0.1  # of the initial embeddings
@@ -88,7 +85,7 @@ class PinSage(TwoTower):
         self.output_layers = mlp((size, size, size), nn.ReLU)
         self.item_neighbors = ItemMatrix(domain.n_items)
         incidence = incidence_matrix(domain.raters, domain.n_users)
-        self.item_neighbors.set_entries(_walk_graph(incidence, config))
+        self.item_neighbors.set_entries(visit_shares(incidence, config.neighbors))
         if self.folds > 1:
             fold_graphs = _fold_graphs(incidence, config)
         else:
@@ -159,15 +156,42 @@ class PinSage(TwoTower):
         return _NodeStates(messages, self.output_layers(state))
 
 
-def _walk_graph(incidence: csr_array, config: PinSageConfig) -> csr_array:
-    """Return `visit_shares` of the random walks that the config describes."""
-    return visit_shares(incidence, config.neighbors, config.hops, config.restart)
+def incidence_matrix(raters: RaggedRows, n_users: int) -> csr_array:
+    """Return the matrix of interactions [U, I]: 1 where a user interacted with an item."""
+    by_item = csr_array(
+        (np.ones(len(raters.indices), np.float32), raters.indices.numpy(), raters.offsets.numpy()),
+        shape=(len(raters.offsets) - 1, n_users),
+    )
+    return csr_array(by_item.T)
+
+
+def visit_shares(incidence: csr_array, n_neighbors: int) -> csr_array:
+    """Return for each item the `n_neighbors` items that walks from it visit most, with shares that
+    sum to 1: [I, I]. A walk goes to a random user of the item and on to a random item of the user;
+    a return to the start does not count. Items without neighbors have rows of 0."""
+    item_to_user = _normalize_rows(csr_array(incidence.T))
+    user_to_item = _normalize_rows(incidence)
+    blocks = []
+    for low, high in cooccurrence_blocks(incidence):  # the whole product does not fit into memory
+        block = csr_array(item_to_user[low:high] @ user_to_item)
+        row = np.repeat(np.arange(low, high), np.diff(block.indptr))
+        block.data = np.where(row == block.indices, 0, block.data)
+        blocks.append(largest_per_row(block, n_neighbors))
+    return _normalize_rows(csr_array(vstack(blocks)))
+
+
+def _normalize_rows(matrix: csr_array) -> csr_array:
+    """Divide each row by its sum; empty rows stay 0."""
+    total = np.asarray(matrix.sum(1)).ravel()
+    return csr_array(diags_array((1 / np.maximum(total, 1e-9)).astype(np.float32)) @ matrix)
 
 
 def _fold_graphs(incidence: csr_array, config: PinSageConfig) -> Ragged[Tensor]:
     """Build the graph of each fold without its users; row and column f · I + i are item i."""
     fold, n_items = np.arange(incidence.shape[0]) % config.folds, incidence.shape[1]
-    graphs = [_walk_graph(csr_array(incidence[fold != f]), config) for f in range(config.folds)]
+    graphs = [
+        visit_shares(csr_array(incidence[fold != f]), config.neighbors) for f in range(config.folds)
+    ]
     rows = csr_array(vstack(graphs))
     shift = np.repeat(np.arange(config.folds) * n_items, [g.nnz for g in graphs])
     return Ragged(

@@ -50,9 +50,7 @@ class BlockRegularization(NamedTuple):
 
 class BomicSolution(NamedTuple):
     """The completed matrix Z [m, n] = mean + user_bias + item_bias + left_factors right_factorsᵀ.
-
-    Its m users and n items are those with ratings.
-    """
+    Its m users and n items are those with ratings."""
 
     mean: float  # c
     item_bias: Array  # [n]: b
@@ -97,9 +95,7 @@ def fit_bomic(config: BomicConfig, table: Interactions, context: SolverContext) 
 
 def observed_ratings(table: Interactions, users: Ints, items: Ints) -> csr_array:
     """Return the ratings [m, n] of the rated users and items, which are given in ascending order.
-
-    Every rating is stored, a rating of 0 too.
-    """
+    Every rating is stored, a rating of 0 too."""
     order, start = table.rows_by_user
     value = table.rating[order].astype(np.float64)
     columns = np.searchsorted(items, table.item[order])
@@ -187,9 +183,7 @@ def _proximal_step(
 
 def _shrink_bias(x: Array, reg: float, other_side_length: int) -> tuple[Array, float]:
     """Return the proximal map of λ times the nuclear norm of a bias block, and λ times the norm.
-
-    The other side of the block is a column of ones: the norm is ‖x‖ √other_side_length.
-    """
+    The other side of the block is a column of ones: the norm is ‖x‖ √other_side_length."""
     norm = float(np.linalg.norm(x)) * other_side_length**0.5
     shrunken_norm = max(norm - reg, 0.0)
     return x * (shrunken_norm / norm if norm else 0.0), reg * shrunken_norm
@@ -252,12 +246,7 @@ def _store_solution(
     item_means = _with_values(ratings, errors).sum(0) / m
     # c is not penalized, so the multiplier of the biases is 0
     multiplier = np.append(item_means @ factors[items], 0.0)
-    model.item_bias = _to_float32(bias)
-    model.factors = _to_float32(factors)
-    model.ridge = _to_float32(np.maximum(ridge, _MIN_RIDGE))
-    model.orthogonality_multiplier = _to_float32(multiplier)
-
-
-def _to_float32(values: Array) -> torch.Tensor:
-    """Return a contiguous float32 tensor with the values."""
-    return torch.from_numpy(np.array(values, np.float32, order="C"))
+    model.item_bias, model.factors, model.ridge, model.orthogonality_multiplier = (
+        torch.from_numpy(np.array(x, np.float32, order="C"))
+        for x in (bias, factors, np.maximum(ridge, _MIN_RIDGE), multiplier)
+    )
