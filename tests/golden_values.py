@@ -43,7 +43,7 @@ KINDS = RATINGS, IMPLICIT, FEATURES = "ratings", "implicit", "features"
 
 # trained by a solver: there is no number of epochs to set
 SOLVED = {"popularity", "item-mean", "bias", "item-knn", "ease", "als"}
-SOLVED |= {"idcf-bayes", "idcf-odds", "bomic"}
+SOLVED |= {"idcf-bayes", "idcf-odds", "idcf-takeup", "bomic"}
 READS_FEATURES = {"idcf-bayes", "nimc"}
 
 Record = dict[str, Any]
@@ -160,7 +160,7 @@ _MOVIELENS_OPTIONS: Mapping[str, Mapping[str, Any]] = {
 }
 _PART = {"idcf-dot", "idcf-nn", "idcf-gc", "rd-item", "meta-path", "trans-user"}
 _PART |= {"trans-user-ridge", "igmc", "f-eae", "gcmc", "bomic"}
-_MOVIELENS_IMPLICIT = {"idcf-odds", "ease", "als", "item-knn", "popularity"}
+_MOVIELENS_IMPLICIT = {"idcf-odds", "idcf-takeup", "ease", "als", "item-knn", "popularity"}
 _MOVIELENS_IMPLICIT |= {"ngcf", "pinsage", "fism", "mult-vae"}
 
 
@@ -200,11 +200,15 @@ def record(name: str, data: GoldenData, kind: str, options: Mapping[str, Any]) -
     except ConfigError as error:
         return {"refused": type(error).__name__}
 
+    # the order of expected ratings, which is that of models without a take-up model
+    order = {"quality": 1.0} if recommender.artifact.take_up_model else {}
+
     def recommend_known(n: int, **filters: Any) -> Any:
-        return recommender.recommend(users=list(data.known_users), n=n, return_std=True, **filters)
+        users = list(data.known_users)
+        return recommender.recommend(users=users, n=n, return_std=True, **order, **filters)
 
     by_item = [
-        {row.item_id: row.score for row in recommendations}
+        {row.item_id: score_or_rating(row) for row in recommendations}
         for recommendations in recommend_known(
             len(data.items), candidates=data.items, filter_seen=False
         )
@@ -227,7 +231,7 @@ def record(name: str, data: GoldenData, kind: str, options: Mapping[str, Any]) -
         "std": lambda x: numbers(recommender.predict_interval(x, items, **features).std),
         "embeddings": lambda x: numbers(recommender.embed(x, **features)),
         "lists": lambda x: listed(
-            recommender.recommend(x, n=LENGTH + 1, return_std=True, **features),
+            recommender.recommend(x, n=LENGTH + 1, return_std=True, **order, **features),
         ),
     }
     for key, request in requests.items():
@@ -246,10 +250,19 @@ def rounded(value: float) -> float:
     return float(f"{value:.{DIGITS}g}")
 
 
+def score_or_rating(row: Any) -> float:
+    """Return the expected rating, or the score of a model that predicts none."""
+    return float(row.score if row.rating is None else row.rating)
+
+
 def listed(recommendations: Any) -> list[list[Any]]:
     """Return item, score, and the standard deviation if there is one."""
     return [
-        [row.item_id, rounded(row.score), *([] if row.std is None else [rounded(row.std)])]
+        [
+            row.item_id,
+            rounded(score_or_rating(row)),
+            *([] if row.std is None else [rounded(row.std)]),
+        ]
         for row in recommendations
     ]
 

@@ -68,8 +68,10 @@ def test_scores_are_those_of_the_model(name: str) -> None:
         expected = model.score_catalog(as_users([predictor.read_new_user(EVEN)]))[0].numpy()
     scores = recommender.predict(EVEN, predictor.item_ids)
     np.testing.assert_allclose(scores, expected, rtol=1e-4, atol=1e-5)
-    best = recommender.recommend(EVEN, n=4, filter_seen=False)
-    np.testing.assert_allclose([x.score for x in best], np.sort(expected)[::-1][:4], rtol=1e-4)
+    quality = 1.0 if recommender.artifact.take_up_model else None
+    best = recommender.recommend(EVEN, n=4, filter_seen=False, quality=quality)
+    best_scores = [x.score if quality is None else x.rating for x in best]
+    np.testing.assert_allclose(best_scores, np.sort(expected)[::-1][:4], rtol=1e-4)
 
 
 def test_a_history_of_even_items_gets_even_items() -> None:
@@ -295,7 +297,8 @@ def test_a_batch_as_a_table() -> None:
     frame = pd.DataFrame({"user_id": ["b", "a", "b"], "item_id": ["i2", "i4", "i3"]})
     batch = fitted().recommend(frame.assign(rating=[5.0, 5.0, 1.0]), n=3)
     table = batch.to_table()
-    assert table.column_names == ["user_id", "item_id", "score", "rank", "std", "source"]
+    columns = ["item_id", "score", "rank", "std", "source", "probability", "rating"]
+    assert table.column_names == ["user_id", *columns]
     rows = table.to_pylist()
     assert [x["user_id"] for x in rows] == ["b"] * 3 + ["a"] * 3
     assert [x["item_id"] for x in rows] == [

@@ -133,8 +133,9 @@ class Recommender:
     ) -> Self:
         """Train the model on a table of interactions, and return this recommender.
 
-        Lists are ordered by expected rating or, for implicit feedback, by how likely the user
-        takes an item up, which finds far more of the items that users go on to choose.
+        With ratings, idcf-bayes learns how likely a user takes an item up and how they would rate
+        it, and orders lists by both; see `quality` of `recommend`. Other models order lists by
+        expected rating or, for implicit feedback, by how likely an item is taken up.
 
         Parameters
         ----------
@@ -363,6 +364,7 @@ class Recommender:
         exclude: Iterable[Any] | None = None,
         features: Any = None,
         return_std: bool = False,
+        quality: float | None = None,
     ) -> Recommendations | RecommendationBatch:
         """Return the n best items for one user, or a batch of such lists for several users.
 
@@ -382,6 +384,9 @@ class Recommender:
             {name: value} if the model was fitted with `users`; a list of them for several users.
         return_std
             Whether to add the standard deviation of each rating, if the model has a posterior.
+        quality
+            For ratings, what the list is ordered by: from 0, what the user will most likely take
+            up, to 1, the highest expected ratings. None: 0.4, which balances both.
 
         Raises
         ------
@@ -401,16 +406,18 @@ class Recommender:
         if users is not None and (history is not None or features is not None):
             raise ConfigError("give either a history (and features) or users, not both")
         filters = predictor.make_filters(candidates, exclude, filter_seen)
+        quality = predictor.check_quality(quality)
         if users is not None:
             if isinstance(users, str) or not isinstance(users, Iterable):
-                return predictor.recommend_known([users], n, filters, return_std)[0]
-            return predictor.recommend_known(list(users), n, filters, return_std)
+                return predictor.recommend_known([users], n, filters, return_std, quality)[0]
+            return predictor.recommend_known(list(users), n, filters, return_std, quality)
         if not has_many_users(history):
             new_user = predictor.read_new_user(history, features)
-            return predictor.recommend([RankingQuery(new_user, n, filters, return_std)])[0]
+            query = RankingQuery(new_user, n, filters, return_std, quality=quality)
+            return predictor.recommend([query])[0]
         user_ids, new_users = predictor.read_new_users(history, features)
         queries = [
-            RankingQuery(new_user, n, filters, return_std, user_id)
+            RankingQuery(new_user, n, filters, return_std, user_id, quality)
             for new_user, user_id in zip(new_users, user_ids, strict=True)
         ]
         return predictor.recommend(queries, min_batch=1)
@@ -477,10 +484,13 @@ class Recommender:
         require_positive_count(n)
         return self.predictor.similar_items(item, n)
 
-    def explain(self, history: Any, item: Any, *, features: Any = None) -> Explanation:
+    def explain(
+        self, history: Any, item: Any, *, features: Any = None, quality: float | None = None
+    ) -> Explanation:
         """Explain the score of one item for one new user by the history and by similar key users.
 
-        `history` and `features` are those of `recommend` for one user; `item` is an id.
+        `history`, `features` and `quality` are those of `recommend` for one user, and the score is
+        that of its list; `item` is an id.
 
         Examples
         --------
@@ -491,7 +501,8 @@ class Recommender:
         """
         predictor = self.predictor
         new_user = predictor.read_new_user(history, features)
-        return explain(predictor, new_user, predictor.history_reader.item_row(item))
+        item_row = predictor.history_reader.item_row(item)
+        return explain(predictor, new_user, item_row, predictor.check_quality(quality))
 
     def next_question(
         self,

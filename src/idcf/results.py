@@ -18,11 +18,13 @@ class Recommendation(NamedTuple):
     """One item of a recommendation list."""
 
     item_id: Any
-    score: float  # expected rating; for implicit feedback any scale, larger is better
+    score: float  # what the list is ordered by, larger is better: expected benefit or rating
     rank: int  # 1 is the best
     title: str | None = None  # None: the item has no title
     std: float | None = None  # standard deviation of the rating, if requested and available
     source: str = "relation"  # origin of the score: posterior, relation, features or popular
+    probability: float | None = None  # that the user takes the item up, if the model knows
+    rating: float | None = None  # expected rating, if the model predicts ratings
 
 
 class Recommendations(list[Recommendation]):
@@ -52,8 +54,8 @@ class RecommendationBatch(list[Recommendations]):
     def to_table(self) -> Any:
         """Return all lists as one Arrow table.
 
-        Columns are user_id, item_id, score, rank, std and source; rows are ordered by user, then by
-        rank. Users without an id are numbered from 0.
+        Columns are user_id, item_id, score, rank, std, source, probability and rating; rows are
+        ordered by user, then by rank. Users without an id are numbered from 0.
         """
         import pyarrow as pa
 
@@ -64,6 +66,8 @@ class RecommendationBatch(list[Recommendations]):
             "rank": pa.int32(),
             "std": pa.float32(),
             "source": pa.string(),
+            "probability": pa.float32(),
+            "rating": pa.float32(),
         }
         rows = [row for recommendations in self for row in recommendations]
         columns = {k: pa.array([getattr(x, k) for x in rows], v) for k, v in types.items()}

@@ -32,7 +32,8 @@ def test_recommend_by_title(model: Path) -> None:
     result = json.loads(call("recommend", str(model), *ratings, "-n", "4", "--json"))
     expected = Recommender.load(model).recommend({"i2": 5, "i4": 5, "i7": 1}, n=4)
     assert [x["item_id"] for x in result["items"]] == [x.item_id for x in expected]
-    assert set(result["items"][0]) == {"item_id", "score", "rank", "title", "std", "source"}
+    fields = {"item_id", "score", "rank", "title", "std", "source", "probability", "rating"}
+    assert set(result["items"][0]) == fields
     lines = call("recommend", str(model), *ratings, "-n", "4").splitlines()
     assert [x.split("  ")[-1] for x in lines] == [x.title for x in expected]
     result = json.loads(
@@ -219,7 +220,8 @@ def test_recommend_to_a_file(model: Path, tmp_path: Path, monkeypatch: pytest.Mo
     assert (report["n_users"], report["n_unknown_items"]) == (22, 2)
     assert report["n_users_without_known_items"] == 1
     table = parquet.read_table(out)
-    assert table.column_names == ["user_id", "item_id", "score", "rank", "std", "source"]
+    columns = ["item_id", "score", "rank", "std", "source", "probability", "rating"]
+    assert table.column_names == ["user_id", *columns]
     rows = table.to_pylist()
     assert len(rows) == 22 * 4
     assert "i5" not in {x["item_id"] for x in rows}

@@ -140,9 +140,9 @@ def test_any_flipped_bit_is_noticed(folder: Path, name: str) -> None:
 @pytest.mark.parametrize(
     ("version", "message"),
     [
-        (1, r"format 1 is older than 2, which idcf .* reads; train again"),
-        (3, r"format 3 is newer than 2, which idcf .* reads; upgrade idcf"),
-        (99, "format 99 is newer than 2"),
+        (2, r"format 2 is older than 3, which idcf .* reads; train again"),
+        (4, r"format 4 is newer than 3, which idcf .* reads; upgrade idcf"),
+        (99, "format 99 is newer than 3"),
         *((x, "is not a format of idcf") for x in ("1", None, 0, True)),
     ],
 )

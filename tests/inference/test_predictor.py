@@ -31,10 +31,9 @@ def predictor(name: str = "idcf-bayes") -> Predictor:
 
 def assert_same(first: Recommendations, second: Recommendations) -> None:
     """Compare two lists; scores and standard deviations to rounding."""
-    assert [x._replace(score=0, std=None) for x in first] == [
-        x._replace(score=0, std=None) for x in second
-    ]
-    for field in ("score", "std"):
+    rounded = {"score": 0, "std": None, "probability": None, "rating": None}
+    assert [x._replace(**rounded) for x in first] == [x._replace(**rounded) for x in second]
+    for field in rounded:
         values = [
             [getattr(x, field) for x in recommendations] for recommendations in (first, second)
         ]

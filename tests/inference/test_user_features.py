@@ -111,11 +111,15 @@ def test_standard_deviations_with_features() -> None:
 def test_explanations_and_questions_with_features() -> None:
     recommender, features = fitted_with_features(), {"likes": "even"}
     explanation = recommender.explain(EVEN, "i9", features=features)
-    score = recommender.predict(EVEN, ["i9"], features=features)[0]
-    assert explanation.score == pytest.approx(score, abs=1e-4)
+
+    def list_score(history: dict[str, float]) -> float:
+        options = {"candidates": ["i9"], "filter_seen": False, "features": features}
+        return recommender.recommend(history, **options)[0].score
+
+    assert explanation.score == pytest.approx(list_score(EVEN), abs=1e-4)
     for reason in explanation.reasons:
         others = {k: v for k, v in EVEN.items() if k != reason.item_id}
-        without = recommender.predict(others, ["i9"], features=features)[0]
+        without = list_score(others)
         assert reason.effect == pytest.approx(explanation.score - without, abs=1e-4)
     # features change the posterior mean, not the covariance, so that questions do not change
     assert recommender.next_question(EVEN, 3, features=features) == recommender.next_question(

@@ -79,6 +79,7 @@ HOOK_OF_FLAG = {
     "has_uncertainty": "predictive_std",
     "suggests_questions": "question_gains",
     "accepts_new_items": "with_item_ratings",
+    "accepts_unseen_items": "with_n_items",
 }
 
 

@@ -120,7 +120,7 @@ def test_probabilities_are_calibrated():
     """For new users of the same world, a share p of the items with probability p is among the
     next few: over all items, and in each band of p."""
     model, x = fitted_model(users=1200), interaction_matrix(clustered_table(1500, 7))
-    held_out = cut_histories(x, model.config, 4, np.random.default_rng(3))
+    held_out = cut_histories(x, model.config.history_lengths, 4, np.random.default_rng(3))
     with torch.no_grad():
         users = Users(torch.full((x.shape[0],), -1), held_out.history)
         probability = model.score_catalog(users).numpy()
@@ -190,8 +190,7 @@ def test_last_items_are_the_last_of_the_table():
     x = csr_array(
         (np.ones(6, np.float32), np.array([5, 1, 3, 0, 4, 2]), np.array([0, 6])), shape=(1, 6)
     )
-    config = configure("idcf-odds", {"holdout_order": "last", "history_lengths": (2, 2)})
-    held_out = cut_histories(x, config, 3, np.random.default_rng(0))
+    held_out = cut_histories(x, (2, 2), 3, np.random.default_rng(0), shuffle=False)
     assert isinstance(held_out, HeldOutUsers)
     assert held_out.history.items.tolist() == [1, 3]
     assert held_out.targets.items.tolist() == [0, 4, 2]

@@ -25,7 +25,7 @@ def test_recommend_equals_the_python_recommender(client: httpx2.Client) -> None:
     body = response.json()
     assert (body["unknown_items"], body["ignored_ratings"]) == ([], False)
     assert [set(x) for x in body["items"]] == [
-        {"item_id", "title", "score", "std", "rank", "source"}
+        {"item_id", "title", "score", "std", "rank", "source", "probability", "rating"}
     ] * 7
     assert item_ids(response) == [x.item_id for x in expected]
     assert [x["rank"] for x in body["items"]] == [1, 2, 3, 4, 5, 6, 7]
@@ -33,6 +33,17 @@ def test_recommend_equals_the_python_recommender(client: httpx2.Client) -> None:
     assert body["items"][0]["title"] == TITLES[expected[0].item_id]
     scores = [x["score"] for x in body["items"]]
     np.testing.assert_allclose(scores, [x.score for x in expected], 1e-4)
+
+
+def test_a_quality_outside_its_range_or_for_a_model_without_one(client: httpx2.Client) -> None:
+    for quality in (-0.1, 1.1, "high"):
+        response = client.post("/v1/recommend", json={"quality": quality})
+        assert response.status_code == 422
+    for path, body in (("recommend", {}), ("explain", {"item_id": "i2"})):
+        response = client.post(f"/v1/{path}", json={**body, "quality": 0.5})
+        assert response.status_code == 422
+        assert "quality: the lists of this model have one order only" in response.json()["detail"]
+    assert client.get("/v1/model").json()["can_choose_quality"] is False
 
 
 def test_an_empty_history_gets_popular_items(client: httpx2.Client) -> None:
@@ -105,7 +116,7 @@ def test_user_features(client: httpx2.Client) -> None:
             assert {x["source"] for x in response.json()["items"]} == {"features"}
             predict_body = {**body, "item_ids": [expected[0].item_id]}
             scores = httpx2.post(f"{address}/v1/predict", json=predict_body).json()["items"]
-            assert scores[0]["score"] == pytest.approx(expected[0].score, abs=1e-4)
+            assert scores[0]["score"] == pytest.approx(expected[0].rating, abs=1e-4)
             embedding = httpx2.post(f"{address}/v1/embed", json=body).json()["embedding"]
             assert embedding == pytest.approx(recommender.embed(**body), abs=1e-4)
             explain_body = {**body, "item_id": expected[0].item_id}

@@ -233,7 +233,23 @@ def test_confidence_reasons_and_the_next_question(browser: Browser) -> None:
             page.locator("#question-item label").nth(4).click()
             wait_for_update(page, 3)
             expect(page.locator("#ratings .title")).to_have_text([second])
-            expect(page.locator(".reasons").first).to_contain_text("similar users like")
+            expect(page.locator(".reasons").first).to_contain_text("because you liked")
+
+
+def test_the_order_of_the_list_can_be_chosen(browser: Browser) -> None:
+    recommender = fitted("idcf-bayes")
+    with served(recommender) as address:
+        for page in open_page(browser, address):
+            page.locator("#question-item label").nth(4).click()
+            wait_for_update(page, 2)
+            expect(page.locator("#list li").first).to_contain_text("% likely")
+            for update, quality in ((3, 0.0), (4, 1.0)):
+                page.get_by_label("Order of the list").fill(str(quality))
+                wait_for_update(page, update)
+                rated = page.locator("#ratings [data-item]").first.get_attribute("data-item")
+                expected = recommender.recommend({rated: 5.0}, n=10, quality=quality)
+                shown = page.locator("#list > li").evaluate_all("x => x.map((y) => y.dataset.item)")
+                assert shown == [x.item_id for x in expected]
 
 
 def test_implicit_feedback_has_a_like_button(browser: Browser) -> None:

@@ -47,6 +47,16 @@ def recommend(
     explain: Annotated[
         bool, o.switch("--explain", "Show which rated items each recommendation comes from.")
     ] = False,
+    quality: Annotated[
+        float | None,
+        o.option(
+            "Q",
+            "For ratings: from 0, what the user will most likely take up, to 1, the highest "
+            "expected ratings; 0.4 by default.",
+            min=0,
+            max=1,
+        ),
+    ] = None,
     histories: Annotated[
         Path | None,
         o.option("FILE", f"CSV or Parquet file of many users' {history_files.HISTORIES_HELP}"),
@@ -60,7 +70,8 @@ def recommend(
     """Recommend items to one new user, or to every user of a file.
 
     Without --rate, the user gets popular items.
-    --histories writes a Parquet file: user_id, item_id, score, rank, std, source.
+    --histories writes a Parquet file: user_id, item_id, score, rank, std, source, probability and
+    rating.
     """
     if (histories is None) != (out is None):
         raise ConfigError("--histories FILE and --out FILE go together: give both or neither")
@@ -78,17 +89,17 @@ def recommend(
     titles = TitleIndex(predictor.item_ids, predictor.titles)
     excluded = [predictor.item_ids[_find_item_row(x, titles)] for x in exclude or []]
     if histories and out:
-        make_table = partial(_recommendation_table, predictor, n, excluded)
+        make_table = partial(_recommendation_table, predictor, n, excluded, quality)
         values = history_files.convert_histories(predictor, histories, out, make_table)
         history_files.print_conversion({**values, "n": n}, f"up to {n} items each", as_json)
         return
     history = dict(_parse_rating(x, titles, predictor) for x in rate or [])
     features = parse_overrides(feature) if feature else None
     recommendations = recommender.recommend(
-        history, n=n, exclude=excluded, features=features, return_std=True
+        history, n=n, exclude=excluded, features=features, return_std=True, quality=quality
     )
     explanations = [
-        recommender.explain(history, x.item_id, features=features)
+        recommender.explain(history, x.item_id, features=features, quality=quality)
         for x in (recommendations if explain else ())
     ]
     o.print_result(
@@ -99,14 +110,18 @@ def recommend(
 
 
 def _recommendation_table(
-    predictor: Predictor, n: int, excluded: list[Any], histories: history_files.ParsedHistories
+    predictor: Predictor,
+    n: int,
+    excluded: list[Any],
+    quality: float | None,
+    histories: history_files.ParsedHistories,
 ) -> Any:
     """Return an Arrow table of the n best items of each user."""
     from idcf.inference.predictor import RankingQuery
 
     filters = predictor.make_filters(None, excluded)
     queries = [
-        RankingQuery(new_user, n, filters, return_std=True, user_id=user_id)
+        RankingQuery(new_user, n, filters, True, user_id, predictor.check_quality(quality))
         for user_id, new_user in zip(histories.user_ids, histories.new_users, strict=True)
     ]
     return predictor.recommend(queries, min_batch=1).to_table()
@@ -164,8 +179,10 @@ def _format_recommendations(
     """Return a line per item, each followed by its reasons unless `explanations` is empty."""
     lines = []
     for k, item in enumerate(recommendations):
+        shown = item.score if item.rating is None else item.rating
         std = "" if item.std is None else f" ±{item.std:.2f}"
-        lines.append(f"{item.rank:>3}  {item.score:.2f}{std}  {item.title or item.item_id}")
+        likely = "" if item.probability is None else f"  {item.probability:4.0%}"
+        lines.append(f"{item.rank:>3}  {shown:.2f}{std}{likely}  {item.title or item.item_id}")
         for reason in explanations[k].reasons[:_MAX_REASONS] if explanations else ():
             lines.append(f"{'':12}{reason.effect:+.2f}  {reason.title or reason.item_id}")
     return "\n".join(lines) or "no items to recommend"

@@ -122,7 +122,8 @@ def _draw_episodes(
     max_target_share: float,
     rng: np.random.Generator,
 ) -> _Episodes:
-    """Draw the episodes of an epoch (see `episode_batches`)."""
+    """Draw the episodes of an epoch in random order: several for each user, so that each row is a
+    target once, with a random history length each (see `episode_batches`)."""
     order, ring_start = table.rows_by_user
     shuffle_key = rng.integers(1 << 40, size=len(order))
     ring = order[np.argsort((table.user[order] << 40) | shuffle_key)]

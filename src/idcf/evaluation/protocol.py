@@ -37,7 +37,8 @@ class KeyUserRule:
     gamma: float | None = None  # probability of being a key user; replaces the threshold
 
     def label(self, default_threshold: int) -> str:
-        """Return the rule as it is written in the name of a split."""
+        """Return "gamma=0.5" or "delta=30", the end of a split's name; a rule without gamma or
+        threshold has `default_threshold`, that of the dataset."""
         if self.gamma is not None:
             return f"gamma={self.gamma:g}"
         return f"delta={default_threshold if self.threshold is None else self.threshold}"

@@ -10,7 +10,7 @@ import hashlib
 import json
 import platform
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import isfinite
 from pathlib import Path
 from typing import Any
@@ -32,9 +32,10 @@ from idcf.models.base import Backbone, Model
 from idcf.models.registry import configure, model_entry, resolve_model
 from idcf.types import History, Users
 
-FORMAT = 2  # 1 was written before names of options, tensors and manifest fields changed
+FORMAT = 3  # 2 had no take-up model; before 2, options, tensors and fields had other names
 _CONFIG, _WEIGHTS, _ITEMS, _CARD = "config.json", "weights.safetensors", "items.parquet", "card.md"
 _FILES = (_WEIGHTS, _ITEMS, _CARD)
+_TAKE_UP_PREFIX = "take_up_model."
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,15 @@ class Artifact:
     model: Model
     items: Vocab  # the catalogue, in row order
     titles: tuple[str | None, ...]  # one per item
+    take_up_model: Model | None = None  # says how likely an item is taken up
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return the tensors of both models by name; those of the take-up model have a prefix."""
+        state = dict(self.model.state_dict())
+        if self.take_up_model is not None:
+            take_up = self.take_up_model.state_dict()
+            state.update({_TAKE_UP_PREFIX + name: x for name, x in take_up.items()})
+        return state
 
 
 def library_versions() -> dict[str, str]:
@@ -84,11 +94,16 @@ def load_artifact(folder: str | Path) -> Artifact:
         items, titles = _read_items(path / _ITEMS)
     except (IdcfError, SafetensorError) as error:
         raise ArtifactError(f"{path} cannot be read: {error}") from None
+    take_up_model = _build_take_up_model(manifest)
+    if take_up_model is not None:
+        names = [x for x in tensors if x.startswith(_TAKE_UP_PREFIX)]
+        take_up_tensors = {x.removeprefix(_TAKE_UP_PREFIX): tensors.pop(x) for x in names}
+        assign_tensors(take_up_model.eval(), take_up_tensors, path)
     assign_tensors(model, tensors, path)
     if len(items) != manifest.domain.n_items:
         expected = manifest.domain.n_items
         raise ArtifactError(f"{path / _ITEMS}: {len(items)} items, but the model has {expected}")
-    return Artifact(manifest, model.eval(), items, titles)
+    return Artifact(manifest, model.eval(), items, titles, take_up_model)
 
 
 def make_contiguous(model: Model) -> Model:
@@ -119,6 +134,15 @@ def build_model(manifest: Manifest) -> Model:
         return entry.build_around(config, backbone, Users(torch.arange(2), History.empty(2)))
 
 
+def _build_take_up_model(manifest: Manifest) -> Model | None:
+    """Build the take-up model of a manifest with meaningless weights, if there is one."""
+    name = manifest.take_up_model
+    if name is None:
+        return None
+    domain = replace(manifest.domain, implicit=True).placeholder_domain()
+    return model_entry(name).build(configure(name, manifest.take_up_options), domain)
+
+
 def assign_tensors(model: Model, tensors: Mapping[str, Tensor], folder: Path = Path()) -> None:
     """Replace all tensors of a model by those of the same names; an error names `folder`.
 
@@ -147,7 +171,7 @@ def _write_files(artifact: Artifact, folder: Path) -> None:
     import pyarrow as pa
     from pyarrow import parquet
 
-    state = artifact.model.state_dict()
+    state = artifact.tensors()
     save_file(
         {k: v.detach().cpu().contiguous().clone() for k, v in state.items()}, folder / _WEIGHTS
     )
@@ -169,14 +193,15 @@ def _read_verified_config(path: Path) -> dict[str, Any]:
         raise ArtifactError(f"no saved model at {path}: there is no {_CONFIG} in it")
     try:
         values = json.loads(config.read_bytes())
-        version, files = values.pop("format"), values.pop("files")
+        version, files = values.pop("format"), dict(values.pop("files"))
         digest = values.pop("digest")
+        expected_digest = _digest({"format": version, **values, "files": files})
     except (ValueError, KeyError, AttributeError, TypeError, RecursionError) as error:
         raise ArtifactError(
             f"{config} is truncated or not that of an idcf model ({error!r:.100})"
         ) from None
     _check_format(version, config)
-    if digest != _digest({"format": version, **values, "files": files}):
+    if digest != expected_digest:
         raise ArtifactError(f"{config} was changed after it was written (its digest differs)")
     for name in _FILES:
         _check_file(path / name, files.get(name))
@@ -201,7 +226,8 @@ def _check_file(path: Path, checksum: Any) -> None:
         raise ArtifactError(f"{path} is missing; copy the whole folder again")
     size, expected = path.stat().st_size, checksum.get("bytes")
     if size != expected:
-        problem = "truncated" if size < int(expected or 0) else "changed after it was written"
+        is_shorter = isinstance(expected, int) and size < expected
+        problem = "truncated" if is_shorter else "changed after it was written"
         raise ArtifactError(f"{path} is {problem}: {size} bytes instead of {expected}")
     if _file_checksum(path) != checksum:
         raise ArtifactError(f"{path} was changed after it was written (its SHA-256 differs)")

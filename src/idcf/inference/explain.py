@@ -6,7 +6,8 @@ model and item rows.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ import torch
 from idcf.data.history_reader import NewUser, as_users
 from idcf.data.interactions import Floats, Ints
 from idcf.errors import ConfigError
+from idcf.inference.benefit import BenefitRanker
 from idcf.inference.predictor import Predictor, no_posterior_message
 from idcf.inference.topk import mask_scores_1d, top_k_1d
 from idcf.models.base import Model
@@ -24,10 +26,13 @@ from idcf.types import History, Users
 _MAX_COHORTS = 3  # named in an explanation
 
 
-def explain(predictor: Predictor, new_user: NewUser, item_row: int) -> Explanation:
+def explain(
+    predictor: Predictor, new_user: NewUser, item_row: int, quality: float | None = None
+) -> Explanation:
     """Explain the score of one item by the user's history and by cohorts of key users.
 
-    ConfigError: the model cannot score new users.
+    The score is the one that orders the lists of this quality. ConfigError: the model cannot score
+    new users.
     """
     model = predictor.ranker.model
     if not model.inductive:
@@ -36,7 +41,8 @@ def explain(predictor: Predictor, new_user: NewUser, item_row: int) -> Explanati
             "an idcf-* model or 'als'"
         )
     rows, values = new_user.item_rows, new_user.values
-    score, effects = leave_one_out(model, rows, values, item_row, new_user.features)
+    score_users = _score_function(predictor, item_row, quality)
+    score, effects = leave_one_out(score_users, rows, values, new_user.features)
     reasons = [
         Reason(predictor.item_ids[row], predictor.titles[row], value, effect)
         for row, value, effect in zip(rows.tolist(), values.tolist(), effects, strict=True)
@@ -98,11 +104,41 @@ def _top_cohorts(predictor: Predictor, users: Users) -> tuple[Cohort, ...]:
     )
 
 
+def _score_function(
+    predictor: Predictor, item_row: int, quality: float | None
+) -> Callable[[Users], list[float]]:
+    """Return a function that gives the score of one item for each of several users."""
+    benefit_ranker = predictor.benefit_ranker
+    if benefit_ranker is None or quality is None:
+        return partial(_score_by_model, predictor.ranker.model, item_row)
+    return partial(_score_by_benefit, benefit_ranker, item_row, quality)
+
+
+def _score_by_model(model: Model, item_row: int, users: Users) -> list[float]:
+    """Return the model's score of one item for each user."""
+    items = torch.full((len(users), 1), item_row, device=model.device)
+    owner = torch.arange(len(users), device=model.device)
+    scores: list[float] = model(users.to(model.device), items, owner)[:, 0].tolist()
+    return scores
+
+
+def _score_by_benefit(
+    ranker: BenefitRanker, item_row: int, quality: float, users: Users
+) -> list[float]:
+    """Return the expected benefit of one item for each user."""
+    benefit, _, _ = ranker.score_catalog(users, torch.full((len(users),), quality))
+    scores: list[float] = benefit[:, item_row].tolist()
+    return scores
+
+
 @torch.inference_mode()
 def leave_one_out(
-    model: Model, item_rows: Ints, values: Floats, item: int, features: Floats | None = None
+    score_users: Callable[[Users], list[float]],
+    item_rows: Ints,
+    values: Floats,
+    features: Floats | None = None,
 ) -> tuple[float, list[float]]:
-    """Return the score of an item row, and the effect of each entry of the history on it.
+    """Return the score of an item, and the effect of each entry of the history on it.
 
     The effect is the score with the entry minus the score without it. It is exact: all histories
     that lack one entry are scored, in one batch.
@@ -113,7 +149,5 @@ def leave_one_out(
     arrays = item_rows[entries], values[entries], offsets
     history = History(*(torch.from_numpy(x) for x in arrays))
     feature_rows = None if features is None else torch.from_numpy(features).expand(n + 1, -1)
-    users = Users(torch.full((n + 1,), -1), history, feature_rows).to(model.device)
-    items = torch.full((n + 1, 1), item, device=model.device)
-    scores = model(users, items, torch.arange(n + 1, device=model.device))[:, 0].tolist()
+    scores = score_users(Users(torch.full((n + 1,), -1), history, feature_rows))
     return scores[0], [scores[0] - x for x in scores[1:]]

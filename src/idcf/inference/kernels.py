@@ -12,6 +12,7 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 from scipy.linalg.lapack import sposv
 from torch import Tensor
 
@@ -22,9 +23,11 @@ from idcf.models.bayes import BayesModel, UserPosterior, rating_std
 from idcf.models.idcf import IDCF, POOLING_POWER, split_latents
 from idcf.models.layers.heads import DotHead
 from idcf.models.matrix_factorization import MatrixFactorization
+from idcf.models.take_up import SCORE_UNIT, TakeUpModel
 from idcf.types import Embeddings, EncodedHistory, History, Users, select_histories
 
 _MAX_NUMPY_TABLE_SIZE = 1 << 20  # numbers in a matrix; above this PyTorch multiplies faster
+_MAX_DENSE_WEIGHTS = 1 << 24  # numbers in a matrix of item weights that is held with its zeros
 _MAX_DATA_TO_PRIOR_RATIO = 1e5  # above this single precision is not enough for `FoldInKernel`
 
 
@@ -418,6 +421,46 @@ class IDCFSingleUserScorer:
         return latent
 
 
+class TakeUpSingleUserScorer:
+    """`TakeUpModel.score_catalog` for one history that is not empty.
+
+    A small matrix is held with its zeros, so that whole rows are added.
+    """
+
+    rating_std = None
+
+    def __init__(self, model: TakeUpModel) -> None:
+        weights = model.item_weights
+        self.n_items = model.n_items
+        self._offsets = weights.offsets.cpu().numpy()
+        self._columns = weights.columns.cpu().numpy()
+        self._values = to_float32_array(weights.values)
+        self._dense: Floats | None = None
+        if self.n_items**2 <= _MAX_DENSE_WEIGHTS:
+            self._dense = to_float32_array(weights.to_dense())
+        self._coefficients = model.coefficients.tolist()
+
+    def __call__(self, item_rows: Ints, values: Floats) -> Floats:
+        """Return the probability of every item [I]."""
+        score: NDArray[np.floating]
+        if self._dense is not None:
+            score = values @ self._dense[item_rows]
+        else:
+            entries = np.concatenate(
+                [np.arange(self._offsets[row], self._offsets[row + 1]) for row in item_rows]
+            )
+            lengths = self._offsets[item_rows + 1] - self._offsets[item_rows]
+            weights = self._values[entries] * np.repeat(values, lengths)
+            score = np.bincount(self._columns[entries], weights, self.n_items).astype(np.float32)
+        c0, c1, c2, c3 = self._coefficients
+        log_length = float(np.log1p(len(item_rows)))
+        logit = np.arcsinh(score / SCORE_UNIT)
+        logit *= c1 + c3 * log_length
+        logit += c0 + c2 * log_length
+        probability: Floats = (1 / (1 + np.exp(-logit))).astype(np.float32)
+        return probability
+
+
 # What builds the kernel of a class; it returns None for instances that have no kernel. The keys
 # are final classes, so that `type` finds them.
 _BATCH_EMBEDDERS: Mapping[type, Callable[[Any], BatchEmbedder | None]] = {
@@ -428,6 +471,7 @@ _SINGLE_USER_SCORERS: Mapping[type, Callable[[Any], SingleUserScorer | None]] = 
     BayesModel: BayesSingleUserScorer,  # the classes below are batch embedders
     IDCFBatchEmbedder: idcf_single_user_scorer,
     FoldInKernel: lambda kernel: kernel,
+    TakeUpModel: TakeUpSingleUserScorer,
 }
 _POSTERIOR_KERNELS: Mapping[type, Callable[[Any], BayesPosteriorKernel]] = {
     BayesModel: BayesPosteriorKernel

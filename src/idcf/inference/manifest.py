@@ -28,6 +28,7 @@ class DomainInfo:
     mean: float  # of the ratings that the model was built with; 0 for implicit feedback
     levels: tuple[float, ...]  # rating values in ascending order; (1,) for implicit feedback
     implicit: bool  # whether the feedback is implicit
+    std: float = 1.0  # standard deviation of the ratings; 1 for implicit feedback
 
     @classmethod
     def from_table(cls, table: Interactions, mean: float) -> Self:
@@ -38,6 +39,7 @@ class DomainInfo:
             mean=mean,
             levels=(1.0,) if table.implicit else tuple(np.unique(table.rating).tolist()),
             implicit=table.implicit,
+            std=1.0 if table.implicit or not len(table) else float(np.std(table.rating)),
         )
 
     def placeholder_domain(self) -> Domain:
@@ -131,6 +133,8 @@ class Manifest:
     training_data: TrainingData
     backbone: str | None = None  # None: the model wraps none
     backbone_options: dict[str, Any] = field(default_factory=dict)
+    take_up_model: str | None = None  # None: lists are ordered by the scores of the model
+    take_up_options: dict[str, Any] = field(default_factory=dict)
     preset: str = "clean"
     seed: int = 0
     versions: dict[str, str] = field(default_factory=dict)  # of libraries, by name

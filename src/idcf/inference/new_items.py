@@ -62,6 +62,7 @@ def add_items(
         make_contiguous(model),
         items,
         tuple(new or old_title for new, old_title in zip(new_titles, old_titles, strict=True)),
+        old.take_up_model and old.take_up_model.with_n_items(len(items)),
     )
     return Predictor(artifact, raters.extended_training_table(items))
 
@@ -70,14 +71,10 @@ def add_items(
 def _add_item_ratings(model: Model, users: Users, ratings: Interactions, item_rows: Ints) -> Model:
     """Return a model that knows the rated items, whose rows are `item_rows`."""
     order, offsets = group_rows_by_key(ratings.item, len(item_rows))
-    raters = Ragged(
-        torch.from_numpy(ratings.user[order]),
-        torch.from_numpy(ratings.rating[order]),
-        torch.from_numpy(offsets),
-    )
-    device = model.device
-    rows = torch.from_numpy(item_rows).to(device)
-    return model.with_item_ratings(users.to(device), raters.to(device), rows)
+    arrays = ratings.user[order], ratings.rating[order], offsets, item_rows
+    user_rows, values, bounds, rows = (torch.from_numpy(x).to(model.device) for x in arrays)
+    raters = Ragged(user_rows, values, bounds)
+    return model.with_item_ratings(users.to(model.device), raters, rows)
 
 
 class _NewItemRaters:
@@ -88,11 +85,10 @@ class _NewItemRaters:
     ) -> None:
         self.new_ratings, self.training_table = new_ratings, training_table
         self.item_rows = item_rows[new_ratings.item]
-        row_by_id = {} if training_table is None else row_lookup(training_table.users)
-        self.training_rows = np.array(
-            [row_by_id.get(x, -1) for x in new_ratings.users.ids], np.int64
-        )
+        self.training_rows = np.full(len(new_ratings.users), -1)  # of each rater; -1: none
         if training_table is not None:
+            row_by_id = row_lookup(training_table.users)
+            self.training_rows[:] = [row_by_id.get(x, -1) for x in new_ratings.users.ids]
             self._refuse_repeated_ratings(training_table)
 
     def read_histories(self, history_reader: HistoryReader, histories: Any) -> list[NewUser]:
@@ -145,7 +141,7 @@ class _NewItemRaters:
         n_columns = max(len(training_table.items), int(self.item_rows.max()) + 1)
         pairs = self.training_rows[self.new_ratings.user] * n_columns + self.item_rows
         training_pairs = training_table.user * n_columns + training_table.item
-        repeated = np.flatnonzero(np.isin(pairs, training_pairs) & (pairs >= 0))
+        repeated = np.flatnonzero(np.isin(pairs, training_pairs))  # pairs of other users are < 0
         for row in repeated[:1]:
             user_id = self.new_ratings.users.ids[self.new_ratings.user[row]]
             item_id = self.new_ratings.items.ids[self.new_ratings.item[row]]
@@ -195,7 +191,7 @@ def _cast_item_id(item_id: Any, example_id: Any) -> Hashable:
         return str(item_id)
     if not isinstance(item_id, str):
         return int(item_id)
-    if item_id.lstrip("-").isdecimal() and str(int(item_id)) == item_id:
+    if len(item_id) < 20 and item_id.removeprefix("-").isdecimal() and str(int(item_id)) == item_id:
         return int(item_id)
     raise DataError(
         f"item id {item_id!r} is a string, but those of the model are integers; cast it"

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, Protocol, TypedDict
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from idcf.data.history_reader import (
     HistoryReader,
@@ -25,9 +26,10 @@ from idcf.data.interactions import Floats, Interactions, Ints, row_lookup
 from idcf.data.split import split_by_key_users
 from idcf.errors import ColdUserError, ConfigError
 from idcf.inference.artifact import Artifact
+from idcf.inference.benefit import BenefitRanker, check_quality
 from idcf.inference.topk import EXCLUDED_SCORE, CatalogRanker, mask_scores_1d, top_k_1d
 from idcf.results import Recommendation, RecommendationBatch, Recommendations
-from idcf.types import Users
+from idcf.types import History, Users
 
 _MIN_BATCH = 8  # below this, ranking one by one is faster
 _MIN_BATCH_WITH_STD = 2  # for standard deviations there is less to gain one by one
@@ -52,6 +54,7 @@ class ListOptions(TypedDict, total=False):
     candidates: Iterable[Any] | None
     exclude: Iterable[Any] | None
     return_std: bool
+    quality: float | None
 
 
 class Filters(NamedTuple):
@@ -76,6 +79,21 @@ class RankingQuery(NamedTuple):
     filters: Filters = Filters()  # all items but those of the history by default
     return_std: bool = False  # add standard deviations, if the model has a posterior
     user_id: Hashable = None  # copied into the result
+    quality: float | None = None  # see `idcf.inference.benefit`; None: the default
+
+
+class RankedList(NamedTuple):
+    """The best items of one user, best first, as rows of the catalogue."""
+
+    item_rows: list[int]
+    scores: list[float]
+    std: list[float] | None = None
+    probability: list[float] | None = None
+    rating: list[float] | None = None
+
+    def first(self, n: int) -> RankedList:
+        """Return the first n items, of which there may be more."""
+        return RankedList(*(None if x is None else x[:n] for x in self))  # type: ignore[arg-type]
 
 
 class Predictor:
@@ -97,6 +115,25 @@ class Predictor:
     def ranker(self) -> CatalogRanker:
         """Scores and ranks the catalogue; built when it is first used, which freezes the model."""
         return CatalogRanker(self.artifact.model)
+
+    @cached_property
+    def benefit_ranker(self) -> BenefitRanker | None:
+        """Orders lists by expected benefit; None: the artifact has no take-up model."""
+        take_up_model = self.artifact.take_up_model
+        if take_up_model is None:
+            return None
+        return BenefitRanker(self.ranker, take_up_model, self.domain)
+
+    def check_quality(self, quality: float | None) -> float | None:
+        """Return a valid quality of a request; ConfigError: the lists of this model have none."""
+        if self.artifact.take_up_model is not None:
+            return check_quality(quality)
+        if quality is not None:
+            raise ConfigError(
+                "quality needs a model that knows both how likely an item is taken up and how it "
+                "is rated: fit idcf-bayes on a table with ratings"
+            )
+        return None
 
     @cached_property
     def history_reader(self) -> HistoryReader:
@@ -167,7 +204,12 @@ class Predictor:
         )
 
     def recommend_known(
-        self, user_ids: Sequence[Hashable], n: int, filters: Filters, return_std: bool
+        self,
+        user_ids: Sequence[Hashable],
+        n: int,
+        filters: Filters,
+        return_std: bool,
+        quality: float | None = None,
     ) -> RecommendationBatch:
         """Rank the catalogue for users of the training table, with their training histories.
 
@@ -189,7 +231,7 @@ class Predictor:
         item_rows = np.split(users.history.items.numpy(), ends)
         values = np.split(users.history.values.numpy(), ends)
         queries = [
-            RankingQuery(NewUser(user_items, user_values), n, filters, return_std, user_id)
+            RankingQuery(NewUser(user_items, user_values), n, filters, return_std, user_id, quality)
             for user_items, user_values, user_id in zip(item_rows, values, user_ids, strict=True)
         ]
         users = users.anonymous() if is_inductive else users
@@ -219,9 +261,13 @@ class Predictor:
 
     def _recommend_one(self, query: RankingQuery) -> Recommendations:
         """Rank the catalogue for one user on NumPy arrays."""
-        user, filters = query.new_user, query.filters
-        scores = self.ranker.score_one_user(user.item_rows, user.values, user.features)
-        order = scores
+        user, filters, quality = query.new_user, query.filters, self.check_quality(query.quality)
+        history, probability = (user.item_rows, user.values, user.features), None
+        if self.benefit_ranker is None or quality is None:
+            scores = ratings = self.ranker.score_one_user(*history)
+        else:
+            scores, probability, ratings = self.benefit_ranker.score_one_user(*history, quality)
+        order = scores.copy()
         if self.popularity is not None and not user.has_data:
             order = self.popularity.copy()
         mask_scores_1d(order, filters.excluded_rows(user.item_rows), filters.candidates)
@@ -229,7 +275,14 @@ class Predictor:
         std = None
         if self._needs_std([query]):
             std = self._rating_std(user, rows).tolist()
-        return self._query_result(query, rows.tolist(), scores[rows].tolist(), std)
+        ranked = RankedList(
+            rows.tolist(),
+            scores[rows].tolist(),
+            std,
+            None if probability is None else probability[rows].tolist(),
+            ratings[rows].tolist() if self.artifact.model.predicts_ratings else None,
+        )
+        return self._query_result(query, ranked)
 
     def _rank_batch(
         self, users: Users, queries: Sequence[RankingQuery]
@@ -238,57 +291,95 @@ class Predictor:
         candidate_rows = queries[0].filters.candidates
         candidates = None if candidate_rows is None else torch.from_numpy(candidate_rows)
         k, needs_std = max(x.n for x in queries), self._needs_std(queries)
-        buffer = self.ranker.score_buffer(len(users))
+        buffer = self.ranker.score_buffer(len(users)) if self.benefit_ranker is None else None
         for rows, block in self.ranker.blocks(users, _MAX_USERS_WITH_STD if needs_std else None):
             part = queries[rows]
             excluded = history_from_item_rows(
                 [x.filters.excluded_rows(x.new_user.item_rows) for x in part]
             )
-            std: Sequence[list[float] | None] = [None] * len(part)
-            if needs_std:
-                ranked, deviations = self.ranker.top_k_block_with_std(
-                    block, k, excluded, candidates, buffer
-                )
-                std = deviations.tolist()
+            if self.benefit_ranker is None:
+                lists = self._rank_block(block, k, excluded, candidates, buffer, needs_std)
             else:
-                ranked = self.ranker.top_k_block(block, k, excluded, candidates, buffer)
-            lists = zip(part, ranked.item_rows.tolist(), ranked.scores.tolist(), std, strict=True)
-            for query_lists in lists:
-                yield self._query_result(*query_lists)
+                quality = torch.tensor([self.check_quality(x.quality) for x in part])
+                lists = self._rank_block_by_benefit(
+                    self.benefit_ranker, block, quality, k, excluded, candidates, needs_std
+                )
+            for query, ranked in zip(part, lists, strict=True):
+                yield self._query_result(query, ranked)
+
+    def _rank_block(
+        self,
+        users: Users,
+        k: int,
+        excluded: History,
+        candidates: Tensor | None,
+        buffer: Tensor | None,
+        needs_std: bool,
+    ) -> Iterator[RankedList]:
+        """Yield the k best items of each user by the scores of the model."""
+        std: Iterable[list[float] | None] = [None] * len(users)
+        if needs_std:
+            ranked, deviations = self.ranker.top_k_block_with_std(
+                users, k, excluded, candidates, buffer
+            )
+            std = deviations.tolist()
+        else:
+            ranked = self.ranker.top_k_block(users, k, excluded, candidates, buffer)
+        columns = ranked.item_rows.tolist(), ranked.scores.tolist(), std
+        for item_rows, scores, item_std in zip(*columns, strict=True):
+            rating = scores if self.artifact.model.predicts_ratings else None
+            yield RankedList(item_rows, scores, item_std, None, rating)
+
+    def _rank_block_by_benefit(
+        self,
+        benefit_ranker: BenefitRanker,
+        users: Users,
+        quality: Tensor,
+        k: int,
+        excluded: History,
+        candidates: Tensor | None,
+        needs_std: bool,
+    ) -> Iterator[RankedList]:
+        """Yield the k items of highest expected benefit of each user."""
+        ranked, probability, rating = benefit_ranker.top_k_block(
+            users, quality, k, excluded, candidates
+        )
+        std: Iterable[list[float] | None] = [None] * len(users)
+        if needs_std:
+            std = self.ranker.rating_std_with_histories(users, ranked.item_rows).tolist()
+        columns = (ranked.item_rows, ranked.scores, probability, rating)
+        for item_std, *values in zip(std, *(x.tolist() for x in columns), strict=True):
+            item_rows, scores, probabilities, ratings = values
+            yield RankedList(item_rows, scores, item_std, probabilities, ratings)
 
     def _needs_std(self, queries: Iterable[RankingQuery]) -> bool:
         """Return whether a query wants standard deviations and the model has them."""
         return self.artifact.model.has_uncertainty and any(x.return_std for x in queries)
 
-    def _query_result(
-        self,
-        query: RankingQuery,
-        item_rows: list[int],
-        scores: list[float],
-        std: list[float] | None,
-    ) -> Recommendations:
+    def _query_result(self, query: RankingQuery, ranked: RankedList) -> Recommendations:
         """Build the result of a query from ranked items, of which there may be more than n."""
-        user, n, source = query.new_user, query.n, self.source
+        user, source = query.new_user, self.source
         if not len(user.item_rows):
             source = SOURCE_FEATURES if user.has_data else SOURCE_POPULAR
-        std = std[:n] if std is not None and query.return_std else None
-        items = self._build_items(item_rows[:n], scores[:n], std, source)
-        return Recommendations(items, user.unknown_items, query.user_id)
+        ranked = ranked.first(query.n)
+        if not query.return_std:
+            ranked = ranked._replace(std=None)
+        return Recommendations(self._build_items(ranked, source), user.unknown_items, query.user_id)
 
-    def _build_items(
-        self,
-        item_rows: Sequence[int],
-        scores: Sequence[float],
-        std: Sequence[float] | None,
-        source: str,
-    ) -> list[Recommendation]:
+    def _build_items(self, ranked: RankedList, source: str) -> list[Recommendation]:
         """Name ranked items by id and title, without excluded items."""
-        ids, titles = self.item_ids, self.titles
-        std_or_none = [None] * len(item_rows) if std is None else std
+        ids, titles, nothing = self.item_ids, self.titles, [None] * len(ranked.item_rows)
+        columns = (
+            ranked.item_rows,
+            ranked.scores,
+            ranked.std or nothing,
+            ranked.probability or nothing,
+            ranked.rating or nothing,
+        )
         return [
-            Recommendation(ids[row], score, rank, titles[row], item_std, source)
-            for rank, (row, score, item_std) in enumerate(
-                zip(item_rows, scores, std_or_none, strict=True), 1
+            Recommendation(ids[row], score, rank, titles[row], std, source, probability, rating)
+            for rank, (row, score, std, probability, rating) in enumerate(
+                zip(*columns, strict=True), 1
             )
             if score > EXCLUDED_SCORE
         ]
@@ -322,8 +413,8 @@ class Predictor:
         similarities = self.ranker.item_similarities(row)
         similarities[row] = EXCLUDED_SCORE
         rows = top_k_1d(similarities, n)
-        items = self._build_items(rows.tolist(), similarities[rows].tolist(), None, self.source)
-        return Recommendations(items)
+        ranked = RankedList(rows.tolist(), similarities[rows].tolist())
+        return Recommendations(self._build_items(ranked, self.source))
 
 
 def no_posterior_message(operation: str, source: str) -> str:

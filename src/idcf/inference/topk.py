@@ -213,6 +213,14 @@ class CatalogRanker:
         device, owner = self.model.device, torch.arange(len(users))
         return self.model.predictive_std(users.to(device), item_rows.to(device), owner.to(device))
 
+    @torch.inference_mode()
+    def rating_std_with_histories(self, users: Users, item_rows: Tensor) -> Tensor:
+        """Return `rating_std` of users who all have a history, by a kernel if there is one."""
+        kernel = self._posterior_kernel
+        if kernel is None:
+            return self.rating_std(users, item_rows)
+        return kernel.rating_std(kernel.posterior(users), item_rows)
+
     @property
     def max_block_users(self) -> int:
         """Number of users whose scores of the whole catalogue are computed at a time."""

@@ -65,6 +65,8 @@ class Model(nn.Module, ABC):
         The model says which ratings of a new user it would learn most from: `question_gains`.
     accepts_new_items
         Items can be added after training: `with_item_ratings`.
+    accepts_unseen_items
+        Items that nobody has interacted with can be added after training: `with_n_items`.
     source
         How scores come about, as results report it: "posterior", "relation", "features" or
         "popular".
@@ -85,6 +87,7 @@ class Model(nn.Module, ABC):
     has_uncertainty: ClassVar[bool] = False
     suggests_questions: ClassVar[bool] = False
     accepts_new_items: ClassVar[bool] = False
+    accepts_unseen_items: ClassVar[bool] = False
     source: ClassVar[str] = "relation"
     n_items: int
     predicts_ratings: bool = True
@@ -145,6 +148,14 @@ class Model(nn.Module, ABC):
             int64 [K]: the rows of the items; rows from `n_items` on are new.
         """
         raise self._lacks("items that are added after training")
+
+    @hook
+    def with_n_items(self, n_items: int) -> Model:
+        """Return a model of a larger catalogue, whose new items nobody has interacted with.
+
+        Models with `accepts_unseen_items` implement it. The model itself does not change.
+        """
+        raise self._lacks("items that are added without ratings")
 
     @hook
     def cohort_weights(self, users: Users) -> CohortWeights | None:

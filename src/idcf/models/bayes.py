@@ -72,7 +72,8 @@ class Moments(NamedTuple):
 
     @classmethod
     def from_mean_and_covariance(cls, mean: Tensor, covariance: Tensor) -> Moments:
-        """Return the moments of normal distributions: mean [K, T, D], covariance [K, T, D, D]."""
+        """Return mean and packed second moments Σ + m mᵀ of normals: mean m [K, T, D], covariance Σ
+        [K, T, D, D]; `infer_item_moments` calls it for users and for items."""
         second_moments = covariance + mean[..., :, None] * mean[..., None, :]
         low = torch.tril_indices(*second_moments.shape[-2:], device=mean.device)
         return cls(mean, second_moments[..., low[0], low[1]])

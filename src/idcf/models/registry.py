@@ -32,6 +32,7 @@ from idcf.models.gcmc import GCMC, GCMCConfig
 from idcf.models.idcf import IDCF, IDCFConfig
 from idcf.models.matrix_factorization import MatrixFactorization, MatrixFactorizationConfig
 from idcf.models.odds import OddsConfig, OddsModel
+from idcf.models.take_up import TakeUpConfig, TakeUpModel
 from idcf.types import Domain, Users
 
 ENTRY_POINT_GROUP = "idcf.models"
@@ -66,6 +67,9 @@ class ModelEntry:
         The model reads only this kind of feedback.
     implicit_model
         The name of the row that replaces this one for implicit feedback.
+    take_up_model
+        The name of the row that says how likely an item is taken up, for lists of a model of
+        ratings; see `idcf.inference.benefit`.
     check_options
         Options with which `idcf.testing` trains the model in its synthetic worlds.
     check_loss
@@ -85,6 +89,7 @@ class ModelEntry:
     ratings_only: bool = False
     implicit_only: bool = False
     implicit_model: str | None = None
+    take_up_model: str | None = None
     check_options: Mapping[str, Any] = field(default_factory=dict)
     check_loss: Literal["fit", "bpr"] = "fit"
     learns_item_quality_only: bool = False
@@ -192,9 +197,13 @@ MODELS: dict[str, ModelEntry] = {
         solver=f"{_SOLVERS}.bayes:fit_bayes",
         ratings_only=True,
         implicit_model="idcf-odds",
+        take_up_model="idcf-takeup",
     ),
     "idcf-odds": ModelEntry(
         OddsModel, OddsConfig, solver=f"{_SOLVERS}.odds:fit_odds", implicit_only=True
+    ),
+    "idcf-takeup": ModelEntry(
+        TakeUpModel, TakeUpConfig, solver=f"{_SOLVERS}.take_up:fit_take_up", implicit_only=True
     ),
     "pmf": ModelEntry(
         MatrixFactorization,

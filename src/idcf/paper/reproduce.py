@@ -89,8 +89,8 @@ def reproduce(
 
 
 def merge_results(source: Path, results: Path) -> tuple[int, int]:
-    """Copy the results of another folder; return the numbers of new lines and of skipped runs. A
-    run is skipped where `source` has it with outdated settings and `results` with current ones."""
+    """Copy another folder's results over those of equal key, then compact; return the numbers of
+    new or changed lines and of skipped runs: outdated in `source`, current in `results`."""
     runs = plan_runs(load_tables().values())
     rows_by_run = _rows_by_run(runs, results)
     source_rows_by_run = _rows_by_run(runs, source)

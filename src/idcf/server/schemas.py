@@ -47,6 +47,13 @@ UserFeatures = Annotated[
     ),
 ]
 CountField = Annotated[int, Meta(ge=1, le=MAX_RESULTS, description="Maximum number of items.")]
+QualityField = Annotated[
+    Annotated[float, Meta(ge=0, le=1)] | None,
+    Meta(
+        description="For ratings: from 0, what the user will most likely take up, to 1, the "
+        "highest expected ratings. null: the default, which balances both."
+    ),
+]
 UnknownItems = Annotated[
     list[str], Meta(description="Ids in the request's history that the model does not know.")
 ]
@@ -75,6 +82,7 @@ class RecommendRequest(UserRequest, frozen=True):
     candidates: Annotated[
         ItemIds, Meta(description="Recommend only these items; empty: any item.")
     ] = []
+    quality: QualityField = None
 
 
 class EmbedRequest(UserRequest, frozen=True):
@@ -91,6 +99,7 @@ class ExplainRequest(UserRequest, frozen=True, kw_only=True):
     """Request of the reasons for the score of an item."""
 
     item_id: ItemId
+    quality: QualityField = None
 
 
 class NextQuestionRequest(UserRequest, frozen=True):
@@ -108,13 +117,16 @@ class ItemRef(Struct, frozen=True, gc=False):
 
 
 class RecommendationBody(ItemRef, frozen=True):
-    """A recommended item. `std` is the standard deviation of the rating, null if the model has no
-    posterior; `source` is posterior, relation, features or popular."""
+    """A recommended item. `score` is what the list is ordered by; `probability` says how likely the
+    user takes the item up, `rating` what rating is expected and `std` its standard deviation, each
+    null if the model does not know; `source` is posterior, relation, features or popular."""
 
     score: float
     std: float | None
     rank: int
     source: str
+    probability: float | None
+    rating: float | None
 
 
 class ItemScore(ItemRef, frozen=True):
@@ -202,6 +214,7 @@ class ModelInfo(Struct, frozen=True):
     rating_levels: list[float]
     can_explain: bool
     can_suggest_questions: bool
+    can_choose_quality: bool
     version: str
     training_data_sha256: str
 

@@ -47,6 +47,7 @@ class RecommendationService:
             rating_levels=list(manifest.domain.levels),
             can_explain=model.inductive,
             can_suggest_questions=model.suggests_questions,
+            can_choose_quality=self.predictor.artifact.take_up_model is not None,
             version=manifest.versions.get("idcf", ""),
             training_data_sha256=manifest.training_data.sha256,
         )
@@ -65,7 +66,8 @@ class RecommendationService:
             filters = self.predictor.make_filters(
                 request.candidates or None, request.exclude or None
             )
-        query = RankingQuery(new_user, request.n, filters, return_std=True)
+        quality = self._check_quality(request.quality)
+        query = RankingQuery(new_user, request.n, filters, return_std=True, quality=quality)
         return ParsedRequest(query, self._ignores_ratings(request))
 
     def recommend_batch(self, requests: Sequence[ParsedRequest]) -> list[s.RecommendationList]:
@@ -75,6 +77,12 @@ class RecommendationService:
             _recommendation_list(recommendations, request.ignored_ratings)
             for recommendations, request in zip(results, requests, strict=True)
         ]
+
+    def _check_quality(self, quality: float | None) -> float | None:
+        """Return the quality of a request, or the default; DataError: the lists have none."""
+        if quality is not None and self.predictor.artifact.take_up_model is None:
+            raise DataError("quality: the lists of this model have one order only; leave it out")
+        return self.predictor.check_quality(quality)
 
     def has_item(self, item: Any) -> bool:
         """Return whether the model knows an item id."""
@@ -119,7 +127,9 @@ class RecommendationService:
         """Explain the score of one item for a new user, as `idcf.inference.explain` does."""
         self._require_known_items([request.item_id], "item_id")
         new_user, predictor = self._parse_user(request), self.predictor
-        result = explain(predictor, new_user, predictor.history_reader.item_row(request.item_id))
+        item_row = predictor.history_reader.item_row(request.item_id)
+        quality = self._check_quality(request.quality)
+        result = explain(predictor, new_user, item_row, quality)
         return s.ExplanationBody(
             str(result.item_id),
             result.title,
@@ -136,9 +146,11 @@ class RecommendationService:
     def next_question(self, request: s.NextQuestionRequest) -> s.QuestionList:
         """Return the items that a new user should be asked about next."""
         new_user = self._parse_user(request)
-        excluded = {str(x) for x in request.exclude}
+        reader, ids = self.predictor.history_reader, self.predictor.item_ids
+        rows = reader.item_rows(request.exclude, "exclude", strict=False)
+        excluded = {ids[row] for row in rows}
         questions = next_questions(self.predictor, new_user, request.n + len(excluded))
-        allowed = [x for x in questions if str(x.item_id) not in excluded][: request.n]
+        allowed = [x for x in questions if x.item_id not in excluded][: request.n]
         items = [s.QuestionBody(str(x.item_id), x.title, _round(x.expected_gain)) for x in allowed]
         return s.QuestionList(items, *self._unused_history(request, new_user))
 
@@ -192,9 +204,16 @@ def _recommendation_list(
     """Return recommendations as a response body, numbers rounded."""
     items = [
         s.RecommendationBody(
-            str(item_id), title, round(score, _SCORE_DIGITS), _round_or_none(std), rank, source
+            str(x.item_id),
+            x.title,
+            _round(x.score),
+            _round_or_none(x.std),
+            x.rank,
+            x.source,
+            _round_or_none(x.probability),
+            _round_or_none(x.rating),
         )
-        for item_id, score, rank, title, std, source in recommendations
+        for x in recommendations
     ]
     return s.RecommendationList(items, _ids_as_text(recommendations.unknown_items), ignored_ratings)
 

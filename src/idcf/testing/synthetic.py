@@ -82,9 +82,8 @@ def low_rank(
     round_ratings: bool = False,
     implicit: bool = False,
 ) -> LowRankRatings:
-    """Return ratings of a bilinear model with biases, for a share `density` of all pairs. `noise`
-    is the standard deviation of a rating; `round_ratings` rounds to 1..5. Implicit feedback holds
-    the best third of the drawn pairs."""
+    """Return n = `density` · U · I ratings of a bilinear model with biases and normal `noise`;
+    implicit feedback is the best n of 3n drawn pairs. `round_ratings` rounds and clips to 1..5."""
     spread = rank**-0.25
     user_bias, item_bias = rng.normal(0, 0.4, n_users), rng.normal(0, 0.5, n_items)
     user_factors = rng.normal(0, spread, (n_users, rank))

@@ -25,7 +25,8 @@ Penalty = Callable[[EmbeddingTableModel, Batch], Tensor]
 
 
 def pointwise_loss(scores: Tensor, batch: Batch, predicts_ratings: bool) -> LossTerms:
-    """Return the squared error of ratings, or the cross-entropy against sampled negatives."""
+    """Return {"mse": mean squared error} of ratings, else {"bce": mean cross-entropy of logits
+    against the 0/1 labels}; the mean is over the batch of all processes."""
     n = batch.n_rows * scores.shape[1]
     if predicts_ratings:
         return {"mse": (scores - batch.labels).square().sum() / n}

@@ -16,6 +16,7 @@ from idcf.data.split import Split, split_by_key_users
 from idcf.errors import ConfigError, DataError
 from idcf.inference.artifact import Artifact, library_versions, make_contiguous
 from idcf.inference.manifest import DomainInfo, Manifest, RecommenderConfig, TrainingData
+from idcf.models.base import Model
 from idcf.models.registry import configure, model_entry, resolve_model
 from idcf.training.checkpoint import EpochCallback
 from idcf.training.gradient import fit_standalone, select_stage
@@ -68,11 +69,14 @@ def fit_artifact(
     backbone_options = {}
     if entry.backbone:
         backbone_options = dataclass_to_dict(configure(entry.backbone, result.backbone_options))
+    take_up_model, take_up_options = _train_take_up_model(entry.take_up_model, job)
     manifest = Manifest(
         model=config.model,
         options=dataclass_to_dict(configure(name, result.options)),
         backbone=entry.backbone,
         backbone_options=backbone_options,
+        take_up_model=entry.take_up_model,
+        take_up_options=take_up_options,
         domain=DomainInfo.from_table(table, result.mean_rating),
         training_data=TrainingData.from_split(split, threshold, config.key_users),
         preset=config.preset,
@@ -81,7 +85,19 @@ def fit_artifact(
         user_encoder=data.user_encoder,
         new_user_curve=curve,
     )
-    return Artifact(manifest, make_contiguous(result.model), table.items, tuple(titles))
+    model = make_contiguous(result.model)
+    return Artifact(manifest, model, table.items, tuple(titles), take_up_model)
+
+
+def _train_take_up_model(name: str | None, job: TrainingJob) -> tuple[Model | None, dict[str, Any]]:
+    """Train the model that orders the lists of a model of ratings; None and {} without a name."""
+    if name is None:
+        return None, {}
+    split = dataclasses.replace(
+        job.split, train=job.split.train.as_implicit(), test=job.split.test.as_implicit()
+    )
+    result = train(name, dataclasses.replace(job, split=split))
+    return make_contiguous(result.model), dataclass_to_dict(configure(name, result.options))
 
 
 def _split_key_users(table: Interactions, config: RecommenderConfig) -> tuple[Split, int]:

@@ -72,7 +72,8 @@ class RGCN(nn.Module):
         return self.root(users) + user_means @ weight, self.root(items) + item_means @ weight
 
     def adjacent_rating_penalty(self) -> Tensor:
-        """Return Σ_l ‖W_l+1 - W_l‖², IGMC's adjacent rating regularization (ARR)."""
+        """Return Σ_k ‖W_k+1 - W_k‖² over adjacent kinds (rating levels) k of this layer: the
+        adjacent rating regularization of IGMC."""
         return self.weight().diff(dim=0).square().sum()
 
 

@@ -94,8 +94,8 @@ def fit_bomic(config: BomicConfig, table: Interactions, context: SolverContext) 
 
 
 def observed_ratings(table: Interactions, users: Ints, items: Ints) -> csr_array:
-    """Return the ratings [m, n] of the rated users and items, which are given in ascending order.
-    Every rating is stored, a rating of 0 too."""
+    """Return all ratings [m, n], zeros stored too; `users` and `items` must be every user and item
+    that has a rating, ascending (a subset gives wrong cells)."""
     order, start = table.rows_by_user
     value = table.rating[order].astype(np.float64)
     columns = np.searchsorted(items, table.item[order])

@@ -6,6 +6,7 @@ const ratings = new Map(); // item id -> {title, rating}, in the order in which 
 const skipped = new Set(); // ids of suggested items that the user could not rate
 let model = null;          // the response of /v1/model
 let listLength = 10;
+const quality = () => (model.can_choose_quality ? { quality: $("quality").valueAsNumber } : {});
 let lastUpdate = 0;        // number of the latest update; answers of older ones are dropped
 
 // ---- small helpers -----------------------------------------------------------------------------
@@ -110,7 +111,7 @@ async function updateList(message) {
   const { signal } = abortController, userHistory = history();
   try {
     const questions = model.can_suggest_questions ? call("/v1/next-question", { history: userHistory, n: 1, exclude: [...skipped] }, signal) : null;
-    const { items } = await call("/v1/recommend", { history: userHistory, n: listLength }, signal);
+    const { items } = await call("/v1/recommend", { history: userHistory, n: listLength, ...quality() }, signal);
     if (update !== lastUpdate) return;
     drawList(items);
     const duration = performance.now() - start;
@@ -127,13 +128,14 @@ async function updateList(message) {
 
 async function explainItems(items, userHistory, signal, update) {
   for (const item of items) { // one at a time: explanations share a core with the list
-    const explanation = await call("/v1/explain", { history: userHistory, item_id: item.item_id }, signal);
+    const explanation = await call("/v1/explain", { history: userHistory, item_id: item.item_id, ...quality() }, signal);
     if (update !== lastUpdate) return;
     $("list").querySelector(`${byItem(item)} .reasons`)?.replaceChildren(...reasonNodes(explanation));
   }
 }
 
-// "because you liked Alien and Jaws, but not Scream; similar users like Heat"
+// "because you liked Alien and Jaws, but not Scream"; cohorts are the same for every item of a list,
+// so they are named only where no item of the history is a reason
 function reasonNodes(explanation) {
   const middle = (model.rating_levels[0] + model.rating_levels.at(-1)) / 2;
   const reasons = explanation.reasons.filter((x) => x.effect > 0).slice(0, 2);
@@ -143,7 +145,7 @@ function reasonNodes(explanation) {
   if (liked.length) nodes.push("because you liked ", ...names(liked));
   if (disliked.length) nodes.push(liked.length ? ", but not " : "because you did not like ", ...names(disliked));
   const cohort = explanation.cohorts.find((x) => x.liked_titles.length);
-  if (cohort) nodes.push(nodes.length ? "; " : "", "similar users like ", cohort.liked_titles.slice(0, 2).map((title) => displayName({ title })).join(" and "));
+  if (cohort && !nodes.length) nodes.push("similar users like ", cohort.liked_titles.slice(0, 2).map((title) => displayName({ title })).join(" and "));
   return nodes;
 }
 
@@ -160,8 +162,8 @@ function drawRatings() {
   }));
 }
 
-function scoreElement({ score, std }) {
-  if (model.implicit || model.rating_levels.length < 2) return null;
+function scoreElement({ rating: score, std, probability }) {
+  if (score == null || model.rating_levels.length < 2) return null;
   const low = model.rating_levels[0], high = model.rating_levels.at(-1);
   const percent = (x) => 100 * Math.min(1, Math.max(0, (x - low) / (high - low)));
   const bar = h("i"), scale = h("span", { class: std == null ? "scale" : "scale range", "aria-hidden": "true" }, bar);
@@ -176,7 +178,8 @@ function scoreElement({ score, std }) {
   const plusMinus = std == null ? "" : ` ± ${formatNumber(std)}`;
   return h("p", { class: "score" }, scale,
     h("span", { "aria-hidden": "true" }, `${formatNumber(score)}${plusMinus}`),
-    h("span", { class: "visually-hidden" }, `expected rating ${formatNumber(score)} of ${high}${std == null ? "" : `, plus or minus ${formatNumber(std)}`}`));
+    h("span", { class: "visually-hidden" }, `expected rating ${formatNumber(score)} of ${high}${std == null ? "" : `, plus or minus ${formatNumber(std)}`}`),
+    probability == null ? null : h("span", { class: "likely", title: "how likely this is among your next ten" }, `${Math.round(100 * probability)} % likely`));
 }
 
 function drawList(items) {
@@ -280,12 +283,14 @@ $("query").addEventListener("keydown", (event) => {
   event.preventDefault();
 });
 $("reset").addEventListener("click", () => { ratings.clear(); skipped.clear(); listLength = 10; $("selected").hidden = true; refresh("All ratings removed."); $("query").focus(); });
+$("quality").addEventListener("change", () => updateList("Another order."));
 $("more").addEventListener("click", () => { listLength += 10; updateList("Longer list."); });
 
 // ---- start ---------------------------------------------------------------------------------------
 try {
   model = await call("/v1/model");
   $("about").textContent = `${model.model} · ${model.n_items.toLocaleString("en")} titles · idcf ${model.version}`;
+  $("quality-field").hidden = !model.can_choose_quality;
   refresh();
 } catch (error) {
   announce(`The server could not be reached: ${error.message}`);

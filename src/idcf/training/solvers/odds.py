@@ -107,8 +107,8 @@ def build_without_coefficients(
 
 
 def item_similarity(x: csr_array, config: OddsConfig, subsample_ratio: float) -> csr_array:
-    """Return K^p: the mean of EASE and shrunk cosines, each divided by the mean over items of the
-    largest value, to the power p."""
+    """Return K^p, K the mean of EASE and shrunk cosines, negatives set to 0, each divided by its
+    mean positive column maximum; `reg` and `support` are divided by `subsample_ratio`."""
     ease = ease_weights(x, config.reg / subsample_ratio, config.neighbors)
     cosines = shrunk_cosines(x, config.support / subsample_ratio, config.cosine_neighbors)
     parts = []
@@ -184,7 +184,13 @@ def held_out_folds(
         n_left = config.max_fit_users - n_held_out
         n_held_out += len(users)
         users = users[:n_left]
-        held_out = cut_histories(csr_array(x[users]), config, n_next_items, rng)
+        held_out = cut_histories(
+            csr_array(x[users]),
+            config.history_lengths,
+            n_next_items,
+            rng,
+            shuffle=config.holdout_order == "random",
+        )
         stays = np.ones(x.shape[0], bool)
         stays[users] = False
         train_matrix = csr_array(x[stays])
@@ -198,19 +204,24 @@ def held_out_folds(
 
 
 def cut_histories(
-    x: csr_array, config: OddsConfig, n_next_items: int, rng: np.random.Generator
+    x: csr_array,
+    history_lengths: tuple[int, int],
+    n_next_items: int,
+    rng: np.random.Generator,
+    *,
+    shuffle: bool = True,
 ) -> HeldOutUsers:
     """Split the end of each row into a history and targets, the last `n_next_items` items.
 
     The history is a random number of items just before them, between the two `history_lengths`, or
-    all if the row has fewer. With `holdout_order` "random", shuffle each row first.
+    all if the row has fewer. With `shuffle` the order of the rows does not count.
     """
     lengths, items = np.diff(x.indptr), x.indices
-    if config.holdout_order == "random":
+    if shuffle:
         owner = np.repeat(np.arange(len(lengths)), lengths)
         items = items[np.lexsort((rng.random(len(items)), owner))]
     n_targets = np.minimum(n_next_items, lengths)
-    low, high = config.history_lengths
+    low, high = history_lengths
     drawn = rng.integers(low, high + 1, size=len(lengths))
     n_history = np.minimum(drawn, lengths - n_targets)
     target_start = x.indptr[1:].astype(np.int64) - n_targets

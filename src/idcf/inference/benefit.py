@@ -1,0 +1,105 @@
+"""The order of a list by expected benefit: is an item taken up, and how good is it then?
+
+    log benefit = (1 - q) log P + q z,   z = (expected rating - mean) / std of the ratings
+
+P is the probability of the take-up model, the rating that of the rating model. The *quality* q is 0
+for what the user will most likely take up, 1 for the highest expected ratings.
+
+What a user disliked says little about what they will take up. In the history of the take-up model a
+rating counts 1 from the middle of the scale on, and less below, down to 0 for the lowest rating.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from idcf.data.interactions import Floats, Ints
+from idcf.errors import ConfigError
+from idcf.inference.manifest import DomainInfo
+from idcf.inference.topk import CatalogRanker, RankedItems, mask_scores, top_k
+from idcf.models.base import Model
+from idcf.types import History, Users
+
+DEFAULT_QUALITY = 0.4
+_MIN_PROBABILITY = 1e-30  # bounds the logarithm
+
+
+class BenefitParts(NamedTuple):
+    """Benefits and what they are made of, for one user [I] or for the best items of several."""
+
+    benefit: Floats
+    probability: Floats
+    rating: Floats
+
+
+class BenefitRanker:
+    """Scores and ranks the catalogue by expected benefit, with two frozen models."""
+
+    def __init__(self, ratings: CatalogRanker, take_up_model: Model, domain: DomainInfo) -> None:
+        self.ratings, self.take_up = ratings, CatalogRanker(take_up_model)
+        self.rating_mean, self.rating_scale = domain.mean, 1 / max(domain.std, 1e-6)
+        self.lowest = domain.levels[0]
+        self.half_range = max((domain.levels[-1] - self.lowest) / 2, 1e-6)
+
+    def score_one_user(
+        self, item_rows: Ints, values: Floats, features: Floats | None, quality: float
+    ) -> BenefitParts:
+        """Return the benefit of every item for one new user."""
+        rating = self.ratings.score_one_user(item_rows, values, features)
+        weights = ((values - self.lowest) / self.half_range).clip(0, 1)
+        counts = weights > 0
+        probability = self.take_up.score_one_user(item_rows[counts], weights[counts])
+        log_benefit = (1 - quality) * np.log(np.maximum(probability, _MIN_PROBABILITY))
+        log_benefit += (quality * self.rating_scale) * (rating - self.rating_mean)
+        return BenefitParts(np.exp(log_benefit), probability, rating)
+
+    @torch.inference_mode()
+    def score_catalog(self, users: Users, quality: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return benefit, probability and rating of every item for every user: [B, I] each.
+
+        `quality` is [B].
+        """
+        rating = self.ratings.score_catalog(users).float().cpu()
+        probability = self.take_up.score_catalog(self._weigh_history(users)).float().cpu()
+        weight = quality[:, None]
+        log_benefit = (1 - weight) * probability.clamp(min=_MIN_PROBABILITY).log()
+        log_benefit += weight * self.rating_scale * (rating - self.rating_mean)
+        return log_benefit.exp_(), probability, rating
+
+    def _weigh_history(self, users: Users) -> Users:
+        """Return users with the histories that the take-up model reads, without entries of 0."""
+        history = users.history
+        weights = ((history.values - self.lowest) / self.half_range).clamp(0, 1)
+        counts = weights > 0
+        lengths = torch.zeros(len(users), dtype=torch.int64, device=weights.device)
+        lengths.index_add_(0, history.owner(), counts.long())
+        offsets = torch.cat([lengths.new_zeros(1), lengths.cumsum(0)])
+        return Users(users.ids, History(history.items[counts], weights[counts], offsets))
+
+    @torch.inference_mode()
+    def top_k_block(
+        self,
+        users: Users,
+        quality: Tensor,
+        k: int,
+        excluded_by_user: History | None,
+        candidates: Tensor | None,
+    ) -> tuple[RankedItems, Tensor, Tensor]:
+        """Return the k best items of each user of one block, with probabilities and ratings."""
+        benefit, probability, rating = self.score_catalog(users, quality)
+        ranked = top_k(mask_scores(benefit, excluded_by_user, candidates), k)
+        rows = ranked.item_rows
+        return ranked, probability.gather(1, rows), rating.gather(1, rows)
+
+
+def check_quality(quality: float | None) -> float:
+    """Return the quality of a request, or the default; ConfigError: it is not between 0 and 1."""
+    if quality is None:
+        return DEFAULT_QUALITY
+    if not 0 <= quality <= 1:
+        raise ConfigError(f"quality must be between 0 and 1, got {quality!r}")
+    return float(quality)

@@ -1,0 +1,122 @@
+"""Lists by expected benefit: the formula, its two ends, batches, and what refuses a quality."""
+
+from functools import cache
+
+import numpy as np
+import pytest
+
+from idcf.errors import ConfigError
+from idcf.recommender import Recommender
+from idcf.testing.synthetic import checkerboard
+
+HISTORY = {"i2": 5.0, "i4": 5.0, "i3": 1.0, "i9": 2.0}
+SMALL = {"sweeps": 24, "burn_in": 12, "embedding_size": 4, "rank": 6, "shrinkage": 5.0}
+
+
+@cache
+def fitted() -> Recommender:
+    table = checkerboard(
+        120, 40, np.random.default_rng(0), rows_per_light_user=6, rows_per_heavy_user=20
+    )
+    return Recommender(key_threshold=12, device="cpu", **SMALL).fit(table)
+
+
+def test_the_score_is_the_formula() -> None:
+    domain = fitted().manifest.domain
+    for quality in (0.0, 0.3, 1.0):
+        for item in fitted().recommend(HISTORY, n=40, quality=quality):
+            z = (item.rating - domain.mean) / domain.std
+            expected = item.probability ** (1 - quality) * np.exp(quality * z)
+            assert item.score == pytest.approx(expected, rel=1e-4)
+
+
+def test_the_two_ends_are_the_orders_of_the_two_models() -> None:
+    by_probability = fitted().recommend(HISTORY, n=36, quality=0)
+    probabilities = [x.probability for x in by_probability]
+    assert probabilities == sorted(probabilities, reverse=True)
+    by_rating = fitted().recommend(HISTORY, n=36, quality=1)
+    ratings = [x.rating for x in by_rating]
+    assert ratings == sorted(ratings, reverse=True)
+    predicted = fitted().predict(HISTORY, [x.item_id for x in by_rating])
+    np.testing.assert_allclose(ratings, predicted, rtol=1e-5)
+
+
+def test_the_default_quality_is_between_the_ends() -> None:
+    default = fitted().recommend(HISTORY, n=36)
+    assert default == fitted().recommend(HISTORY, n=36, quality=0.4)
+    means = [
+        np.mean([x.rating for x in fitted().recommend(HISTORY, n=5, quality=q)])
+        for q in (0, 0.4, 1)
+    ]
+    assert means[0] <= means[1] <= means[2]
+
+
+def test_a_batch_of_different_users_gives_their_lists() -> None:
+    histories = [HISTORY, {"i1": 5.0}, {"i0": 1.0, "i6": 4.0}]
+    for quality in (None, 0.0, 0.8):
+        batch = fitted().recommend(histories, n=6, quality=quality, return_std=True)
+        for history, recommendations in zip(histories, batch, strict=True):
+            one = fitted().recommend(history, n=6, quality=quality, return_std=True)
+            assert [x.item_id for x in one] == [x.item_id for x in recommendations]
+            for field in ("score", "probability", "rating", "std"):
+                values = [[getattr(x, field) for x in y] for y in (one, recommendations)]
+                np.testing.assert_allclose(*values, rtol=2e-3)
+
+
+def test_a_disliked_item_pushes_similar_items_down() -> None:
+    """Even items go with even ones: one star for an even item must not lift the others."""
+    without = {x.item_id: x for x in fitted().recommend({"i3": 4.0}, n=40)}
+    disliked = {x.item_id: x for x in fitted().recommend({"i3": 4.0, "i2": 1.0}, n=40)}
+    liked = {x.item_id: x for x in fitted().recommend({"i3": 4.0, "i2": 5.0}, n=40)}
+    even = [x for x in disliked if int(x[1:]) % 2 == 0 and x != "i2"]
+    for item in even:
+        assert disliked[item].probability == pytest.approx(without[item].probability, rel=1e-4)
+        assert disliked[item].score < liked[item].score
+    lower = [disliked[x].score < without[x].score for x in even]
+    assert np.mean(lower) > 0.9
+
+
+def test_a_user_who_dislikes_everything_counts_as_one_without_history() -> None:
+    histories = [{"i2": 1.0, "i5": 1.0}, {"i7": 1.0}]
+    lists = [fitted().recommend(x, n=40, filter_seen=False) for x in histories]
+    lists += fitted().recommend(histories, n=40, filter_seen=False)
+    expected = {x.item_id: x.probability for x in lists[0]}
+    for recommendations in lists[1:]:
+        for item in recommendations:
+            assert item.probability == pytest.approx(expected[item.item_id], rel=1e-3)
+
+
+def test_a_saved_model_gives_the_same_lists(tmp_path) -> None:
+    loaded = Recommender.load(fitted().save(tmp_path / "model"))
+    assert loaded.recommend(HISTORY, n=8) == fitted().recommend(HISTORY, n=8)
+    assert loaded.manifest.take_up_model == "idcf-takeup"
+
+
+def test_items_added_later_can_be_in_lists() -> None:
+    import pyarrow as pa
+
+    table = checkerboard(
+        120, 40, np.random.default_rng(0), rows_per_light_user=6, rows_per_heavy_user=20
+    )
+    recommender = Recommender(key_threshold=12, device="cpu", **SMALL).fit(table)
+    ratings = pa.table({"user_id": ["u0", "u2"], "item_id": ["new", "new"], "rating": [5.0, 5.0]})
+    recommender.partial_fit_items(ratings)
+    lists = {x.item_id: x for x in recommender.recommend(HISTORY, n=41)}
+    c0, _, c2, _ = recommender.artifact.take_up_model.coefficients.tolist()
+    n_counted = sum(rating > 1 for rating in HISTORY.values())
+    unseen = 1 / (1 + np.exp(-(c0 + c2 * np.log1p(n_counted))))  # no weight from any item
+    assert lists["new"].probability == pytest.approx(unseen, rel=1e-4)
+    assert lists["new"].rating > 4
+
+
+@pytest.mark.parametrize("quality", [-0.1, 1.5, float("nan")])
+def test_a_quality_outside_the_range_is_refused(quality: float) -> None:
+    with pytest.raises(ConfigError, match="quality must be between 0 and 1, got"):
+        fitted().recommend(HISTORY, quality=quality)
+
+
+def test_a_model_with_one_order_refuses_a_quality() -> None:
+    model = Recommender.from_factors([[2], [1], [-1]], item_ids="abc", implicit=True)
+    with pytest.raises(ConfigError, match="quality needs a model that knows both"):
+        model.recommend(["a"], quality=0.5)
+    assert model.recommend(["a"])[0].probability is None
