@@ -34,6 +34,7 @@ from idcf.types import History, select_histories
 REG_GRID = (50.0, 200.0)  # λ
 # a: dropout of a share p of the history is a = p / (1 - p), here a half and three quarters
 COUNT_REG_GRID = (1.0, 3.0)
+LOCAL_REG, LOCAL_COUNT_REG = 50.0, 1.0  # λ and a where each item has its own equations
 _SUPPORT = 20.0  # pseudo-count that shrinks the cosines by which the nearest items are chosen
 _MAX_BATCH_CELLS = 1 << 22  # cells of a score matrix held at once
 _MAX_LOCAL_CELLS = 1 << 23  # cells of the normal equations held at once
@@ -59,12 +60,8 @@ def fit_take_up(config: TakeUpConfig, table: Interactions, context: SolverContex
     x, rng = interaction_matrix(table), random_stream(context.seed, "take-up")
     train_matrix, held_out = _hold_out_users(config, x, rng)
     share = train_matrix.nnz / max(x.nnz, 1)  # with fewer rows, the same λ would weigh more
-    grid = product(
-        REG_GRID if config.reg is None else (config.reg,),
-        COUNT_REG_GRID if config.count_reg is None else (config.count_reg,),
-    )
     trials = []
-    for reg, count_reg in grid:
+    for reg, count_reg in _penalties(config, x.shape[1]):
         weights = ridge_weights(train_matrix, Ridge(reg * share, count_reg), config)
         model = _build_model(config, table, train_matrix, weights)
         trials.append((_mean_ndcg(model, held_out), Ridge(reg, count_reg), model))
@@ -73,6 +70,17 @@ def fit_take_up(config: TakeUpConfig, table: Interactions, context: SolverContex
     model = _build_model(config, table, x, ridge_weights(x, best, config))
     model.coefficients = torch.from_numpy(coefficients).float()
     return model
+
+
+def _penalties(config: TakeUpConfig, n_items: int) -> Iterator[tuple[float, float]]:
+    """Return the pairs λ, a to try: one above `max_dense_items`, where a fit takes longer."""
+    is_dense = n_items <= config.max_dense_items
+    regs = REG_GRID if is_dense else (LOCAL_REG,)
+    count_regs = COUNT_REG_GRID if is_dense else (LOCAL_COUNT_REG,)
+    return product(
+        regs if config.reg is None else (config.reg,),
+        count_regs if config.count_reg is None else (config.count_reg,),
+    )
 
 
 def _build_model(
