@@ -164,8 +164,8 @@ def _results_section(rows: Sequence[ResultRow], split: Split) -> Section:
         "ndcg@10 ranks the "
         "whole catalogue. Brackets hold 95 % bootstrap intervals over users. Models of ratings "
         "rarely beat popularity in ndcg@10, because high predicted ratings are not what users "
-        "choose next; for such lists, train on implicit feedback "
-        "(`idcf evaluate ml-100k --implicit`)."
+        "choose next. The lists of the table are ordered by expected rating; `recommend` also "
+        "goes by how likely an item is taken up, as the films below show."
     )
     return Section(
         "Quality of each model for new users", text, table=make_tables(rows, paper_numbers())[0]
@@ -181,16 +181,19 @@ def _recommendations_section(dataset: Dataset, echo: Callable[[str], None]) -> S
     recommender = Recommender(BEST_MODEL).fit(dataset.interactions, titles=dataset.titles)
     history = {item_by_title[title]: rating for title, rating in ratings.items()}
     films = recommender.recommend(history, n=10, return_std=True)
-    scores = [f"{film.score:.1f} ± {film.std:.1f}" for film in films]
+    scores = [
+        f"{film.probability:.0%} likely, rating {film.rating:.1f} ± {film.std:.1f}"
+        for film in films
+    ]
     echo("A new user has rated five films:")
     for title, rating in ratings.items():
         echo(f"  {rating:g}  {title}")
-    echo(f"{BEST_MODEL} recommends these films (predicted rating ± its standard deviation):")
+    echo(f"{BEST_MODEL} recommends these films, by how likely and how good they are:")
     for n, (film, score) in enumerate(zip(films, scores, strict=True), 1):
         echo(f"  {n:2}. {film.title} ({score})")
     rated = ", ".join(f"{title} {rating:g}" for title, rating in ratings.items())
     pairs = zip(films, scores, strict=True)
-    items = [f"{film.title}: predicted rating {score}" for film, score in pairs]
+    items = [f"{film.title}: {score}" for film, score in pairs]
     text = f"The user's ratings: {rated}. The recommendations come from {BEST_MODEL}."
     return Section("Ten films for a new user", text, items=items)
 
