@@ -1,5 +1,6 @@
 """Lists by expected benefit: the formula, its two ends, batches, and what refuses a quality."""
 
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -84,6 +85,19 @@ def test_a_user_who_dislikes_everything_counts_as_one_without_history() -> None:
     for recommendations in lists[1:]:
         for item in recommendations:
             assert item.probability == pytest.approx(expected[item.item_id], rel=1e-3)
+
+
+@pytest.mark.parametrize("rating", [3.0, 5.0])
+def test_a_scale_of_one_value_counts_every_item(rating: float) -> None:
+    table = checkerboard(60, 20, np.random.default_rng(0))
+    same = replace(table, rating=np.full(len(table), rating, np.float32))
+    recommender = Recommender(key_threshold=5, device="cpu", **SMALL).fit(same)
+    lists = [recommender.recommend({item: rating}, n=20) for item in ("i2", "i5")]
+    probabilities = [{x.item_id: x.probability for x in y} for y in lists]
+    assert any(
+        probabilities[0][item] != pytest.approx(probabilities[1][item], rel=1e-3)
+        for item in probabilities[0].keys() & probabilities[1].keys()
+    )
 
 
 def test_a_saved_model_gives_the_same_lists(tmp_path) -> None:

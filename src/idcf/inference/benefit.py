@@ -6,7 +6,8 @@ P is the probability of the take-up model, the rating that of the rating model. 
 for what the user will most likely take up, 1 for the highest expected ratings.
 
 What a user disliked says little about what they will take up. In the history of the take-up model a
-rating counts 1 from the middle of the scale on, and less below, down to 0 for the lowest rating.
+rating counts 1 from the middle of the scale (or the mean rating, if that is lower) on, and less
+below, down to 0 for the lowest rating. On a scale of one value every rating counts 1.
 """
 
 from __future__ import annotations
@@ -20,7 +21,13 @@ from torch import Tensor
 from idcf.data.interactions import Floats, Ints
 from idcf.errors import ConfigError
 from idcf.inference.manifest import DomainInfo
-from idcf.inference.topk import CatalogRanker, RankedItems, mask_scores, top_k
+from idcf.inference.topk import (
+    EXCLUDED_SCORE,
+    CatalogRanker,
+    RankedItems,
+    mask_scores,
+    top_k,
+)
 from idcf.models.base import Model
 from idcf.types import History, Users
 
@@ -29,7 +36,7 @@ _MIN_PROBABILITY = 1e-30  # bounds the logarithm
 
 
 class BenefitParts(NamedTuple):
-    """Benefits and what they are made of, for one user [I] or for the best items of several."""
+    """The benefit of every item for one user [I], and the two numbers that it is made of."""
 
     benefit: Floats
     probability: Floats
@@ -41,16 +48,20 @@ class BenefitRanker:
 
     def __init__(self, ratings: CatalogRanker, take_up_model: Model, domain: DomainInfo) -> None:
         self.ratings, self.take_up = ratings, CatalogRanker(take_up_model)
-        self.rating_mean, self.rating_scale = domain.mean, 1 / max(domain.std, 1e-6)
-        self.lowest = domain.levels[0]
-        self.half_range = max((domain.levels[-1] - self.lowest) / 2, 1e-6)
+        # equal ratings have no deviation, and say nothing
+        self.rating_mean, self.rating_scale = domain.mean, 1 / domain.std if domain.std else 0.0
+        lowest, highest = domain.levels[0], domain.levels[-1]
+        middle = min((lowest + highest) / 2, domain.mean)
+        # weight of a rating in the history of the take-up model: `slope` · rating + `intercept`
+        self.slope = 1 / (middle - lowest) if middle > lowest else 0.0
+        self.intercept = -lowest * self.slope if self.slope else 1.0
 
     def score_one_user(
         self, item_rows: Ints, values: Floats, features: Floats | None, quality: float
     ) -> BenefitParts:
         """Return the benefit of every item for one new user."""
         rating = self.ratings.score_one_user(item_rows, values, features)
-        weights = ((values - self.lowest) / self.half_range).clip(0, 1)
+        weights = (values * self.slope + self.intercept).clip(0, 1)
         counts = weights > 0
         probability = self.take_up.score_one_user(item_rows[counts], weights[counts])
         log_benefit = (1 - quality) * np.log(np.maximum(probability, _MIN_PROBABILITY))
@@ -59,7 +70,7 @@ class BenefitRanker:
 
     @torch.inference_mode()
     def score_catalog(self, users: Users, quality: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return benefit, probability and rating of every item for every user: [B, I] each.
+        """Return log benefit, probability and rating of every item for every user: [B, I] each.
 
         `quality` is [B].
         """
@@ -68,12 +79,12 @@ class BenefitRanker:
         weight = quality[:, None]
         log_benefit = (1 - weight) * probability.clamp(min=_MIN_PROBABILITY).log()
         log_benefit += weight * self.rating_scale * (rating - self.rating_mean)
-        return log_benefit.exp_(), probability, rating
+        return log_benefit, probability, rating
 
     def _weigh_history(self, users: Users) -> Users:
         """Return users with the histories that the take-up model reads, without entries of 0."""
         history = users.history
-        weights = ((history.values - self.lowest) / self.half_range).clamp(0, 1)
+        weights = (history.values * self.slope + self.intercept).clamp(0, 1)
         counts = weights > 0
         lengths = torch.zeros(len(users), dtype=torch.int64, device=weights.device)
         lengths.index_add_(0, history.owner(), counts.long())
@@ -90,9 +101,12 @@ class BenefitRanker:
         candidates: Tensor | None,
     ) -> tuple[RankedItems, Tensor, Tensor]:
         """Return the k best items of each user of one block, with probabilities and ratings."""
-        benefit, probability, rating = self.score_catalog(users, quality)
-        ranked = top_k(mask_scores(benefit, excluded_by_user, candidates), k)
+        log_benefit, probability, rating = self.score_catalog(users, quality)
+        ranked = top_k(mask_scores(log_benefit, excluded_by_user, candidates), k)
         rows = ranked.item_rows
+        # the exponential of -inf would be 0, and an excluded item would look like any other
+        is_excluded = ranked.scores == EXCLUDED_SCORE
+        ranked = RankedItems(ranked.scores.exp().masked_fill_(is_excluded, EXCLUDED_SCORE), rows)
         return ranked, probability.gather(1, rows), rating.gather(1, rows)
 
 

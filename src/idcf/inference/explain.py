@@ -126,8 +126,8 @@ def _score_by_benefit(
     ranker: BenefitRanker, item_row: int, quality: float, users: Users
 ) -> list[float]:
     """Return the expected benefit of one item for each user."""
-    benefit, _, _ = ranker.score_catalog(users, torch.full((len(users),), quality))
-    scores: list[float] = benefit[:, item_row].tolist()
+    log_benefit, _, _ = ranker.score_catalog(users, torch.full((len(users),), quality))
+    scores: list[float] = log_benefit[:, item_row].exp().tolist()
     return scores
 
 

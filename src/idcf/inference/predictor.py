@@ -267,7 +267,7 @@ class Predictor:
             scores = ratings = self.ranker.score_one_user(*history)
         else:
             scores, probability, ratings = self.benefit_ranker.score_one_user(*history, quality)
-        order = scores.copy()
+        order = scores
         if self.popularity is not None and not user.has_data:
             order = self.popularity.copy()
         mask_scores_1d(order, filters.excluded_rows(user.item_rows), filters.candidates)

@@ -55,6 +55,7 @@ class RequestMiddleware:
         is_complete = False
 
         async def watched_send(message: Message) -> None:
+            """Send a message, and note the status and the end of the response."""
             nonlocal status, is_complete
             if message["type"] == "http.response.start":
                 status = message["status"]

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from idcf.models.layers.ragged import sum_pool
 from idcf.types import Ragged, RaggedRows, select_rows
 
+_MAX_DENSE_CELLS = 1 << 24  # a matrix of up to so many cells is held with its zeros for scoring
 _MAX_BLOCK_ENTRIES = 1 << 23  # approximate number of co-occurrences in a block
 _UINT32_MAX = 0xFFFFFFFF
 
@@ -21,7 +22,8 @@ _UINT32_MAX = 0xFFFFFFFF
 class ItemMatrix(nn.Module):
     """A sparse matrix [I, I] in CSR form; row j holds the weights of item j for all items.
 
-    It is empty until `set_entries`.
+    It is empty until `set_entries`. In evaluation mode a small one is also held with its zeros:
+    adding whole rows is much faster.
     """
 
     offsets: Tensor  # int64 [I + 1]
@@ -31,6 +33,7 @@ class ItemMatrix(nn.Module):
     def __init__(self, n_items: int) -> None:
         super().__init__()
         self.n_items = n_items
+        self._dense: tuple[Tensor, Tensor] | None = None  # `values`, and the matrix made of them
         self.register_buffer("offsets", torch.zeros(n_items + 1, dtype=torch.int64))
         self.register_buffer("columns", torch.zeros(0, dtype=torch.int32))
         self.register_buffer("values", torch.zeros(0))
@@ -57,7 +60,7 @@ class ItemMatrix(nn.Module):
     def to_dense(self) -> Tensor:
         """Return the matrix with its zeros: [I, I]."""
         rows = torch.arange(self.n_items + 1, device=self.values.device)
-        return self.sum_pool(Ragged(rows[:-1], None, rows))
+        return self._sum_stored_entries(Ragged(rows[:-1], None, rows), None)
 
     def sum_pool(self, ragged: RaggedRows, weights: Tensor | None = None) -> Tensor:
         """Return Σ over the entries of each ragged row of weight · row of the matrix: [R, I].
@@ -67,6 +70,14 @@ class ItemMatrix(nn.Module):
         """
         if len(self.values) == self.n_items**2:  # no zeros: the values are a dense matrix
             return sum_pool(self.values.view(self.n_items, self.n_items), ragged, weights)
+        if self.training or self.n_items**2 > _MAX_DENSE_CELLS:
+            return self._sum_stored_entries(ragged, weights)
+        if self._dense is None or self._dense[0] is not self.values:
+            self._dense = self.values, self.to_dense()
+        return sum_pool(self._dense[1], ragged, weights)
+
+    def _sum_stored_entries(self, ragged: RaggedRows, weights: Tensor | None) -> Tensor:
+        """Return `sum_pool` over the stored entries alone."""
         rows = select_rows(self.rows(), ragged.indices)
         lengths, n_sums = rows.lengths(), len(ragged.offsets) - 1
         start = (ragged.owner() * self.n_items).repeat_interleave(

@@ -187,6 +187,7 @@ class FEAE(Model):
         statistics: list[ColumnStatistics] = []
 
         def next_statistics(layer: ExchangeableLayer) -> ColumnStatistics:
+            """Return and store the statistics of one layer: those given, or computed ones."""
             if isinstance(columns, ColumnCodes):
                 statistics.append(columns.statistics[len(statistics)])
             else:
