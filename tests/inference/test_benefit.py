@@ -123,7 +123,7 @@ def test_items_added_later_can_be_in_lists() -> None:
     assert lists["new"].rating > 4
 
 
-@pytest.mark.parametrize("quality", [-0.1, 1.5, float("nan")])
+@pytest.mark.parametrize("quality", [-0.1, 1.5, float("nan"), "good"])
 def test_a_quality_outside_the_range_is_refused(quality: float) -> None:
     with pytest.raises(ConfigError, match="quality must be between 0 and 1, got"):
         fitted().recommend(HISTORY, quality=quality)

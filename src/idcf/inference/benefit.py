@@ -12,6 +12,7 @@ below, down to 0 for the lowest rating. On a scale of one value every rating cou
 
 from __future__ import annotations
 
+from numbers import Real
 from typing import NamedTuple
 
 import numpy as np
@@ -114,6 +115,6 @@ def check_quality(quality: float | None) -> float:
     """Return the quality of a request, or the default; ConfigError: it is not between 0 and 1."""
     if quality is None:
         return DEFAULT_QUALITY
-    if not 0 <= quality <= 1:
+    if not isinstance(quality, Real) or not 0 <= quality <= 1:
         raise ConfigError(f"quality must be between 0 and 1, got {quality!r}")
     return float(quality)
