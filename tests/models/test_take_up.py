@@ -13,11 +13,16 @@ from idcf.models.registry import configure, model_entry
 from idcf.models.take_up import SCORE_UNIT, TakeUpConfig, TakeUpModel
 from idcf.testing.synthetic import clusters
 from idcf.training.solvers import SolverContext
+from idcf.training.solvers.nearest_items import (
+    find_nearest_items,
+    local_ridge,
+    sample_long_rows,
+)
 from idcf.training.solvers.odds import interaction_matrix
-from idcf.training.solvers.take_up import Ridge, local_ridge, ridge_weights
+from idcf.training.solvers.take_up import ItemRegression, Settings
 from idcf.types import History, Users
 
-RIDGE = Ridge(reg=5.0, count_reg=0.5)
+RIDGE = Settings(reg=5.0, count_reg=0.5)
 
 
 @cache
@@ -48,17 +53,24 @@ def as_history(*histories: list[int]) -> History:
     return History(items, torch.ones(len(items)), offsets)
 
 
-def slow_column(x: csr_array, item: int, others: np.ndarray) -> np.ndarray:
-    """Regress one column of X on others, with the penalty λ + a n of each."""
+def slow_column(
+    x: csr_array, item: int, others: np.ndarray, weight: np.ndarray | None = None
+) -> np.ndarray:
+    """Regress one column of X on others, with the penalty λ + a n of each and weighted users."""
     dense = x.toarray().astype(np.float64)
     design = dense[:, others]
-    penalty = RIDGE.reg + RIDGE.count_reg * design.sum(0)
-    return np.linalg.solve(design.T @ design + np.diag(penalty), design.T @ dense[:, item])
+    weighted = design if weight is None else design * weight[:, None]
+    penalty = RIDGE.reg + RIDGE.count_reg * (weighted * design).sum(0)
+    return np.linalg.solve(weighted.T @ design + np.diag(penalty), weighted.T @ dense[:, item])
+
+
+def ridge_weights(x: csr_array, settings: Settings, **options: int) -> csr_array:
+    return ItemRegression(TakeUpConfig(**options), x).weights(settings)
 
 
 def test_every_item_is_regressed_on_all_others() -> None:
     x = interaction_matrix(table())
-    weights = ridge_weights(x, RIDGE, TakeUpConfig(neighbors=60)).toarray()
+    weights = ridge_weights(x, RIDGE, neighbors=60).toarray()
     assert (np.diag(weights) == 0).all()
     for item in (0, 17, 59):
         others = np.delete(np.arange(60), item)
@@ -66,22 +78,71 @@ def test_every_item_is_regressed_on_all_others() -> None:
         np.testing.assert_allclose(weights[others, item], expected, rtol=1e-4, atol=1e-6)
 
 
-def test_above_the_limit_every_item_is_regressed_on_its_nearest() -> None:
+def test_users_may_weigh_less_the_longer_their_histories() -> None:
     x = interaction_matrix(table())
-    weights = local_ridge(x, RIDGE, 7)
-    assert np.diff(weights.indptr).max() == 7
+    lengths = np.diff(x.indptr).astype(np.float64)
+    weight = lengths**-0.5
+    weight *= lengths.sum() / (weight @ lengths)
+    weights = ridge_weights(x, RIDGE._replace(length_power=0.5), neighbors=60).toarray()
+    others = np.delete(np.arange(60), 17)
+    expected = slow_column(x, 17, others, weight)
+    np.testing.assert_allclose(weights[others, 17], expected, rtol=1e-4, atol=1e-6)
+
+
+def test_the_spectral_part_is_a_low_rank_relation_of_equal_size(monkeypatch) -> None:
+    monkeypatch.setattr("idcf.training.solvers.take_up._RANK", 4)
+    x = interaction_matrix(table())
+    plain = ridge_weights(x, RIDGE, neighbors=60).toarray()
+    both = ridge_weights(x, RIDGE._replace(spectral_weight=0.5), neighbors=60).toarray()
+    counts, lengths = x.toarray().sum(0) + 1, x.toarray().sum(1) + 1
+    scaled = x.toarray() / np.sqrt(lengths[:, None] * counts)
+    vectors = np.linalg.svd(scaled)[2][:4].T
+    expected = (vectors / np.sqrt(counts)[:, None]) @ (vectors * np.sqrt(counts)[:, None]).T
+    np.fill_diagonal(expected, 0)
+    expected *= 0.5 * np.linalg.norm(plain) / np.linalg.norm(expected)
+    np.testing.assert_allclose(both - plain, expected, rtol=1e-3, atol=1e-6)
+
+
+@pytest.mark.parametrize("at_once", [1 << 23, 1])
+def test_above_the_limit_every_item_is_regressed_on_its_nearest(at_once: int, monkeypatch) -> None:
+    """At once, or one item at a time."""
+    monkeypatch.setattr("idcf.training.solvers.nearest_items._MAX_EQUATION_CELLS", at_once)
+    x = interaction_matrix(table())
+    columns = csr_array(local_ridge(find_nearest_items(x, 60), RIDGE.reg, RIDGE.count_reg, 7).T)
+    assert np.diff(columns.indptr).max() == 7
+    counts = x.toarray().sum(0)
+    cosine = (x.T @ x).toarray() / np.sqrt((counts + 20) * (counts[:, None] + 20))
+    np.fill_diagonal(cosine, 0)
     for item in (0, 17, 59):
-        nearest = weights.indices[weights.indptr[item] : weights.indptr[item + 1]]
-        assert item not in nearest
+        nearest = columns.indices[columns.indptr[item] : columns.indptr[item + 1]]
+        assert cosine[item, nearest].min() >= np.sort(cosine[item])[-7] - 1e-6
         expected = slow_column(x, item, nearest)
-        np.testing.assert_allclose(weights[[item]].toarray()[0, nearest], expected, rtol=1e-4)
+        np.testing.assert_allclose(columns[[item]].toarray()[0, nearest], expected, rtol=1e-4)
 
 
 def test_with_all_items_near_both_solutions_agree() -> None:
     x = csr_array((np.random.default_rng(0).random((200, 60)) < 0.4).astype(np.float32))
-    dense = ridge_weights(x, RIDGE, TakeUpConfig(neighbors=60)).toarray()
-    local = ridge_weights(x, RIDGE, TakeUpConfig(neighbors=60, max_dense_items=0)).toarray()
+    dense = ridge_weights(x, RIDGE, neighbors=60).toarray()
+    local = ridge_weights(x, RIDGE, max_dense_items=0, local_neighbors=60).toarray()
     np.testing.assert_allclose(local, dense, atol=1e-4)
+
+
+def test_pairs_that_are_not_kept_count_as_no_common_users() -> None:
+    x = interaction_matrix(table())
+    nearest = find_nearest_items(x, 9)
+    gram = np.zeros((60, 60))
+    for item in range(60):
+        gram[item, nearest.items[item]] = nearest.counts[item]
+    gram = np.maximum(gram, gram.T)
+    columns = csr_array(local_ridge(nearest, RIDGE.reg, RIDGE.count_reg, 5).T)
+    counts = x.toarray().sum(0)
+    for item in (3, 40):
+        others = nearest.items[item, :5].numpy()
+        penalty = RIDGE.reg + (1 + RIDGE.count_reg) * counts[others]
+        expected = np.linalg.solve(
+            gram[np.ix_(others, others)] + np.diag(penalty), gram[others, item]
+        )
+        np.testing.assert_allclose(columns[[item]].toarray()[0, others], expected, rtol=1e-4)
 
 
 def test_equal_neighbors_do_not_widen_the_equations() -> None:
@@ -89,7 +150,23 @@ def test_equal_neighbors_do_not_widen_the_equations() -> None:
     users = np.repeat(np.arange(300), 2)
     items = np.stack([np.zeros(300, np.int64), np.arange(1, 301)], 1).ravel()
     x = csr_array((np.ones(600, np.float32), (users, items)), shape=(300, 301))
-    assert np.diff(local_ridge(x, RIDGE, 5).indptr).max() == 5
+    weights = local_ridge(find_nearest_items(x, 8), RIDGE.reg, RIDGE.count_reg, 5)
+    assert np.diff(csr_array(weights.T).indptr).max() == 5
+    assert set(csr_array(weights.T)[[0]].indices) == {1, 2, 3, 4, 5}  # the first of equal ones
+
+
+def test_items_without_neighbors_have_no_weights() -> None:
+    x = csr_array(np.eye(4, 6, dtype=np.float32))
+    assert local_ridge(find_nearest_items(x, 3), 1.0, 1.0, 3).nnz == 0
+
+
+def test_long_rows_are_sampled_and_short_ones_stay() -> None:
+    x = interaction_matrix(table())
+    short = sample_long_rows(x, 12, np.random.default_rng(0))
+    lengths = np.diff(x.indptr)
+    np.testing.assert_array_equal(np.diff(short.indptr), np.minimum(lengths, 12))
+    assert (short.toarray() <= x.toarray()).all()
+    assert sample_long_rows(x, 60, np.random.default_rng(0)) is x
 
 
 def test_the_logit_is_that_of_a_slow_loop() -> None:
@@ -157,16 +234,20 @@ def test_added_items_are_unseen() -> None:
     assert model.logits(history).shape == (1, 60)
 
 
-def test_given_penalties_are_not_searched(monkeypatch) -> None:
-    seen: list[Ridge] = []
+def test_given_settings_are_not_searched(monkeypatch) -> None:
+    seen: list[Settings] = []
+    solve_weights = ItemRegression.weights
 
-    def record(x: csr_array, ridge: Ridge, config: TakeUpConfig) -> csr_array:
-        seen.append(ridge)
-        return ridge_weights(x, ridge, config)
+    def record(self: ItemRegression, settings: Settings) -> csr_array:
+        seen.append(settings)
+        return solve_weights(self, settings)
 
-    monkeypatch.setattr("idcf.training.solvers.take_up.ridge_weights", record)
-    solve = model_entry("idcf-takeup").load_solver()
-    solve(configure("idcf-takeup", {"reg": 7.0, "count_reg": 2.0}), table(), SolverContext())
-    assert len(seen) == 2  # on the users that are not held out, and on all
-    assert seen[0].reg < seen[1].reg == 7.0
-    assert {x.count_reg for x in seen} == {2.0}
+    monkeypatch.setattr(ItemRegression, "weights", record)
+    given = {"reg": 7.0, "count_reg": 2.0, "length_power": 0.0, "spectral_weight": 0.0}
+    solve, context = model_entry("idcf-takeup").load_solver(), SolverContext()
+    solve(configure("idcf-takeup", given), table(), context)
+    assert seen == 2 * [Settings(**given)]  # on the users that are not held out, and on all
+    assert context.details == {"relation": "all items", **given}
+    seen.clear()
+    solve(configure("idcf-takeup", {}), table(), SolverContext())
+    assert len(set(seen)) == 5  # the first settings, and four others

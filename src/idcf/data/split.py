@@ -197,6 +197,21 @@ def least_active_users(data: Interactions, share: float, rng: np.random.Generato
     return np.sort(users[order[: round(share * len(users))]])
 
 
+def rows_of_sampled_users(
+    data: Interactions, max_rows: int, rng: np.random.Generator
+) -> Interactions:
+    """Return all rows of randomly drawn users, at most `max_rows` in all if more than one user is
+    left; the table itself if it has no more rows."""
+    if len(data) <= max_rows:
+        return data
+    counts = data.user_counts()
+    users = rng.permutation(np.flatnonzero(counts))
+    n_drawn = max(1, int(np.searchsorted(np.cumsum(counts[users]), max_rows, "right")))
+    is_drawn = np.zeros(len(data.users), bool)
+    is_drawn[users[:n_drawn]] = True
+    return data.where(is_drawn[data.user])
+
+
 def _rank_in_user(data: Interactions, sort_key: np.typing.NDArray[np.generic]) -> Ints:
     """Rank of each row among the rows of its user, when they are sorted by `sort_key`."""
     order = np.lexsort((sort_key, data.user))

@@ -28,6 +28,7 @@ from idcf.types import CohortWeights, Domain, Embeddings, Ragged, RaggedRows, Us
 
 N_COHORTS = 12
 N_COHORT_ITEMS = 5
+LARGE_CATALOG = 250_000  # items: their moments take 1 kB each in every block
 _OFFSET_PSEUDO_COUNT = 10.0  # raters at which the offset for empty histories has half its size
 
 _BLOCK_BUFFERS = (  # the buffers whose first dimension is the block
@@ -45,7 +46,7 @@ class BayesConfig:
     """Options of idcf-bayes."""
 
     embedding_size: int = 20  # D
-    blocks: int = 4  # T; a larger number costs time and memory and hardly improves the scores
+    blocks: int | None = None  # T; None: 4, or 1 from `LARGE_CATALOG` items on
     sweeps: int = 160  # of the chain after the burn-in, divided among the blocks
     burn_in: int = 40  # sweeps that are discarded
     rank: int = 30  # R: directions in which the prior distinguishes histories
@@ -55,6 +56,12 @@ class BayesConfig:
     user_features: bool = False  # the prior of a user reads user features
     item_features: bool = False  # the prior of an item reads item features
     validation: float = 0.05  # share of users, those with the fewest ratings, held out
+
+    def n_blocks(self, n_items: int) -> int:
+        """Return T; a larger number costs time and memory and hardly improves the scores."""
+        if self.blocks is not None:
+            return self.blocks
+        return 1 if n_items >= LARGE_CATALOG else 4
 
 
 class UserPosterior(NamedTuple):
@@ -117,7 +124,7 @@ class BayesModel(TwoTower):
         self.mean = domain.mean
         self.predicts_ratings = not domain.implicit
         self.head: Head = DotHead()
-        blocks, size = config.blocks, config.embedding_size + 1
+        blocks, size = config.n_blocks(self.n_items), config.embedding_size + 1
         shapes = {
             "means": (self.n_items, blocks, size),
             "second_moments": (self.n_items, blocks, size * (size + 1) // 2),

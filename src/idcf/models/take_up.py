@@ -3,10 +3,11 @@
     s_i(H) = Σ_{j ∈ H} w_j B_ji
     logit P(i | H) = c₀ + c₂ L + (c₁ + c₃ L) asinh(s_i / σ),   L = log(1 + |H|)
 
-B minimizes ‖X - XB‖² + Σ_j (λ + a n_j) ‖B_j·‖² with a zero diagonal, where X is the 0/1 matrix of
-the key users and n_j the number of them who have item j: EASE (Steck 2019) trained with dropout,
-because a new user shows only a part of what they like. An empty history counts as the average
-history of one item. w are the values of the history: 1, or less for an item that was not liked. P
+B minimizes Σ_u d_u ‖x_u - x_u B‖² + Σ_j (λ + a n_j) ‖B_j·‖² with a zero diagonal, where x_u is the
+0/1 row of a key user and n_j the number of them who have item j: EASE (Steck 2019) trained with
+dropout, because a new user shows only a part of what they like. d_u ∝ (length of x_u)^-β lets users
+with short histories, who resemble new users most, count for more. To B, c times a relation of low
+rank may be added. An empty history counts as the average history of one item. w are the values of the history: 1, or less for an item that was not liked. P
 is calibrated on key users with short histories that B was fitted without
 (`idcf.training.solvers.take_up`), and it grows with s: it orders items as s does.
 """
@@ -34,9 +35,12 @@ class TakeUpConfig:
 
     reg: float | None = None  # λ
     count_reg: float | None = None  # a
+    length_power: float | None = None  # β; 0 above `max_dense_items`
+    spectral_weight: float | None = None  # c; 0 above `max_dense_items`
     neighbors: int = 1000  # weights stored per item
     max_dense_items: int = 6000  # up to here one matrix is inverted; above, each item has its own
-    local_neighbors: int = 100  # items that an item is regressed on, above that size
+    local_neighbors: int = 50  # items that an item is regressed on, above that size
+    local_pairs: int = 300  # entries of XᵀX kept per item, above that size
     history_lengths: tuple[int, int] = (1, 25)  # of the held-out users
     n_next_items: int = 10  # P is the probability to be among so many next items
     max_held_out_users: int = 1000

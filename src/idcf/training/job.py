@@ -159,3 +159,4 @@ class TrainingResult:
     options: Mapping[str, Any] = field(default_factory=dict)  # those the model was built with
     logs: Mapping[str, TrainingLog] = field(default_factory=dict)  # by model name
     backbone_options: Mapping[str, Any] = field(default_factory=dict)  # empty without a backbone
+    details: Mapping[str, Any] = field(default_factory=dict)  # see `SolverContext.details`

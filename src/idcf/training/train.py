@@ -69,7 +69,8 @@ def fit_artifact(
     backbone_options = {}
     if entry.backbone:
         backbone_options = dataclass_to_dict(configure(entry.backbone, result.backbone_options))
-    take_up_model, take_up_options = _train_take_up_model(entry.take_up_model, job)
+    take_up_model, take_up_options, take_up_details = _train_take_up_model(entry.take_up_model, job)
+    details = {name: dict(result.details), str(entry.take_up_model): take_up_details}
     manifest = Manifest(
         model=config.model,
         options=dataclass_to_dict(configure(name, result.options)),
@@ -77,6 +78,7 @@ def fit_artifact(
         backbone_options=backbone_options,
         take_up_model=entry.take_up_model,
         take_up_options=take_up_options,
+        details={key: x for key, x in details.items() if x},
         domain=DomainInfo.from_table(table, result.mean_rating),
         training_data=TrainingData.from_split(split, threshold, config.key_users),
         preset=config.preset,
@@ -89,15 +91,19 @@ def fit_artifact(
     return Artifact(manifest, model, table.items, tuple(titles), take_up_model)
 
 
-def _train_take_up_model(name: str | None, job: TrainingJob) -> tuple[Model | None, dict[str, Any]]:
-    """Train the model that orders the lists of a model of ratings; None and {} without a name."""
+def _train_take_up_model(
+    name: str | None, job: TrainingJob
+) -> tuple[Model | None, dict[str, Any], dict[str, Any]]:
+    """Train the model that orders the lists of a model of ratings; return it with its options and
+    details, or None and two empty ones without a name."""
     if name is None:
-        return None, {}
+        return None, {}, {}
     split = dataclasses.replace(
         job.split, train=job.split.train.as_implicit(), test=job.split.test.as_implicit()
     )
     result = train(name, dataclasses.replace(job, split=split))
-    return make_contiguous(result.model), dataclass_to_dict(configure(name, result.options))
+    options = dataclass_to_dict(configure(name, result.options))
+    return make_contiguous(result.model), options, dict(result.details)
 
 
 def _split_key_users(table: Interactions, config: RecommenderConfig) -> tuple[Split, int]:
@@ -166,7 +172,7 @@ def _train_by_solver(name: str, job: TrainingJob, options: Mapping[str, Any]) ->
         errors = [validate(solver(configure(name, x), train_rows, context)) for x in candidates]
         best = candidates[errors.index(min(errors))]
     model = solver(configure(name, best), table, context).to(job.runtime.device).eval()
-    return TrainingResult(model, model, table.mean_rating, best)
+    return TrainingResult(model, model, table.mean_rating, best, details=context.details)
 
 
 def _train_single_stage(name: str, job: TrainingJob, stage_config: StageConfig) -> TrainingResult:

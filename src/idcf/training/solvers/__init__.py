@@ -5,15 +5,18 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 
 
-class SolverContext(NamedTuple):
+@dataclass(frozen=True)
+class SolverContext:
     """The arguments that every solver takes besides the model's config and the table."""
 
     seed: int = 0
-    device: torch.device = torch.device("cpu")  # of the fitted model
+    device: torch.device = field(default=torch.device("cpu"))  # of the fitted model
     progress_label: str | None = None  # label of the progress bar; None: no bar
     query_users_in_table: bool = False  # the table holds rows of the users to be scored
+    details: dict[str, Any] = field(default_factory=dict)  # what the solver chose, for the manifest

@@ -11,7 +11,7 @@ have: a long history predicts a user's latents differently from a short one.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -22,7 +22,12 @@ from torch import Tensor
 from tqdm import tqdm
 
 from idcf.data.interactions import Floats, Interactions, Ints, slice_index
-from idcf.data.split import PredictionTask, hold_out_users, least_active_users
+from idcf.data.split import (
+    PredictionTask,
+    hold_out_users,
+    least_active_users,
+    rows_of_sampled_users,
+)
 from idcf.inference.scoring import interaction_std, rmse_on, score_interactions
 from idcf.models.bayes import (
     N_COHORT_ITEMS,
@@ -46,6 +51,9 @@ from idcf.types import History, Ragged, RaggedRows, Users, select_histories
 
 PRIOR_PSEUDO_COUNT = 2.0  # β₀ of the Normal-Wishart priors, and shape of the Gamma prior
 MIN_COHORT_SIZE = 5
+LARGE_TABLE = 1_200_000  # rows; a larger table gets `LARGE_TABLE_SWEEPS` of the sweeps
+LARGE_TABLE_SWEEPS = 0.3
+MIN_SAMPLED_ROWS, SAMPLED_ROWS_PER_ITEM = 1_000_000, 50  # a large table may be cut to the greater
 _FEATURE_WARMUP_SWEEPS = 6  # sweeps before A and B are drawn: latents start as noise
 _CALIBRATION_PSEUDO_COUNT = 50.0  # rows that favor leaving the intervals as wide as they are
 _MAX_SELECTION_USERS = 1000  # key users, at most, that the selection offset is fitted on
@@ -61,6 +69,7 @@ def fit_bayes(config: BayesConfig, table: Interactions, context: SolverContext) 
     A share `validation` of the users, those with the fewest rows, is held out of the sampler: their
     errors decide how wide the intervals are, and the progress bar shows the RMSE on them.
     """
+    config, table = limit_work(config, table, context)
     rng = random_stream(context.seed, "watched")
     held_out = least_active_users(table, config.validation, rng)
     train_rows, task = hold_out_users(table, held_out, config.history_lengths, rng)
@@ -82,6 +91,26 @@ def fit_bayes(config: BayesConfig, table: Interactions, context: SolverContext) 
     return model
 
 
+def limit_work(
+    config: BayesConfig, table: Interactions, context: SolverContext
+) -> tuple[BayesConfig, Interactions]:
+    """Return config and table unchanged, or for a large table with fewer sweeps, and with the rows
+    of a random part of the users; write what was done into the details of `context`."""
+    n_users, n_items = int((table.user_counts() > 0).sum()), len(table.items)
+    if len(table) > LARGE_TABLE:
+        sweeps, burn_in = (round(LARGE_TABLE_SWEEPS * x) for x in (config.sweeps, config.burn_in))
+        config = replace(config, sweeps=max(1, sweeps), burn_in=burn_in)
+        max_rows = max(MIN_SAMPLED_ROWS, SAMPLED_ROWS_PER_ITEM * n_items)
+        table = rows_of_sampled_users(table, max_rows, random_stream(context.seed, "large table"))
+    context.details.update(
+        key_users=n_users,
+        key_users_used=int((table.user_counts() > 0).sum()),
+        rows_used=len(table),
+        sweeps=config.burn_in + config.sweeps,
+    )
+    return config, table
+
+
 def _run_sampler(
     sampler: GibbsSampler,
     blocks: BlockAccumulator,
@@ -89,9 +118,9 @@ def _run_sampler(
     progress_label: str | None,
 ) -> None:
     """Run burn-in and sweeps; show the RMSE on the task at the end of each block."""
-    config = blocks.config
-    per_block = -(-config.sweeps // config.blocks)
-    sweeps = range(-config.burn_in, per_block * config.blocks)
+    config, n_blocks = blocks.config, len(blocks.model.noise_precision)
+    per_block = -(-config.sweeps // n_blocks)
+    sweeps = range(-config.burn_in, per_block * n_blocks)
     # with None, tqdm shows the bar if the output is a terminal
     disable = None if progress_label else True
     with tqdm(sweeps, desc=progress_label, unit="sweep", disable=disable) as bar:

@@ -1,24 +1,26 @@
 """Solver of `TakeUpModel`: ridge weights between items, and their calibration.
 
 The least active quarter of the key users is held out, and treated as new users: a few of their
-items are the history, the others are what they go on to choose. Both ridge penalties are chosen by
-NDCG@20 on these users, and the probabilities are fitted to them; then the weights are fitted to all
-key users.
+items are the history, the others are what they go on to choose. The settings of the regression are
+chosen by NDCG@20 on these users, one after the other, and the probabilities are fitted to them;
+then the weights are fitted to all key users.
 
 Up to `max_dense_items` items the matrix XᵀX is inverted. Above, every item is regressed on its
-nearest items alone, which takes time and memory in proportion to the number of items.
+nearest items alone (`idcf.training.solvers.nearest_items`), which takes time and memory in
+proportion to the numbers of rows and of items.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import product
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.sparse import csr_array
+from scipy.sparse import csr_array, diags_array
+from scipy.sparse.linalg import svds
 from torch import Tensor
 
 from idcf.data.interactions import Interactions
@@ -27,60 +29,83 @@ from idcf.models.layers.item_matrix import largest_per_row
 from idcf.models.take_up import TakeUpConfig, TakeUpModel, take_up_features
 from idcf.rng import random_stream
 from idcf.training.solvers import SolverContext
-from idcf.training.solvers.item_item import shrunk_cosines
+from idcf.training.solvers.nearest_items import (
+    MAX_PAIRED_ITEMS,
+    NearestItems,
+    find_nearest_items,
+    local_ridge,
+    sample_long_rows,
+)
 from idcf.training.solvers.odds import HeldOutUsers, cut_histories, fit_logistic, interaction_matrix
 from idcf.types import History, select_histories
 
-REG_GRID = (50.0, 200.0)  # λ
-# a: dropout of a share p of the history is a = p / (1 - p), here a half and three quarters
-COUNT_REG_GRID = (1.0, 3.0)
-LOCAL_REG, LOCAL_COUNT_REG = 50.0, 1.0  # λ and a where each item has its own equations
-_SUPPORT = 20.0  # pseudo-count that shrinks the cosines by which the nearest items are chosen
 _MAX_BATCH_CELLS = 1 << 22  # cells of a score matrix held at once
-_MAX_LOCAL_CELLS = 1 << 23  # cells of the normal equations held at once
 _N_NEAR_ITEMS = 300  # best items of a user, all of which calibrate
 _N_FAR_ITEMS = 100  # other items of a user, sampled
 _RIDGE = 1e-3  # of the calibration
+_MAX_SHARE_LEFT_OUT = 0.02  # of the rows: more are worth a second solution of a large catalogue
+_RANK = 128  # singular directions of the spectral part
 
 Array = NDArray[np.float64]
 
 
-class Ridge(NamedTuple):
-    """The penalty λ + a n_j of an item with n_j users."""
+class Settings(NamedTuple):
+    """Settings of the regression, see `TakeUpConfig`."""
 
     reg: float  # λ
     count_reg: float  # a
+    length_power: float = 0.0  # β
+    spectral_weight: float = 0.0  # c
+
+
+# the settings tried first, and what is then tried instead, one setting after the other
+_FIRST_DENSE, _FIRST_LOCAL = Settings(50.0, 3.0), Settings(50.0, 1.0)
+_DENSE_SEARCH = (
+    ("length_power", 0.5),
+    ("reg", 200.0),
+    ("count_reg", 1.0),
+    ("spectral_weight", 0.5),
+)
+_LOCAL_SEARCH = ()  # other settings differ little there
 
 
 def fit_take_up(config: TakeUpConfig, table: Interactions, context: SolverContext) -> TakeUpModel:
-    """Choose the penalties, fit the probabilities, and fit the weights to all rows.
+    """Choose the settings, fit the probabilities, and fit the weights to all rows.
 
     Ratings are not read. `context.query_users_in_table` makes no difference.
     """
     x, rng = interaction_matrix(table), random_stream(context.seed, "take-up")
     train_matrix, held_out = _hold_out_users(config, x, rng)
-    share = train_matrix.nnz / max(x.nnz, 1)  # with fewer rows, the same λ would weigh more
-    trials = []
-    for reg, count_reg in _penalties(config, x.shape[1]):
-        weights = ridge_weights(train_matrix, Ridge(reg * share, count_reg), config)
-        model = _build_model(config, table, train_matrix, weights)
-        trials.append((_mean_ndcg(model, held_out), Ridge(reg, count_reg), model))
-    _, best, held_out_model = max(trials, key=lambda x: x[0])
-    coefficients = _fit_probabilities(held_out_model, held_out, rng)
-    model = _build_model(config, table, x, ridge_weights(x, best, config))
+    share = train_matrix.nnz / max(x.nnz, 1)
+    regression = ItemRegression(config, train_matrix, share)
+
+    def build(regression: ItemRegression, settings: Settings) -> TakeUpModel:
+        """Return the model without its coefficients."""
+        return _build_model(config, table, regression.x, regression.weights(settings))
+
+    best = _first_settings(config, regression.is_dense)
+    model = build(regression, best)
+    best_ndcg = _mean_ndcg(model, held_out)
+    for name, value in _DENSE_SEARCH if regression.is_dense else _LOCAL_SEARCH:
+        if getattr(config, name) is None:
+            trial = build(regression, settings := best._replace(**{name: value}))
+            if (ndcg := _mean_ndcg(trial, held_out)) > best_ndcg:
+                best, best_ndcg, model = settings, ndcg, trial
+    context.details.update(
+        relation="all items" if regression.is_dense else "nearest items", **best._asdict()
+    )
+    coefficients = _fit_probabilities(model, held_out, rng)
+    if regression.is_dense or share < 1 - _MAX_SHARE_LEFT_OUT:
+        model = build(ItemRegression(config, x), best)
     model.coefficients = torch.from_numpy(coefficients).float()
     return model
 
 
-def _penalties(config: TakeUpConfig, n_items: int) -> Iterator[tuple[float, float]]:
-    """Return the pairs λ, a to try: one above `max_dense_items`, where a fit takes longer."""
-    is_dense = n_items <= config.max_dense_items
-    regs = REG_GRID if is_dense else (LOCAL_REG,)
-    count_regs = COUNT_REG_GRID if is_dense else (LOCAL_COUNT_REG,)
-    return product(
-        regs if config.reg is None else (config.reg,),
-        count_regs if config.count_reg is None else (config.count_reg,),
-    )
+def _first_settings(config: TakeUpConfig, is_dense: bool) -> Settings:
+    """Return the settings of the config, with defaults in place of None."""
+    first = _FIRST_DENSE if is_dense else _FIRST_LOCAL
+    given = {name: getattr(config, name) for name in Settings._fields}
+    return first._replace(**{name: x for name, x in given.items() if x is not None})
 
 
 def _build_model(
@@ -115,77 +140,70 @@ def _hold_out_users(
     return csr_array(x[stays]) if stays.any() else x, held_out
 
 
-def ridge_weights(x: csr_array, ridge: Ridge, config: TakeUpConfig) -> csr_array:
-    """Return B [I, I], with the `config.neighbors` largest weights of each item as a target."""
-    if x.shape[1] <= config.max_dense_items:
-        columns = _dense_ridge(x, ridge)
-    else:
-        columns = local_ridge(x, ridge, config.local_neighbors)
-    return csr_array(largest_per_row(columns, config.neighbors).T)
+class ItemRegression:
+    """The regression of every item on the others, for rows x [U, I] of zeros and ones.
 
-
-def _dense_ridge(x: csr_array, ridge: Ridge) -> csr_array:
-    """Return Bᵀ from the inverse P of XᵀX + λ + a n: B_ji = -P_ji / P_ii."""
-    gram = torch.from_numpy((x.T @ x).toarray()).double()
-    diagonal = gram.diagonal()
-    diagonal.add_(ridge.reg + ridge.count_reg * diagonal.clone())
-    inverse = torch.cholesky_inverse(torch.linalg.cholesky(gram))
-    weights = -inverse / inverse.diagonal()[:, None]
-    weights.fill_diagonal_(0)
-    return csr_array(weights.float().numpy())
-
-
-def local_ridge(x: csr_array, ridge: Ridge, n_neighbors: int) -> csr_array:
-    """Return Bᵀ where each item is regressed on its nearest items by shrunk cosine.
-
-    For item i with the nearest items N: (G_NN + λ + a n_N) b = G_Ni with G = XᵀX.
+    What does not depend on the settings is computed once. `share` is the share of all rows that x
+    holds: with fewer rows the same λ would weigh more.
     """
-    n_items = x.shape[1]
-    nearest = _first_per_row(csr_array(shrunk_cosines(x, _SUPPORT, n_neighbors).T), n_neighbors)
-    counts = np.asarray(x.sum(0), np.float64).ravel()
-    width = int(np.diff(nearest.indptr).max(initial=1))
-    step = max(1, _MAX_LOCAL_CELLS // width**2)
-    data = np.zeros(nearest.nnz, np.float32)
-    by_item = csr_array(x.T)
-    for low in range(0, n_items, step):
-        high = min(low + step, n_items)
-        entries = slice(nearest.indptr[low], nearest.indptr[high])
-        data[entries] = _solve_items(by_item, nearest[low:high], low, counts, ridge)
-    return csr_array((data, nearest.indices, nearest.indptr), shape=(n_items, n_items))
 
+    def __init__(self, config: TakeUpConfig, x: csr_array, share: float = 1.0) -> None:
+        self.config, self.x, self.share = config, x, share
+        self.is_dense = x.shape[1] <= config.max_dense_items
 
-def _first_per_row(matrix: csr_array, k: int) -> csr_array:
-    """Return the k largest entries of each row; of equal ones those of the first columns."""
-    row = np.repeat(np.arange(matrix.shape[0]), np.diff(matrix.indptr))
-    order = np.lexsort((matrix.indices, -matrix.data, row))
-    chosen = order[np.arange(len(row)) - matrix.indptr[row] < k]  # `order` keeps rows in place
-    cells = (row[chosen], matrix.indices[chosen])
-    return csr_array((matrix.data[chosen], cells), shape=matrix.shape)
+    def weights(self, settings: Settings) -> csr_array:
+        """Return B [I, I], with the `config.neighbors` largest weights of each item as a target."""
+        reg = settings.reg * self.share
+        if not self.is_dense:
+            return local_ridge(
+                self._nearest_items, reg, settings.count_reg, self.config.local_neighbors
+            )
+        weights = self._invert(reg, settings.count_reg, settings.length_power)
+        if settings.spectral_weight:
+            scale = float(weights.norm() / self._spectral_weights.norm().clamp(min=1e-9))
+            weights += settings.spectral_weight * scale * self._spectral_weights
+        by_target = csr_array(weights.T.float().numpy())
+        return csr_array(largest_per_row(by_target, self.config.neighbors).T)
 
+    def _invert(self, reg: float, count_reg: float, length_power: float) -> Tensor:
+        """Return B [I, I] from the inverse P of XᵀDX + λ + a n: B_ji = -P_ji / P_ii.
 
-def _solve_items(
-    by_item: csr_array, nearest: csr_array, low: int, counts: NDArray[np.floating], ridge: Ridge
-) -> NDArray[np.float32]:
-    """Return the weights of the nearest items of consecutive items, from item `low` on."""
-    lengths, n = np.diff(nearest.indptr), nearest.shape[0]
-    width = int(lengths.max(initial=0))
-    if width == 0:
-        return np.zeros(0, np.float32)
-    row = np.repeat(np.arange(n), lengths)
-    column = np.arange(nearest.nnz) - nearest.indptr[row]
-    gram, moments = np.zeros((n, width, width), np.float32), np.zeros((n, width), np.float32)
-    for i in range(n):
-        items = nearest.indices[nearest.indptr[i] : nearest.indptr[i + 1]]
-        if len(items):
-            part = by_item[items]
-            gram[i, : len(items), : len(items)] = (part @ part.T).toarray()
-            moments[i, : len(items)] = (part @ by_item[[low + i]].T).toarray()[:, 0]
-    penalty = np.ones((n, width), np.float32)
-    penalty[row, column] = ridge.reg + ridge.count_reg * counts[nearest.indices]
-    gram[:, np.arange(width), np.arange(width)] += penalty
-    solved = torch.linalg.solve(torch.from_numpy(gram), torch.from_numpy(moments)[..., None])
-    weights: NDArray[np.float32] = solved[..., 0].numpy()[row, column]
-    return weights
+        D weighs a user by (length of the history)^-β, so that the mean weight of a row is 1.
+        """
+        lengths = np.maximum(np.diff(self.x.indptr), 1).astype(np.float64)
+        weight = lengths**-length_power
+        weight *= lengths.sum() / (weight @ lengths)
+        gram = torch.from_numpy((self.x.T @ (diags_array(weight) @ self.x)).toarray()).double()
+        diagonal = gram.diagonal()
+        diagonal.add_(reg + count_reg * diagonal.clone())
+        inverse = torch.cholesky_inverse(torch.linalg.cholesky(gram))
+        weights = -inverse / inverse.diagonal()
+        weights.fill_diagonal_(0)
+        return weights
+
+    @cached_property
+    def _nearest_items(self) -> NearestItems:
+        """The nearest items, with rows of very long histories sampled."""
+        rng = random_stream(0, "long histories")
+        rows = sample_long_rows(self.x, MAX_PAIRED_ITEMS, rng)
+        return find_nearest_items(rows, self.config.local_pairs)
+
+    @cached_property
+    def _spectral_weights(self) -> Tensor:
+        """S^½ V Vᵀ S^-½ [I, I] without its diagonal: V are the first right singular vectors of the
+        rows divided by the square roots of the lengths of users and items; S is 1 / n."""
+        counts, lengths = (np.asarray(self.x.sum(axis), np.float64).ravel() for axis in (0, 1))
+        item_scale = np.where(counts > 0, (counts + 1) ** -0.5, 0)
+        rows = diags_array((lengths + 1) ** -0.5) @ self.x.astype(np.float64)
+        rank = min(_RANK, min(self.x.shape) - 1)
+        if rank < 1:
+            return torch.zeros(2 * (self.x.shape[1],), dtype=torch.float64)
+        start = np.ones(min(self.x.shape))  # makes the result a function of the table
+        vectors = svds(rows @ diags_array(item_scale), rank, v0=start)[2].T
+        inverse_scale = np.divide(1, item_scale, np.zeros_like(item_scale), where=item_scale > 0)
+        weights = (vectors * item_scale[:, None]) @ (vectors * inverse_scale[:, None]).T
+        np.fill_diagonal(weights, 0)
+        return torch.from_numpy(weights)
 
 
 def _batches(

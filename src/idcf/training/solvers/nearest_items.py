@@ -1,0 +1,127 @@
+"""Ridge regression of each item on its nearest items, for catalogues too large to invert.
+
+    w_i = (G_NN + λ + a n_N)⁻¹ G_Ni,   G = XᵀX,  N the nearest items of item i by shrunk cosine
+
+Of G the largest entries of each row are kept, so that time and memory grow with the number of rows
+and of items. The equations of many items are set up and solved together.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from scipy.sparse import csr_array
+from torch import Tensor
+
+from idcf.models.layers.item_matrix import cooccurrence_blocks
+
+MAX_PAIRED_ITEMS = 1000  # of a user, drawn at random: n items have n² pairs
+_SUPPORT = 20.0  # pseudo-count that shrinks the cosines
+_MAX_EQUATION_CELLS = 1 << 23  # cells of the equations set up at once
+_MAX_POSITION_CELLS = 1 << 27  # cells of the table of positions, 2 bytes each
+
+
+class NearestItems(NamedTuple):
+    """The nearest items of each item, nearest first. A row with fewer ends in items of count 0."""
+
+    items: Tensor  # int64 [I, M]
+    counts: Tensor  # [I, M]: users who have both items; 0: not a neighbor
+    n_users: Tensor  # [I]: users who have the item
+
+    @property
+    def n_items(self) -> int:
+        """Number of items of the catalogue."""
+        return len(self.n_users)
+
+
+def sample_long_rows(x: csr_array, max_length: int, rng: np.random.Generator) -> csr_array:
+    """Return the rows [U, I], of which longer ones keep `max_length` entries drawn at random."""
+    lengths = np.diff(x.indptr)
+    if lengths.max(initial=0) <= max_length:
+        return x
+    row = np.repeat(np.arange(len(lengths)), lengths)
+    order = np.lexsort((rng.random(x.nnz), row))
+    entries = np.sort(order[np.arange(x.nnz) - x.indptr[row] < max_length])
+    return csr_array((x.data[entries], (row[entries], x.indices[entries])), shape=x.shape)
+
+
+def find_nearest_items(x: csr_array, n_nearest: int) -> NearestItems:
+    """Return the nearest items by G_ij / √((n_i + s)(n_j + s)) of the 0/1 rows x [U, I].
+
+    Of equally near items the first of the catalogue are taken.
+    """
+    n_items = x.shape[1]
+    n_users = np.asarray(x.sum(0), np.float32).ravel()
+    scale = (n_users + np.float32(_SUPPORT)) ** np.float32(-0.5)
+    items = np.repeat(np.arange(n_items, dtype=np.int64)[:, None], n_nearest, 1)
+    counts = np.zeros((n_items, n_nearest), np.float32)
+    by_item = csr_array(x.T)
+    for low, high in cooccurrence_blocks(x):
+        block = csr_array(by_item[low:high] @ x)
+        block.sort_indices()
+        row = np.repeat(np.arange(high - low), np.diff(block.indptr))
+        # the row's own factor does not change the order within the row
+        nearness = np.where(row + low == block.indices, 0, block.data * scale[block.indices])
+        key = (row << 32) | (0x7FFFFFFF - nearness.astype(np.float32).view(np.int32).astype(int))
+        order = np.argsort(key, kind="stable")
+        rank = np.arange(len(order)) - block.indptr[row]  # `order` keeps the rows in place
+        taken = (rank < n_nearest) & (nearness[order] > 0)
+        cells = (row[taken] + low, rank[taken])
+        items[cells], counts[cells] = block.indices[order[taken]], block.data[order[taken]]
+    return NearestItems(*(torch.from_numpy(a) for a in (items, counts, n_users)))
+
+
+def local_ridge(nearest: NearestItems, reg: float, count_reg: float, width: int) -> csr_array:
+    """Return B [I, I]: column i holds the weights w_i of the first `width` nearest items of i.
+
+    Entries of G that `nearest` does not hold count as 0. Items are taken in the order of their
+    numbers of neighbors, so that the equations solved together have the same size.
+    """
+    n_items, width = nearest.n_items, min(width, nearest.items.shape[1])
+    n_neighbors = (nearest.counts[:, :width] > 0).sum(1)
+    weights = torch.zeros(n_items, width)
+    order = torch.argsort(n_neighbors, stable=True)[int((n_neighbors == 0).sum()) :]
+    step = max(1, _MAX_EQUATION_CELLS // (width * nearest.items.shape[1]))
+    step = min(step, max(1, _MAX_POSITION_CELLS // max(n_items, 1)))
+    positions = torch.full((step, n_items), width, dtype=torch.int16)
+    for low in range(0, len(order), step):
+        rows = order[low : low + step]
+        size = int(n_neighbors[rows[-1]])
+        weights[rows, :size] = _solve(nearest, rows, size, positions, reg, count_reg)
+    item = torch.arange(n_items)[:, None].expand(-1, width)
+    stored = weights != 0
+    cells = (nearest.items[:, :width][stored].numpy(), item[stored].numpy())
+    return csr_array((weights[stored].numpy(), cells), shape=(n_items, n_items))
+
+
+def _solve(
+    nearest: NearestItems, rows: Tensor, size: int, positions: Tensor, reg: float, count_reg: float
+) -> Tensor:
+    """Return the weights [B, size] of the nearest items of the items `rows` [B].
+
+    `positions` [B or more, I] is filled with one number, that is no position in a row of neighbors,
+    and is left so.
+    """
+    neighbors, counts = nearest.items[rows, :size], nearest.counts[rows, :size]
+    is_neighbor, nowhere = counts > 0, positions[0, 0].clone()
+    table = positions[: len(rows)]
+    index = torch.arange(size, dtype=torch.int16).expand(len(rows), -1)
+    table.scatter_(1, neighbors, torch.where(is_neighbor, index, nowhere))
+    columns = nearest.items[neighbors]  # [B, size, M]: the rows of G of the neighbors
+    position = table.gather(1, columns.flatten(1)).view(columns.shape).long()
+    table.scatter_(1, neighbors, nowhere.expand_as(neighbors))
+    entries = nearest.counts[neighbors] * is_neighbor[..., None]
+    gram = torch.zeros(len(rows), size, int(nowhere) + 1).scatter_(2, position, entries)
+    gram = gram[..., :size]
+    gram = torch.maximum(gram, gram.mT)  # an entry may be among the largest of one row only
+    n = nearest.n_users[neighbors]
+    diagonal = torch.where(is_neighbor, n * (1 + count_reg) + reg, 1.0)
+    gram.diagonal(dim1=1, dim2=2).copy_(diagonal)
+    factor, failed = torch.linalg.cholesky_ex(gram)
+    if (failed > 0).any():  # the entries left out made it indefinite: a larger diagonal mends that
+        total = gram[failed > 0].sum(2)
+        factor[failed > 0] = torch.diag_embed(total.sqrt())
+    solution: Tensor = torch.cholesky_solve(counts[..., None], factor)[..., 0]
+    return solution * is_neighbor
