@@ -27,7 +27,14 @@ from idcf.training.solvers import SolverContext
 from idcf.training.two_stage import train_two_stage
 from idcf.training.validation import grid_search_validation
 
-__all__ = ["QueryUserMode", "TrainingJob", "TrainingResult", "fit_artifact", "train"]
+__all__ = [
+    "QueryUserMode",
+    "TrainingJob",
+    "TrainingResult",
+    "fit_artifact",
+    "train",
+    "train_take_up_model",
+]
 
 DEFAULT_KEY_THRESHOLD = 30  # the paper's δ for MovieLens
 MIN_KEY_USERS = 3  # one for validation, and two for a variance
@@ -69,7 +76,7 @@ def fit_artifact(
     backbone_options = {}
     if entry.backbone:
         backbone_options = dataclass_to_dict(configure(entry.backbone, result.backbone_options))
-    take_up_model, take_up_options = _train_take_up_model(entry.take_up_model, job)
+    take_up_model, take_up_options = train_take_up_model(entry.take_up_model, job)
     manifest = Manifest(
         model=config.model,
         options=dataclass_to_dict(configure(name, result.options)),
@@ -89,7 +96,7 @@ def fit_artifact(
     return Artifact(manifest, model, table.items, tuple(titles), take_up_model)
 
 
-def _train_take_up_model(name: str | None, job: TrainingJob) -> tuple[Model | None, dict[str, Any]]:
+def train_take_up_model(name: str | None, job: TrainingJob) -> tuple[Model | None, dict[str, Any]]:
     """Train the model that orders the lists of a model of ratings; None and {} without a name."""
     if name is None:
         return None, {}
