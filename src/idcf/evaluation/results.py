@@ -10,7 +10,8 @@ from pathlib import Path
 from idcf.files import check_writable, write_text
 from idcf.metrics import Interval
 
-LOWER_IS_BETTER = frozenset({"rmse", "mae", "nll", "low-hits", "gini@20"})  # metrics
+# metrics; of the others, higher is better
+LOWER_IS_BETTER = frozenset({"rmse", "mae", "nll", "low-hits", "gini@20"})
 NOMINAL_VALUES = {"cover90": 0.9}  # metrics that should be close to a value
 TRIVIAL_BASELINES = ("random", "item-mean", "popularity")  # in every evaluation, printed first
 
