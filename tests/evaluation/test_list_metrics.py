@@ -253,6 +253,8 @@ def test_names_of_metrics() -> None:
         run.EvaluationPlan(data, ["popularity"], metrics=["low-hits"])
     with pytest.raises(ConfigError, match="quality must be between 0 and 1"):
         run.EvaluationPlan(data, ["popularity"], quality=2.0)
+    with pytest.raises(ConfigError, match="no model orders lists by it: add idcf-bayes"):
+        run.EvaluationPlan(data, ["popularity", "idcf-bayes"], quality=0.5)
 
 
 def test_all_metrics_of_implicit_feedback() -> None:

@@ -97,7 +97,6 @@ def evaluate(
     from idcf.evaluation.protocol import make_split
     from idcf.evaluation.results import write_json
     from idcf.files import check_writable
-    from idcf.inference.benefit import check_quality
     from idcf.training.job import start_runtime
 
     chosen_key_users = o.parse_key_users(key_users, n_key_users)
@@ -116,7 +115,7 @@ def evaluate(
             if metrics == "all"
             else o.split_commas(metrics)
         ),
-        quality=check_quality(quality),
+        quality=quality,
     )
     chosen_split = make_split(
         data, split, seed=split_seed, threshold=key_threshold, key_users=chosen_key_users

@@ -29,7 +29,7 @@ from idcf.evaluation.measure import (
 )
 from idcf.evaluation.protocol import standard_split
 from idcf.evaluation.results import TRIVIAL_BASELINES, ResultRow, RunKey
-from idcf.inference.benefit import DEFAULT_QUALITY, BenefitOrder, check_quality
+from idcf.inference.benefit import BenefitOrder, check_quality
 from idcf.inference.manifest import DomainInfo
 from idcf.metrics import PerUserMetric
 from idcf.models.registry import all_models, configure, model_entry, resolve_model
@@ -62,7 +62,7 @@ class EvaluationPlan:
     preset: str = "clean"  # where the options of every model start from
     options: Mapping[str, Any] = field(default_factory=dict)  # see `options_of`
     metrics: Sequence[str] = ()  # names of `measure.metric_names`; () is the default of the split
-    quality: float = DEFAULT_QUALITY  # of lists, for models with a take-up model
+    quality: float | None = None  # of lists by expected benefit; None: that of `recommend`
 
     def __post_init__(self) -> None:
         implicit = self.dataset.interactions.implicit
@@ -91,6 +91,12 @@ class EvaluationPlan:
                 )
                 for stage, stage_config in stages.items():
                     configure(stage, stage_config.options)
+        names = [resolve_model(name, implicit) for name in self.models]
+        if self.quality is not None and not any(model_entry(x).take_up_model for x in names):
+            raise ConfigError(
+                f"quality is {self.quality:g}, and no model orders lists by it: add idcf-bayes, on "
+                "ratings, or leave it out"
+            )
 
     def model_names(self) -> list[str]:
         """Return the trivial baselines that this dataset allows, then the models, each once."""
@@ -157,7 +163,7 @@ def evaluate(
             plan.options_of(model),
             {group: x for group, x in evaluation_sets.items() if USER_GROUPS[group] == mode},
             on_trained is not None,
-            Measurement(names, plan.quality),
+            Measurement(names, check_quality(plan.quality)),
         )
         for model, mode, seed in runs
     }
