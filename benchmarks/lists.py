@@ -2,7 +2,8 @@
 
 Every model is trained on the key users of the standard split, without any option chosen for the
 dataset. The lists are those of `Recommender.recommend`: the best 20 of the whole catalogue less the
-history, for every new user with test rows. A rating of 4 of 5 or more is *liked*.
+history, for every new user with test rows. The metrics are those of `idcf evaluate`, except that
+recall has the denominator `min`. A rating of 4 of 5 or more is *liked*.
 
     recall  hits among the first 20 / test rows, at most 20
     liked   liked hits among the first 20 / liked test rows, at most 20
@@ -19,6 +20,7 @@ import argparse
 import json
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -27,10 +29,12 @@ import torch
 from idcf.data.history_reader import NewUser
 from idcf.data.interactions import Ints, row_lookup
 from idcf.data.split import Split
+from idcf.evaluation.evaluation_set import EvaluationSet
+from idcf.evaluation.list_metrics import measure_lists
 from idcf.evaluation.protocol import open_dataset, standard_split
 from idcf.inference.predictor import RankingQuery
 from idcf.inference.scoring import top_unseen_items
-from idcf.metrics import PerUserMetric, RelevantItems, ndcg_at, paired_difference, recall_at
+from idcf.metrics import PerUserMetric, ndcg_at, paired_difference
 from idcf.recommender import Recommender
 from idcf.training.train import TrainingJob, train
 
@@ -43,7 +47,14 @@ QUALITIES = {
     "quality 0.5": 0.5,
     "stars": 1.0,
 }
-Metrics = dict[str, np.ndarray]  # one value per user
+METRICS = {  # label in the rows -> metric of the package
+    "recall": "recall@20",
+    "liked": "liked-recall@20",
+    "NDCG": "ndcg@10",
+    "IPW": "ipw-liked-recall@20",
+    "stars": "stars-of-hits",
+}
+Metrics = dict[str, PerUserMetric]
 
 
 def main() -> None:
@@ -77,7 +88,7 @@ def measure(name: str, seed: int) -> list[dict[str, object]]:
         lists[label] = recommend(recommender, split, users, quality), seconds
     for model in BASELINES:
         lists[model] = rank_with(model, split, users, seed)
-    evaluate = list_metrics(split, users)
+    evaluate = list_metrics(split)
     metrics = {label: evaluate(top) for label, (top, _) in lists.items()}
     rows = []
     for label, values in metrics.items():
@@ -87,7 +98,7 @@ def measure(name: str, seed: int) -> list[dict[str, object]]:
             "seed": seed,
             "order": label,
         }
-        row |= {key: round(float(np.nanmean(x)), 4) for key, x in values.items()}
+        row |= {key: round(x.mean(), 4) for key, x in values.items()}
         row |= {"users": len(users), "fit_seconds": round(lists[label][1], 1)}
         for end in ("take-up end", "stars"):
             if label == "default":
@@ -97,11 +108,9 @@ def measure(name: str, seed: int) -> list[dict[str, object]]:
     return rows
 
 
-def difference(first: np.ndarray, second: np.ndarray, seed: int) -> list[float]:
+def difference(first: PerUserMetric, second: PerUserMetric, seed: int) -> list[float]:
     """Return the mean paired difference over users with its 95 % interval."""
-    known = ~np.isnan(first)
-    a, b = (PerUserMetric.from_values(x[known]) for x in (first, second))
-    interval = paired_difference(a, b, rng=np.random.default_rng(seed))
+    interval = paired_difference(first, second, rng=np.random.default_rng(seed))
     return [round(float(x), 4) for x in (interval.value, interval.low, interval.high)]
 
 
@@ -136,48 +145,18 @@ def rank_with(model: str, split: Split, users: Ints, seed: int) -> tuple[Ints, f
     return top_unseen_items(trained, users, implicit.train, K, anonymous=True), seconds
 
 
-def list_metrics(split: Split, users: Ints) -> Callable[[Ints], Metrics]:
-    """Return a function that measures lists [U, K] against the test rows of the users."""
-    test = split.test
-    order, start = test.rows_by_user
-    item, rating = test.item[order], test.rating[order]
-    counts = split.train.for_users(split.key_users).item_counts()
-    weight = 1 / np.sqrt((counts + 1) / len(split.key_users))
-    levels = np.unique(split.train.rating)
-    liked = rating >= levels[0] + 0.75 * (levels[-1] - levels[0])
-
-    def relevant(chosen: np.ndarray, gains: np.ndarray | None) -> RelevantItems:
-        """Return the chosen test rows of each user."""
-        rows = [np.flatnonzero(chosen[start[u] : start[u + 1]]) + start[u] for u in users]
-        index = np.concatenate(rows)
-        offsets = np.concatenate([[0], np.cumsum([len(x) for x in rows])])
-        return RelevantItems(item[index], offsets, None if gains is None else gains[index])
-
-    every = relevant(np.ones(len(item), bool), None)
-    liked_items = relevant(liked, None)
-    rated = relevant(np.ones(len(item), bool), 2.0**rating - 1)
-    rating_of = {(u, i): r for u, i, r in zip(test.user, test.item, test.rating, strict=True)}
+def list_metrics(split: Split) -> Callable[[Ints], Metrics]:
+    """Return a function that measures the lists [U, K] of the new users with test rows."""
+    evaluation_set = replace(
+        EvaluationSet.from_split(split, split.query_users), recall_denominator="min"
+    )
+    every_item = evaluation_set.relevant._replace(gains=None)
 
     def evaluate(top: Ints) -> Metrics:
-        """Return one value per user of each metric."""
-        hits = [
-            [(u, i) for i in row if (u, i) in rating_of] for u, row in zip(users, top, strict=True)
-        ]
-        stars = [rating_of[x] for row in hits for x in row]
-        total = np.add.reduceat(np.append(weight[liked_items.items], 0), liked_items.offsets[:-1])
-        total[liked_items.lengths() == 0] = np.nan
-        threshold = levels[0] + 0.75 * (levels[-1] - levels[0])
-        hit_weight = [
-            sum(weight[i] for u, i in row if rating_of[u, i] >= threshold) for row in hits
-        ]
-        return {
-            "recall": recall_at(top, every, denominator="min"),
-            "liked": recall_at(top, liked_items, denominator="min"),
-            "NDCG": ndcg_at(top, rated, 10),
-            "NDCG@20": ndcg_at(top, every),
-            "IPW": np.array(hit_weight) / total,
-            "stars": np.array(stars or [np.nan]),
-        }
+        """Return each metric, by its short name."""
+        values = measure_lists(evaluation_set, top, METRICS.values())
+        metrics = {label: values[name] for label, name in METRICS.items()}
+        return metrics | {"NDCG@20": PerUserMetric.from_values(ndcg_at(top, every_item))}
 
     return evaluate
 

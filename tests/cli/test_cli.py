@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 import typer
 from calls import call, call_with_error
@@ -16,11 +17,12 @@ from typer.testing import CliRunner
 
 from idcf import __version__, cli
 from idcf.cli import app
+from idcf.errors import DataError
 from idcf.evaluation import run
 
 FIELDS = {
     *("dataset", "split", "model", "preset", "users", "metric", "value", "low", "high"),
-    *("n_users", "n_ratings", "seed", "seconds"),
+    *("n_users", "n_ratings", "seed", "seconds", "quality"),
 }
 
 
@@ -102,6 +104,9 @@ def test_implicit_feedback(ratings_file: Callable[..., Path]) -> None:
         (["--key-users", "informativ"], "did you mean 'informative'"),
         (["--key-users", "random", "--n-key-users", "9"], "needs --key-users informative"),
         (["--test", "none.csv"], "none.csv"),
+        (["--split", "temporary"], "no split named 'temporary'; did you mean 'temporal'"),
+        (["--split", "strong"], "leave out --key-threshold"),
+        (["--metrics", "recal@20"], "no metric of ratings named 'recal@20'; did you mean"),
     ],
 )
 def test_an_error_is_one_line(
@@ -114,6 +119,37 @@ def test_an_error_is_one_line(
     arguments = ["evaluate", str(ratings_file()), *options]
     arguments += [] if "--key-threshold" in options else ["--key-threshold", "15"]
     assert message in error_line(monkeypatch, capsys, *arguments)
+
+
+def test_splits_in_time_and_by_users(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    lines = ["user_id,item_id,rating,timestamp"]
+    for user in range(40):  # user n is first seen at day n
+        for item in rng.permutation(30)[:10]:
+            lines.append(f"u{user},i{item},{1 + (user + item) % 5},{user * 86_400 + item}")
+    path = tmp_path / "timed.csv"
+    path.write_text("\n".join(lines) + "\n")
+    arguments = ["evaluate", str(path), "--models", "bias", "--device", "cpu"]
+    output = call(*arguments, "--split", "temporal", "--metrics", "rmse,coverage@20")
+    assert "split temporal-20%; preset clean; 8 users, 40 test rows" in output
+    assert "coverage@20 ↑" in output
+    assert "recall@20" not in output
+    for options, metric in ((["--implicit", "--models", "popularity"], "auc"), ([], "rmse")):
+        rows = json.loads(call(*arguments, *options, "--split", "strong", "--json"))
+        assert {row["split"] for row in rows} == {"strong-20%-seed0"}
+        assert {(r["n_users"], r["n_ratings"]) for r in rows if r["metric"] == metric} == {(8, 16)}
+        assert {"recall@20", "recall@50", "ndcg@100"} <= {row["metric"] for row in rows}
+    path.write_text("\n".join(x.rpartition(",")[0] for x in lines) + "\n")
+    with pytest.raises(DataError, match="the temporal split needs a time of every interaction"):
+        call(*arguments, "--split", "temporal")
+
+
+def test_the_quality_of_lists_is_chosen_and_reported(ratings_file: Callable[..., Path]) -> None:
+    arguments = ["evaluate", str(ratings_file()), "--models", "idcf-bayes", "--device", "cpu"]
+    arguments += ["--key-threshold", "15", "--metrics", "rmse,recall@20"]
+    text = call(*arguments, "--quality", "0.2")
+    assert "lists of idcf-bayes: by expected benefit, quality 0.2" in text
+    assert "expected benefit" not in call(*arguments, "--quality", "1")
 
 
 def test_data_commands(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -24,6 +24,8 @@ from idcf.data.split import (
     split_at_random,
     split_by_key_users,
     split_by_threshold,
+    split_in_time,
+    split_strong,
 )
 from idcf.errors import ConfigError, DataError
 
@@ -291,3 +293,71 @@ def test_last_rows_without_times_are_the_last_of_the_table() -> None:
         expected = rows[-2:] if len(rows) > 2 else []
         assert test.item[test.user == u].tolist() == expected
     assert_parts(data, train, test)
+
+
+@given(SEEDS, st.floats(0.1, 0.6))
+def test_a_split_in_time_equals_a_loop(seed: int, share: float) -> None:
+    data = table(seed, users=8)
+    assert data.time is not None
+    times = data.time.tolist()
+    cut = sorted(times)[min(round((1 - share) * len(data)), len(data) - 1)]
+    train, test, new_users, key_users = [], [], set(), set()
+    for user in range(len(data.users)):
+        rows = sorted((t, r) for r, t in enumerate(times) if data.user[r] == user)
+        if any(t < cut for t, _ in rows):
+            key_users.add(user)
+            train += [r for t, r in rows if t < cut]
+            test += [r for t, r in rows if t >= cut]
+        else:
+            n_history = max(1, len(rows) // 2)
+            train += [r for _, r in rows[:n_history]]
+            test += [r for _, r in rows[n_history:]]
+            new_users |= {user} if len(rows) > 1 else set()
+    if not key_users or not new_users:
+        with pytest.raises(DataError, match=r"leaves no key user|there are no new users"):
+            split_in_time(data, share)
+        return
+    split = split_in_time(data, share)
+    assert split.protocol == "temporal"
+    assert_parts(data, split.train, split.test)
+    assert pairs(split.train) == pairs(data.where(np.sort(train)))
+    assert pairs(split.test) == pairs(data.where(np.sort(test)))
+    assert set(split.key_users.tolist()) == key_users
+    assert new_users <= set(split.query_users.tolist())
+
+
+def test_a_split_in_time_needs_times() -> None:
+    data = table(0)
+    with pytest.raises(DataError, match="--column timestamp=NAME"):
+        split_in_time(replace(data, time=None), 0.2)
+    with pytest.raises(DataError, match="leaves no key user"):
+        split_in_time(replace(data, time=np.zeros(len(data), np.int64)), 0.2)
+
+
+@given(SEEDS)
+def test_held_out_users_show_four_fifths(seed: int) -> None:
+    data = table(seed, users=10, items=30, min_rows=200)
+    split = split_strong(data, 0.3, 0.2, np.random.default_rng(seed))
+    assert split.protocol == "strong"
+    held_out = set(split.query_users.tolist())
+    assert len(held_out) == 3
+    assert set(split.key_users.tolist()) == set(range(10)) - held_out
+    assert set(split.test.user.tolist()) <= held_out
+    assert not set(pairs(split.train)) & set(pairs(split.test))
+    known_items = set(data.item[~np.isin(data.user, list(held_out))].tolist())
+    for user in range(10):
+        items = data.item[data.user == user].tolist()
+        if user in held_out:
+            items = [x for x in items if x in known_items]
+            assert split.test.user_counts()[user] == len(items) // 5
+        shown = split.train.item[split.train.user == user].tolist()
+        target = split.test.item[split.test.user == user].tolist()
+        assert sorted(shown + target) == sorted(items)
+    again = split_strong(data, 0.3, 0.2, np.random.default_rng(seed))
+    assert pairs(again.test) == pairs(split.test)
+
+
+def test_shares_of_strong_generalization_are_checked() -> None:
+    for shares in ((0.0, 0.2), (0.2, 1.0)):
+        with pytest.raises(DataError, match="must be between 0 and 1"):
+            split_strong(table(0), *shares, np.random.default_rng(0))

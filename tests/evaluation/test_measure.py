@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from idcf.errors import DataError
+from idcf.evaluation.evaluation_set import EvaluationSet
 from idcf.evaluation.measure import (
-    EvaluationSet,
     ModelAssignment,
     compute_metrics,
     expected_random_metrics,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,9 +12,9 @@ import pytest
 
 from idcf.data.datasets.catalog import Dataset
 from idcf.data.interactions import Interactions, Vocab
-from idcf.errors import DataError
+from idcf.errors import ConfigError, DataError
 from idcf.evaluation import protocol
-from idcf.evaluation.protocol import open_dataset, standard_split
+from idcf.evaluation.protocol import make_split, open_dataset, standard_split
 from idcf.evaluation.run import EvaluationPlan, evaluate
 
 REAL = os.environ.get("IDCF_DATA", "")
@@ -153,3 +154,35 @@ def test_fewer_key_users_are_in_the_name() -> None:
     assert set(split.key_users) < set(whole.key_users)
     assert len(split.key_users) == 4
     assert pairs(split.test) == pairs(whole.test)
+
+
+def test_further_splits_hold_out_users_of_the_whole_dataset() -> None:
+    whole = table()
+    whole = replace(whole, time=np.arange(len(whole)))
+    train, test = whole.where(whole.item > 0), whole.where(whole.item == 0)
+    data = Dataset("douban", whole, train, test, {}, 14)
+    assert make_split(data)[1] == "official, delta=14"
+    split, name = make_split(data, "strong", seed=3)
+    assert name == "strong-20%-seed3"
+    assert (len(split.query_users), len(split.test), len(split.train)) == (4, 4 * 3, 300 - 12)
+    assert pairs(make_split(data, "strong", seed=4)[0].test) != pairs(split.test)
+    split, name = make_split(data, "temporal")
+    assert name == "temporal-20%"
+    assert split.query_users.tolist() == [16, 17, 18, 19]
+    assert set(split.test.user.tolist()) == {16, 17, 18, 19}
+    assert split.train.user_counts()[16:].tolist() == [7] * 4
+    with pytest.raises(ConfigError, match="leave out --test"):
+        make_split(replace(data, name="mine.csv"), "strong")
+    with pytest.raises(ConfigError, match="leave out --key-threshold"):
+        make_split(data, "strong", threshold=5)
+    with pytest.raises(ConfigError, match="no split named 'strongly'"):
+        make_split(data, "strongly")
+
+
+def test_implicit_feedback_has_the_strong_split_of_the_ratings() -> None:
+    rated = Dataset("ml-100k", table(), None, None, {}, 14)
+    implicit = replace(
+        rated, name="ml-100k-had", interactions=rated.interactions.as_implicit(), train=None
+    )
+    splits = [make_split(x, "strong")[0] for x in (rated, implicit)]
+    assert pairs(splits[0].test) == pairs(splits[1].test)

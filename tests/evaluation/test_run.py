@@ -16,8 +16,8 @@ from idcf.data.datasets.catalog import Dataset
 from idcf.data.interactions import Interactions
 from idcf.errors import ConfigError, DataError
 from idcf.evaluation import parallel, run
+from idcf.evaluation.evaluation_set import EvaluationSet
 from idcf.evaluation.measure import (
-    EvaluationSet,
     ModelAssignment,
     compute_metrics,
     expected_random_metrics,
@@ -31,7 +31,7 @@ from idcf.training.train import TrainingJob, TrainingResult, train
 
 FIELDS = (
     *("dataset", "split", "model", "preset", "users", "metric", "value", "low", "high"),
-    *("n_users", "n_ratings", "seed", "seconds"),
+    *("n_users", "n_ratings", "seed", "seconds", "quality"),
 )
 RATING_METRICS = ["rmse", "mae", "ndcg", "ndcg@10", "recall@20"]
 IMPLICIT_METRICS = ["auc", "auc-user", "ndcg", "ndcg@10", "recall@20"]

@@ -12,7 +12,8 @@ import pytest
 
 from idcf.data.datasets.catalog import Dataset
 from idcf.errors import ConfigError, DataError
-from idcf.evaluation.measure import EvaluationSet, ModelAssignment, compute_metrics
+from idcf.evaluation.evaluation_set import EvaluationSet
+from idcf.evaluation.measure import ModelAssignment, compute_metrics
 from idcf.evaluation.protocol import standard_split
 from idcf.evaluation.tables import ResultTable
 from idcf.metrics import Interval

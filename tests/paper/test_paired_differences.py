@@ -11,7 +11,8 @@ import pytest
 from tables_world import copy_results, small_dataset
 
 from idcf.data.datasets.catalog import DATASET_SOURCES
-from idcf.evaluation.measure import EvaluationSet, ModelAssignment, compute_metrics
+from idcf.evaluation.evaluation_set import EvaluationSet
+from idcf.evaluation.measure import ModelAssignment, compute_metrics
 from idcf.evaluation.protocol import KeyUserRule, split_name, standard_split
 from idcf.metrics import auc_contributions, auc_interval, paired_difference
 from idcf.paper import pages, paired_differences, results_store

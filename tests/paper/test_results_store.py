@@ -59,12 +59,27 @@ def test_the_latest_line_of_each_key_is_read(
     assert list(stored) == last_written
 
 
+def test_the_quality_of_lists_is_stored_where_there_is_one(tmp_path: Path) -> None:
+    rows = [ROW, replace(ROW, metric="recall@20", quality=0.4)]
+    results_store.rewrite_lines(tmp_path / "a", StoredRow, "ml-100k", rows)
+    assert list(results_store.read_lines(tmp_path / "a", StoredRow, "ml-100k").values()) == rows
+    lines = (tmp_path / "a" / "ml-100k.jsonl").read_text().splitlines()
+    assert [json.loads(x).get("quality") for x in lines] == [None, 0.4]
+    (tmp_path / "b").mkdir()
+    for order in (rows, rows[::-1]):  # either line may be the first of the file
+        results_store.rewrite_lines(tmp_path / "a", StoredRow, "ml-100k", order)
+        assert results_store.merge_lines(tmp_path / "a", tmp_path / "b") == (
+            2 if order is rows else 0
+        )
+
+
 @pytest.mark.parametrize("line", [ROW, DIFFERENCE, FAILURE])
 def test_each_kind_of_line_has_its_own_file(tmp_path: Path, line: StoredRow) -> None:
     results_store.rewrite_lines(tmp_path, type(line), "ml-100k", [line])
     assert results_store.read_lines(tmp_path, type(line), "ml-100k") == {line.key(): line}
     [path] = tmp_path.iterdir()
-    assert json.loads(path.read_text()) == asdict(line)
+    values = {k: v for k, v in asdict(line).items() if k != "quality"}
+    assert json.loads(path.read_text()) == values
     results_store.rewrite_lines(tmp_path, type(line), "ml-100k", [])
     assert list(tmp_path.iterdir()) == []
     results_store.rewrite_lines(tmp_path, type(line), "ml-100k", [])  # nothing to delete

@@ -37,6 +37,29 @@ def evaluate(
         str | None,
         o.option("FILE", "File of held-out test interactions. Default: a random part of DATASET."),
     ] = None,
+    split: Annotated[
+        str,
+        o.option(
+            "NAME",
+            "How rows are held out: standard (test rows of the dataset or at random), temporal "
+            "(the last fifth of the rows in time; users first seen then are new) or strong (a "
+            "fifth of the users, who show 80 % of their items). Needs timestamps: temporal.",
+        ),
+    ] = "standard",
+    metrics: Annotated[
+        str,
+        o.option("A,B", "Metrics to report, separated by commas, or all. Default: a few."),
+    ] = "",
+    quality: Annotated[
+        float | None,
+        o.option(
+            "Q",
+            "Order of the lists of idcf-bayes: 0, what users take up, to 1, the highest expected "
+            "ratings. Default: that of `recommend`.",
+            min=0,
+            max=1,
+        ),
+    ] = None,
     preset: o.PresetName = "clean",
     overrides: Annotated[
         list[str] | None,
@@ -70,7 +93,8 @@ def evaluate(
     o.limit_threads(threads)
     from idcf.config import parse_overrides
     from idcf.evaluation import run
-    from idcf.evaluation.protocol import standard_split
+    from idcf.evaluation.measure import metric_names
+    from idcf.evaluation.protocol import make_split
     from idcf.evaluation.results import write_json
     from idcf.files import check_writable
     from idcf.training.job import start_runtime
@@ -86,26 +110,36 @@ def evaluate(
         seeds,
         preset,
         options=parse_overrides(overrides or []),
+        metrics=(
+            metric_names(data.interactions.implicit)
+            if metrics == "all"
+            else o.split_commas(metrics)
+        ),
+        quality=quality,
     )
-    split = standard_split(
-        data, seed=split_seed, threshold=key_threshold, key_users=chosen_key_users
+    chosen_split = make_split(
+        data, split, seed=split_seed, threshold=key_threshold, key_users=chosen_key_users
     )
     rows = run.evaluate(
-        plan, split=split, runtime=start_runtime(device), n_jobs=jobs, progress=not as_json
+        plan, split=chosen_split, runtime=start_runtime(device), n_jobs=jobs, progress=not as_json
     )
-    text = "" if as_json else _format_table(data.name, rows, markdown)
+    has_paper_numbers = split == "standard"
+    text = "" if as_json else _format_table(data.name, rows, markdown, has_paper_numbers)
     o.print_result([asdict(row) for row in rows], text, as_json)
     if out:
         write_json(rows, out)
         typer.echo(f"\n{len(rows)} rows written to {out}", err=as_json)
 
 
-def _format_table(dataset_name: str, rows: list[ResultRow], markdown: bool) -> str:
-    """Return the table of results, beside the paper's numbers for its datasets."""
+def _format_table(
+    dataset_name: str, rows: list[ResultRow], markdown: bool, has_paper_numbers: bool
+) -> str:
+    """Return the table of results, with the paper's numbers for its datasets and splits."""
     from idcf.data.datasets.catalog import DATASET_SOURCES
     from idcf.evaluation import tables
     from idcf.paper.table_spec import paper_numbers
 
-    reference = paper_numbers() if dataset_name in DATASET_SOURCES else None
+    is_public = dataset_name in DATASET_SOURCES
+    reference = paper_numbers() if is_public and has_paper_numbers else None
     format_table = tables.format_markdown if markdown else tables.format_text
     return format_table(rows, reference)

@@ -6,7 +6,8 @@ any machine.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 
@@ -17,6 +18,8 @@ from idcf.errors import ConfigError, DataError, unknown_name_message
 PRIOR_RATERS = 5.0  # number of raters that prior knowledge of an item is worth
 MAX_ROUNDS = 64  # rounds in which users are added
 MAX_REMAINING_GAIN = 0.005  # share of the whole gain at which adding users stops
+
+SplitProtocol = Literal["standard", "temporal", "strong"]
 
 _KEY_USER_RULES = ("threshold", "random", "informative")
 
@@ -31,6 +34,7 @@ class Split:
     test: Interactions  # rows to predict, of both kinds of users
     key_users: Ints  # users with many ratings, on whom the backbone is trained
     query_users: Ints  # users with few ratings, whose embeddings the relation model computes
+    protocol: SplitProtocol = "standard"  # how rows and users were held out
 
 
 @dataclass(frozen=True)
@@ -175,6 +179,61 @@ def hold_out_users(
     in_history = rank < lengths[held_out.user]
     task = PredictionTask(held_out.where(in_history), held_out.where(~in_history))
     return data.where(~is_held_out), task
+
+
+def split_in_time(data: Interactions, share: float) -> Split:
+    """Split at one point in time: the last `share` of the rows, and rows of that time, are later.
+
+    Key users have an earlier row; their later rows are test rows. Query users are first seen later:
+    the first half of their rows in time, rounded down but at least one, is the history, the others
+    are test rows. Rows of one user at one time are in the order of the table. Raises `DataError`
+    if there are no times, or if all users are on one side.
+    """
+    if not 0 < share < 1:
+        raise DataError(f"the share to hold out must lie strictly between 0 and 1, got {share}")
+    if data.time is None:
+        raise DataError(
+            "the temporal split needs a time of every interaction, and this table has none: name "
+            "the column (--column timestamp=NAME) or choose --split strong"
+        )
+    first_rows = data.time[np.argsort(data.time, kind="stable")]
+    is_later = data.time >= first_rows[min(round((1 - share) * len(data)), len(data) - 1)]
+    is_key_user = np.bincount(data.user[~is_later], minlength=len(data.users)) > 0
+    n_history = np.maximum(data.user_counts() // 2, 1)
+    in_history = _rank_in_user(data, data.time) < n_history[data.user]
+    is_train = np.where(is_key_user[data.user], ~is_later, in_history)
+    split = _split_by_mask(data.where(is_train), data.where(~is_train), is_key_user, "the time")
+    if not len(split.test.for_users(split.query_users)):
+        raise DataError(
+            f"no user with two rows or more is first seen in the last {share:.0%} of the rows, so "
+            "that there are no new users: choose --split strong"
+        )
+    return replace(split, protocol="temporal")
+
+
+def split_strong(
+    data: Interactions, user_share: float, target_share: float, rng: np.random.Generator
+) -> Split:
+    """Hold out whole users (strong generalization, Liang et al. 2018): they are the query users.
+
+    A random `user_share` of the users with rows is held out; the others are key users. Rows of
+    held-out users with items of no key user are dropped. Of the n rows of a held-out user, ⌊n ·
+    `target_share`⌋ random ones are test rows and the others the history. Key users have no test
+    rows.
+    """
+    for label, share in (("users", user_share), ("rows", target_share)):
+        if not 0 < share < 1:
+            raise DataError(f"the share of {label} to hold out must be between 0 and 1: {share}")
+    held_out = sample_users(np.flatnonzero(data.user_counts()), user_share, rng)
+    is_key_user = ~data.user_mask(held_out) & (data.user_counts() > 0)
+    of_key_user = is_key_user[data.user]
+    is_known = np.bincount(data.item[of_key_user], minlength=len(data.items))[data.item] > 0
+    data = data.where(of_key_user | is_known)
+    n_targets = np.floor(data.user_counts() * target_share).astype(np.int64)
+    rank = _rank_in_user(data, rng.random(len(data)))
+    is_test = ~is_key_user[data.user] & (rank < n_targets[data.user])
+    split = _split_by_mask(data.where(~is_test), data.where(is_test), is_key_user, "the share")
+    return replace(split, protocol="strong")
 
 
 def sample_rows_per_user(table: Interactions, n: int, rng: np.random.Generator) -> Interactions:

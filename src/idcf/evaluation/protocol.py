@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 
@@ -15,17 +16,24 @@ from idcf.data.datasets.catalog import DATASET_SOURCES, Dataset, DatasetSource, 
 from idcf.data.readers import read_interactions, read_train_test
 from idcf.data.split import (
     Split,
+    SplitProtocol,
     hold_out_last_rows,
     hold_out_rows,
     split_at_random,
     split_by_key_users,
+    split_in_time,
+    split_strong,
 )
-from idcf.errors import DataError, unknown_name_message
+from idcf.errors import ConfigError, DataError, unknown_name_message
 from idcf.rng import random_stream
 
 TEST_SHARE = 0.1  # of the ratings, held out where there is no official split
 TEST_SHARE_BY_DATASET = {"ml-100k": 0.2}  # a copy without u1 gets a test part of the size of u1's
 TEST_POSITIVES_PER_USER = 10  # held out of implicit feedback
+TEMPORAL_SHARE = 0.2  # of the rows, the last ones in time
+STRONG_USER_SHARE = 0.2  # of the users, held out whole
+STRONG_TARGET_SHARE = 0.2  # of a held-out user's rows, to be predicted
+PROTOCOLS: tuple[str, ...] = get_args(SplitProtocol)
 IMPLICIT_SUFFIX = "-had"  # names a rated dataset that is read as implicit feedback
 
 
@@ -101,6 +109,44 @@ def standard_split(
     delta = dataset.key_threshold if threshold is None else threshold
     split = split_by_key_users(train, test, delta, key_users, seed)
     return split, name if key_users == "threshold" else f"{name}, key_users={key_users}"
+
+
+def make_split(
+    dataset: Dataset,
+    protocol: str = "standard",
+    *,
+    seed: int = 0,
+    threshold: int | None = None,
+    key_users: str | int = "threshold",
+) -> tuple[Split, str]:
+    """Split a dataset by a protocol of `PROTOCOLS`; return the split and its name.
+
+    "standard" is `standard_split`, with its options. "temporal" is `data.split.split_in_time`, with
+    the name "temporal-20%". "strong" is `data.split.split_strong`, with a name such as
+    "strong-20%-seed0". Both split all rows of the dataset, also where it has official test rows,
+    and make key users of all users that are not held out.
+    """
+    if protocol not in PROTOCOLS:
+        raise ConfigError(unknown_name_message("split", protocol, PROTOCOLS))
+    if protocol == "standard":
+        return standard_split(dataset, seed=seed, threshold=threshold, key_users=key_users)
+    if threshold is not None or key_users != "threshold":
+        raise ConfigError(
+            f"the split {protocol!r} makes key users of all users that are not held out: leave out "
+            "--key-threshold and --key-users, or choose --split standard"
+        )
+    is_public = dataset.name.removesuffix(IMPLICIT_SUFFIX) in DATASET_SOURCES
+    if dataset.test is not None and not is_public:
+        raise ConfigError(
+            f"the split {protocol!r} chooses the test rows itself: leave out --test, or choose "
+            "--split standard"
+        )
+    if protocol == "temporal":
+        split = split_in_time(dataset.interactions, TEMPORAL_SHARE)
+        return split, f"temporal-{TEMPORAL_SHARE:.0%}"
+    rng = random_stream(seed, "strong generalization")
+    split = split_strong(dataset.interactions, STRONG_USER_SHARE, STRONG_TARGET_SHARE, rng)
+    return split, f"strong-{STRONG_USER_SHARE:.0%}-seed{seed}"
 
 
 def split_name(source: DatasetSource, key_user_rule: KeyUserRule) -> str:

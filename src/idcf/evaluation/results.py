@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from idcf.files import check_writable, write_text
 from idcf.metrics import Interval
 
-LOWER_IS_BETTER = frozenset({"rmse", "mae", "nll"})  # metrics; of the others, higher is better
+# metrics; of the others, higher is better
+LOWER_IS_BETTER = frozenset({"rmse", "mae", "nll", "low-hits", "gini@20"})
 NOMINAL_VALUES = {"cover90": 0.9}  # metrics that should be close to a value
 TRIVIAL_BASELINES = ("random", "item-mean", "popularity")  # in every evaluation, printed first
 
@@ -20,7 +21,7 @@ class RunKey:
     """The identity of one training run."""
 
     dataset: str
-    split: str  # the name that `standard_split` returns
+    split: str  # the name that `protocol.make_split` returns
     model: str  # a name of the registry
     preset: str  # clean or published
     seed: int
@@ -43,6 +44,9 @@ class ResultRow:
     n_ratings: int
     seed: int
     seconds: float  # wall-clock time of the training run
+    # of the lists that the metric reads, see `idcf.inference.benefit`; None: the metric reads no
+    # lists, or they are ordered by the scores of the model alone
+    quality: float | None = field(default=None, kw_only=True)
 
     @property
     def interval(self) -> Interval:

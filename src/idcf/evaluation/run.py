@@ -16,21 +16,32 @@ from idcf.data.interactions import Ints
 from idcf.data.split import Split
 from idcf.errors import ConfigError, DataError, unknown_name_message
 from idcf.evaluation import parallel
+from idcf.evaluation.evaluation_set import EvaluationSet
 from idcf.evaluation.groups import PROBE_ROWS, USER_GROUPS
 from idcf.evaluation.measure import (
-    EvaluationSet,
     MetricResult,
     ModelAssignment,
     compute_metrics,
+    default_metric_names,
     expected_random_metrics,
+    metric_names,
+    reads_lists,
 )
 from idcf.evaluation.protocol import standard_split
 from idcf.evaluation.results import TRIVIAL_BASELINES, ResultRow, RunKey
+from idcf.inference.benefit import BenefitOrder, check_quality
+from idcf.inference.manifest import DomainInfo
 from idcf.metrics import PerUserMetric
 from idcf.models.registry import all_models, configure, model_entry, resolve_model
 from idcf.training.job import LOCAL_RUNTIME, Runtime
 from idcf.training.presets import stage_configs
-from idcf.training.train import QueryUserMode, TrainingJob, TrainingResult, train
+from idcf.training.train import (
+    QueryUserMode,
+    TrainingJob,
+    TrainingResult,
+    train,
+    train_take_up_model,
+)
 
 # (model, query-user mode, seed, result) -> None
 TrainedCallback = Callable[[str, str, int, TrainingResult], None]
@@ -50,9 +61,16 @@ class EvaluationPlan:
     n_seeds: int = 1  # training runs of each model, with seeds 0..n_seeds-1
     preset: str = "clean"  # where the options of every model start from
     options: Mapping[str, Any] = field(default_factory=dict)  # see `options_of`
+    metrics: Sequence[str] = ()  # names of `measure.metric_names`; () is the default of the split
+    quality: float | None = None  # of lists by expected benefit; None: that of `recommend`
 
     def __post_init__(self) -> None:
         implicit = self.dataset.interactions.implicit
+        check_quality(self.quality)
+        for metric in self.metrics:
+            if metric not in (known_names := metric_names(implicit)):
+                kind = "implicit feedback" if implicit else "ratings"
+                raise ConfigError(unknown_name_message(f"metric of {kind}", metric, known_names))
         if not self.models or not self.groups:
             raise ConfigError("nothing to compare: name at least one model and one group of users")
         if self.n_seeds < 1:
@@ -73,6 +91,12 @@ class EvaluationPlan:
                 )
                 for stage, stage_config in stages.items():
                     configure(stage, stage_config.options)
+        names = [resolve_model(name, implicit) for name in self.models]
+        if self.quality is not None and not any(model_entry(x).take_up_model for x in names):
+            raise ConfigError(
+                f"quality is {self.quality:g}, and no model orders lists by it: add idcf-bayes, on "
+                "ratings, or leave it out"
+            )
 
     def model_names(self) -> list[str]:
         """Return the trivial baselines that this dataset allows, then the models, each once."""
@@ -122,8 +146,11 @@ def evaluate(
         return RunKey(plan.dataset.name, split_name, model, plan.preset, seed)
 
     rows: list[ResultRow] = []
+    names = plan.metrics or default_metric_names(
+        plan.dataset.interactions.implicit, chosen_split.protocol
+    )
     for group, evaluation_set in evaluation_sets.items():
-        expected = expected_random_metrics(evaluation_set)
+        expected = expected_random_metrics(evaluation_set, names)
         for seed in range(plan.n_seeds):
             rows += _make_result_rows(run_key("random", seed), group, 0, expected)
     job = TrainingJob(chosen_split, preset=plan.preset, dataset=plan.dataset.name, runtime=runtime)
@@ -136,6 +163,7 @@ def evaluate(
             plan.options_of(model),
             {group: x for group, x in evaluation_sets.items() if USER_GROUPS[group] == mode},
             on_trained is not None,
+            Measurement(names, check_quality(plan.quality)),
         )
         for model, mode, seed in runs
     }
@@ -155,42 +183,75 @@ class RunResult(NamedTuple):
     trained: TrainingResult | None  # None unless `return_trained`
 
 
+class Measurement(NamedTuple):
+    """What is measured of a trained model."""
+
+    names: Sequence[str] | None = None  # of metrics; None: `measure.default_metric_names`
+    quality: float = 1.0  # of lists; at 1 they are ordered by the scores of the model alone
+    rank_catalog: bool = True  # whether metrics of lists are computed
+
+
+OWN_SCORES = Measurement()  # the default metrics, with lists ordered by the scores of the model
+
+
 def train_and_evaluate(
     run_key: RunKey,
     job: TrainingJob,
     options: Mapping[str, Any],
     evaluation_sets: Mapping[str, EvaluationSet],
     return_trained: bool = False,
-    rank_catalog: bool = True,
+    measurement: Measurement = OWN_SCORES,
 ) -> RunResult:
     """Train one model and measure it on the evaluation sets, which are given by group of users.
 
     The model "random" is not trained: its metrics are expectations. `options` are over those of the
-    preset. `return_trained` sends the model back, perhaps from another process; `rank_catalog` is
-    that of `compute_metrics`.
+    preset. `return_trained` sends the model back, perhaps from another process. Where a model has a
+    take-up model and the quality of lists is below 1, that is trained too.
     """
-    seconds: float = 0
-    trained = None
+    seconds, trained, order = 0.0, None, None
     if run_key.model != "random":
         began = time.perf_counter()
         trained = train(run_key.model, job, options=options)
+        order = _train_order(run_key.model, job, trained, measurement)
         seconds = time.perf_counter() - began
     rows: list[ResultRow] = []
     per_user: dict[tuple[str, str], PerUserMetric] = {}
     for group, evaluation_set in evaluation_sets.items():
         if trained is None:
-            results = expected_random_metrics(evaluation_set)
+            results = expected_random_metrics(evaluation_set, measurement.names)
         else:
             assignments = [  # the key users to the model that has parameters for them
-                ModelAssignment(trained.key_user_model, job.split.key_users),
-                ModelAssignment(trained.model, job.split.query_users),
+                ModelAssignment(trained.key_user_model, job.split.key_users, order),
+                ModelAssignment(trained.model, job.split.query_users, order),
             ]
-            results = compute_metrics(evaluation_set, assignments, rank_catalog=rank_catalog)
+            results = compute_metrics(
+                evaluation_set,
+                assignments,
+                names=measurement.names,
+                rank_catalog=measurement.rank_catalog,
+            )
         rows += _make_result_rows(run_key, group, seconds, results)
         for metric, result in results.items():
             if result.per_user is not None:
                 per_user[group, metric] = result.per_user
     return RunResult(rows, per_user, trained if return_trained else None)
+
+
+def _train_order(
+    name: str, job: TrainingJob, trained: TrainingResult, measurement: Measurement
+) -> BenefitOrder | None:
+    """Train the take-up model of a model, for the lists that `Recommender.recommend` serves; None
+    if the model has none, or lists are not measured or ordered by its scores alone."""
+    table = job.training_table()
+    take_up_name = model_entry(resolve_model(name, table.implicit)).take_up_model
+    quality, names = measurement.quality, measurement.names
+    is_measured = measurement.rank_catalog and (names is None or reads_lists(names))
+    if take_up_name is None or quality == 1 or not is_measured:
+        return None
+    take_up = train_take_up_model(take_up_name, job)
+    if take_up is None:
+        return None
+    return BenefitOrder(take_up.model, DomainInfo.from_table(table, trained.mean_rating), quality)
 
 
 def make_evaluation_sets(split: Split, groups: Iterable[str]) -> dict[str, EvaluationSet]:
@@ -244,6 +305,7 @@ def _make_result_rows(
             n_users=result.n_users,
             n_ratings=result.n_ratings,
             seconds=seconds,
+            quality=result.quality,
         )
         for metric, result in metric_results.items()
         if result.n_users

@@ -138,7 +138,11 @@ def _make_table(rows: Sequence[ResultRow], reference: ReferenceNumbers) -> Resul
 
     return ResultTable(
         f"{first.dataset}: {GROUP_DESCRIPTIONS.get(first.users, first.users)}",
-        (_table_note(rows), *_reference_notes(first, referenced, models, reference)),
+        (
+            _table_note(rows),
+            *_quality_notes(rows),
+            *_reference_notes(first, referenced, models, reference),
+        ),
         tuple(header),
         tuple(format_line(m) for m in models if m in TRIVIAL_BASELINES),
         tuple(format_line(m) for m in models if m not in TRIVIAL_BASELINES),
@@ -165,6 +169,18 @@ def _table_note(rows: Sequence[ResultRow]) -> str:
         f"split {first.split}; preset {first.preset}; {n_users:,} users, {n_ratings:,} test rows; "
         f"{mean}, [95 % interval over {over}]; {_BEST_MARK} best in its column"
     )
+
+
+def _quality_notes(rows: Sequence[ResultRow]) -> list[str]:
+    """Return which lists are ordered by expected benefit, and with which quality."""
+    models: dict[float, list[str]] = {}
+    for row in rows:
+        if row.quality is not None and row.model not in models.setdefault(row.quality, []):
+            models[row.quality].append(row.model)
+    return [
+        f"lists of {', '.join(names)}: by expected benefit, quality {quality:g}"
+        for quality, names in models.items()
+    ]
 
 
 def _reference_notes(

@@ -21,7 +21,7 @@ import numpy as np
 from idcf.data.datasets.catalog import DATASET_SOURCES, Dataset
 from idcf.data.split import Split, hold_out_users, sample_users
 from idcf.errors import ConfigError, unknown_name_message
-from idcf.evaluation.measure import N_NEGATIVES
+from idcf.evaluation.evaluation_set import N_NEGATIVES
 from idcf.inference.manifest import TrainingData
 from idcf.inference.scoring import auc_loss_on, rmse_on
 from idcf.models.registry import configure, model_entry

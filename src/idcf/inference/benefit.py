@@ -111,6 +111,18 @@ class BenefitRanker:
         return ranked, probability.gather(1, rows), rating.gather(1, rows)
 
 
+class BenefitOrder(NamedTuple):
+    """What the order of lists by expected benefit needs besides the model of ratings."""
+
+    take_up_model: Model
+    domain: DomainInfo  # of the ratings that the model of ratings was trained on
+    quality: float = DEFAULT_QUALITY
+
+    def ranker(self, model: Model) -> BenefitRanker:
+        """Return the ranker of a frozen model of ratings in this order."""
+        return BenefitRanker(CatalogRanker(model), self.take_up_model, self.domain)
+
+
 def check_quality(quality: float | None) -> float:
     """Return the quality of a request, or the default; ConfigError: it is not between 0 and 1."""
     if quality is None:

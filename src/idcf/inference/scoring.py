@@ -5,14 +5,21 @@ With `anonymous` the model sees histories only, as of new users; else it sees th
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from idcf.data.interactions import Floats, Interactions, Ints
-from idcf.inference.topk import CatalogRanker
+from idcf.inference.benefit import BenefitOrder
+from idcf.inference.topk import (
+    EXCLUDED_SCORE,
+    CatalogRanker,
+    mask_scores,
+    slice_history,
+    top_k,
+)
 from idcf.metrics import RelevantItems, ndcg_at
 from idcf.models.base import Model
 from idcf.types import Users
@@ -89,16 +96,73 @@ def _score_candidates(
     return out
 
 
+@torch.inference_mode()
 def top_unseen_items(
-    model: Model, user_rows: Ints, history_table: Interactions, k: int, *, anonymous: bool
+    model: Model,
+    user_rows: Ints,
+    history_table: Interactions,
+    k: int,
+    *,
+    anonymous: bool,
+    order: BenefitOrder | None = None,
 ) -> Ints:
     """Return the k best items of the catalogue for each user, without the history: [U, k].
 
-    The ranking is the one that is served, so the model is frozen; ties are ordered by item row.
+    The ranking is the one that is served, so the model is frozen; ties are ordered by item row. The
+    order is that of the scores, or of expected benefit with an `order`. A list that holds fewer
+    than k items ends in -1.
     """
-    users = _select_users(model, user_rows, history_table, anonymous)
-    ranked = CatalogRanker(model).top_k(users, k, users.history)
-    return ranked.item_rows.cpu().numpy()
+    users = history_table.build_users(user_rows)
+    users = users.anonymous() if anonymous else users
+    if order is None:
+        ranked = CatalogRanker(model).top_k(users, k, users.history)
+        return ranked.item_rows.masked_fill(ranked.scores == EXCLUDED_SCORE, -1).cpu().numpy()
+    top = np.full((len(user_rows), min(k, model.n_items)), -1)
+    for rows, scores in _benefit_blocks(model, order, users):
+        block = top_k(mask_scores(scores, slice_history(users.history, rows)), k)
+        top[rows] = block.item_rows.masked_fill(block.scores == EXCLUDED_SCORE, -1).numpy()
+    return top
+
+
+@torch.inference_mode()
+def score_interactions_by_benefit(
+    model: Model,
+    target_table: Interactions,
+    history_table: Interactions,
+    order: BenefitOrder,
+    *,
+    anonymous: bool,
+) -> Floats:
+    """Return the logarithm of the expected benefit of every row of `target_table`."""
+    row_order, start = target_table.rows_by_user
+    user_rows = np.unique(target_table.user)
+    users = history_table.build_users(user_rows)
+    users = users.anonymous() if anonymous else users
+    out = np.empty(len(target_table), np.float32)
+    for rows, scores in _benefit_blocks(model, order, users):
+        table_rows = row_order[start[user_rows[rows][0]] : start[user_rows[rows][-1] + 1]]
+        owner = np.searchsorted(user_rows[rows], target_table.user[table_rows])
+        out[table_rows] = scores.numpy()[owner, target_table.item[table_rows]]
+    return out
+
+
+def _benefit_blocks(
+    model: Model, order: BenefitOrder, users: Users
+) -> Iterator[tuple[slice, Tensor]]:
+    """Yield the log benefit of every item [B, I] for blocks of users, and their positions.
+
+    As in `Predictor.recommend`, a user without history and features gets the model's ranking
+    without data, if it has one.
+    """
+    ranker, popularity = order.ranker(model), model.ranking_without_data()
+    for rows, block in ranker.ratings.blocks(users):
+        scores, _, _ = ranker.score_catalog(block, torch.full((len(block),), order.quality))
+        if popularity is not None:
+            lacks_data = block.history.lengths() == 0
+            if block.features is not None:
+                lacks_data &= ~block.features.any(1)
+            scores[lacks_data] = popularity.float().cpu()
+        yield rows, scores
 
 
 def _select_users(

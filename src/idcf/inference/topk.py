@@ -294,7 +294,7 @@ class CatalogRanker:
         buffer = self.score_buffer(len(users))
         parts = []
         for rows, block in self.blocks(users):
-            excluded = None if excluded_by_user is None else _slice_history(excluded_by_user, rows)
+            excluded = None if excluded_by_user is None else slice_history(excluded_by_user, rows)
             parts.append(self.top_k_block(block, k, excluded, candidates, buffer))
         if not parts:
             return RankedItems(torch.empty(0, k), torch.empty(0, k, dtype=torch.int64))
@@ -339,10 +339,10 @@ def _single_user(item_rows: Ints, values: Floats, features: Floats | None) -> Us
 def _slice_users(users: Users, rows: slice) -> Users:
     """Return consecutive users."""
     features = None if users.features is None else users.features[rows]
-    return Users(users.ids[rows], _slice_history(users.history, rows), features)
+    return Users(users.ids[rows], slice_history(users.history, rows), features)
 
 
-def _slice_history(history: History, rows: slice) -> History:
+def slice_history(history: History, rows: slice) -> History:
     """Return the histories of consecutive users, as views where possible."""
     offsets = history.offsets[rows.start : rows.stop + 1]
     entries = slice(int(offsets[0]), int(offsets[-1]))

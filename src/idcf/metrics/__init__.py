@@ -31,9 +31,16 @@ from __future__ import annotations
 
 from idcf.metrics.auc import auc_contributions, auc_interval, auc_per_user, auc_pooled
 from idcf.metrics.calibration import interval_coverage, negative_log_likelihood, reliability_curve
+from idcf.metrics.lists import (
+    coverage_interval,
+    gini_interval,
+    mean_over_hits,
+    weighted_recall_at,
+)
 from idcf.metrics.ranking import (
     RelevantItems,
     hit_at,
+    hit_rows,
     mrr_at,
     ndcg,
     ndcg_at,
@@ -63,10 +70,14 @@ __all__ = [
     "auc_per_user",
     "auc_pooled",
     "bootstrap_interval",
+    "coverage_interval",
+    "gini_interval",
     "hit_at",
+    "hit_rows",
     "interval_coverage",
     "mae",
     "mean_of_seeds",
+    "mean_over_hits",
     "mrr_at",
     "ndcg",
     "ndcg_at",
@@ -79,4 +90,5 @@ __all__ = [
     "reliability_curve",
     "rmse",
     "squared_error",
+    "weighted_recall_at",
 ]

@@ -217,6 +217,19 @@ def random_ndcg_at(relevant: RelevantItems, n_candidates: Array | int, k: int) -
 
 def _gains_by_rank(top_items: Array, relevant: RelevantItems, k: int | None) -> Float64Array:
     """Return the gain of the item at each position of the lists, 0 if not relevant: [U, k]."""
+    _, gains = _owners_and_gains(relevant)
+    return np.append(gains, 0.0)[hit_rows(top_items, relevant, k)]
+
+
+def hit_rows(top_items: Array, relevant: RelevantItems, k: int | None = None) -> Ints:
+    """Return the row of `relevant.items` that each position of the lists hits [U, k], else -1.
+
+    Examples
+    --------
+    >>> relevant = RelevantItems(np.array([3, 5, 8]), np.array([0, 2, 3]))
+    >>> hit_rows(np.array([[5, 1], [1, 8]]), relevant).tolist()
+    [[1, -1], [-1, 2]]
+    """
     top_items = np.asarray(top_items)
     if top_items.ndim != 2 or not top_items.shape[1] or len(top_items) != len(relevant.offsets) - 1:
         raise DataError(
@@ -229,21 +242,20 @@ def _gains_by_rank(top_items: Array, relevant: RelevantItems, k: int | None) -> 
             f"k is {k} and the lists hold {top_items.shape[1]} items: rank at least {k}"
         )
     top_items = top_items[:, :k].astype(np.int64)
-    owner, gains = _owners_and_gains(relevant)
+    owner, _ = _owners_and_gains(relevant)
     items = np.asarray(relevant.items, np.int64)
     stride = 2 + max(int(items.max(initial=-1)), int(top_items.max(initial=-1)))
     keys = owner * stride + items + 1
     order = np.argsort(keys, kind="stable")
-    keys, gains = keys[order], gains[order]
+    keys = keys[order]
     if np.any((np.diff(keys) == 0) & (keys[1:] % stride > 0)):
         raise DataError("an item is relevant twice to one user: give each pair once")
     ranked_keys = np.arange(len(top_items))[:, None] * stride + top_items + 1
     position = np.searchsorted(keys, ranked_keys)
-    keys, gains = np.append(keys, -1), np.append(gains, 0.0)
-    is_relevant = (keys[position] == ranked_keys) & (top_items >= 0)
+    is_relevant = (np.append(keys, -1)[position] == ranked_keys) & (top_items >= 0)
     if np.bincount(position[is_relevant]).max(initial=0) > 1:
         raise DataError("a list names the same item twice: rank distinct items")
-    return np.where(is_relevant, gains[position], 0.0)
+    return np.where(is_relevant, np.append(order, -1)[position], -1)
 
 
 def _owners_and_gains(relevant: RelevantItems) -> tuple[Ints, Float64Array]:

@@ -7,9 +7,10 @@ B minimizes Σ_u d_u ‖x_u - x_u B‖² + Σ_j (λ + a n_j) ‖B_j·‖² with 
 0/1 row of a key user and n_j the number of them who have item j: EASE (Steck 2019) trained with
 dropout, because a new user shows only a part of what they like. d_u ∝ (length of x_u)^-β lets users
 with short histories, who resemble new users most, count for more. To B, c times a relation of low
-rank may be added. An empty history counts as the average history of one item. w are the values of the history: 1, or less for an item that was not liked. P
-is calibrated on key users with short histories that B was fitted without
-(`idcf.training.solvers.take_up`), and it grows with s: it orders items as s does.
+rank may be added. An empty history counts as the average history of one item. w are the values of
+the history: 1, or less for an item that was not liked. P is calibrated on key users with short
+histories that B was fitted without (`idcf.training.solvers.take_up`), and it grows with s: it
+orders items as s does.
 """
 
 from __future__ import annotations

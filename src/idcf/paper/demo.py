@@ -19,7 +19,8 @@ from idcf.data.interactions import Interactions
 from idcf.data.split import Split, sample_rows_per_user
 from idcf.errors import DataError
 from idcf.evaluation import DEFAULT_MODELS
-from idcf.evaluation.measure import EvaluationSet, inductive_rmse
+from idcf.evaluation.evaluation_set import EvaluationSet
+from idcf.evaluation.measure import inductive_rmse
 from idcf.evaluation.protocol import standard_split
 from idcf.evaluation.results import ResultRow, write_json
 from idcf.evaluation.run import EvaluationPlan, evaluate

@@ -38,7 +38,9 @@ _LEGEND = (
     "system is chosen on the same test rows, which favours it. "
     '"seconds" is the mean time of one training; systems ran on different devices, some of them '
     "side by side, so these times only give an order of magnitude. The best number of each column "
-    "is in bold. A number with the sign † was measured under settings that have changed since."
+    "is in bold. A number with the sign † was measured under settings that have changed since. "
+    "Lists (metrics with an @) are ordered by the scores of each model alone: those of idcf-bayes "
+    "by expected rating, which is not the default order of `recommend`."
 )
 _HEADER = ("system", "paper", "published", "clean", "against", "seconds")
 _MAX_REASON_LENGTH = 60

@@ -19,10 +19,15 @@ from idcf.data.datasets.catalog import Dataset
 from idcf.data.split import Split
 from idcf.errors import DataError
 from idcf.evaluation import parallel
-from idcf.evaluation.measure import EvaluationSet
+from idcf.evaluation.evaluation_set import EvaluationSet
 from idcf.evaluation.protocol import KeyUserRule, open_dataset, standard_split
 from idcf.evaluation.results import RunKey
-from idcf.evaluation.run import RunResult, make_evaluation_sets, train_and_evaluate
+from idcf.evaluation.run import (
+    OWN_SCORES,
+    RunResult,
+    make_evaluation_sets,
+    train_and_evaluate,
+)
 from idcf.models.registry import all_models, model_entry
 from idcf.paper import paired_differences, results_store
 from idcf.paper.results_store import RunFailure, StoredRow
@@ -147,7 +152,9 @@ def _evaluation_tasks(
         job = TrainingJob(split, run.users, run.preset, name, run.seed, runtime, progress=progress)
         run_sets = {group: evaluation_set(name, rule, group) for group in run.groups()}
         options: dict[str, Any] = {}  # the preset decides all
-        tasks[str(run)] = (run_key, job, options, run_sets, False, run.ranks_catalog())
+        # the tables compare what each model predicts: lists go by its scores alone (quality 1)
+        measurement = OWN_SCORES._replace(rank_catalog=run.ranks_catalog())
+        tasks[str(run)] = (run_key, job, options, run_sets, False, measurement)
     return tasks
 
 

@@ -25,6 +25,8 @@ from idcf.evaluation.results import ResultRow
 from idcf.files import atomic_path, write_bytes
 from idcf.metrics import PerUserMetric
 
+_OPTIONAL_KEYS = {"quality"}  # keys that lines leave out where the value is None
+
 
 @dataclass(frozen=True)
 class StoredRow(ResultRow):
@@ -196,14 +198,18 @@ def _has_keys_of(path: Path, line_class: type[Any]) -> bool:
     """Return whether a file has lines of this class; other studies share the folder."""
     with path.open(encoding="utf-8") as file:
         first = file.readline()
-    names = {f.name for f in fields(line_class)}
-    return not first.endswith("\n") or json.loads(first).keys() == names
+    names = {f.name for f in fields(line_class)} - _OPTIONAL_KEYS
+    return not first.endswith("\n") or json.loads(first).keys() - _OPTIONAL_KEYS == names
 
 
 def _encode_lines(lines: Iterable[Any]) -> bytes:
     """Return lines of JSON, with floats rounded to six digits, far below their noise."""
     rounded = (
-        {k: round(v, 6) if isinstance(v, float) else v for k, v in asdict(line).items()}
+        {
+            k: round(v, 6) if isinstance(v, float) else v
+            for k, v in asdict(line).items()
+            if k not in _OPTIONAL_KEYS or v is not None
+        }
         for line in lines
     )
     return "".join(json.dumps(values) + "\n" for values in rounded).encode()

@@ -27,7 +27,14 @@ from idcf.training.solvers import SolverContext
 from idcf.training.two_stage import train_two_stage
 from idcf.training.validation import grid_search_validation
 
-__all__ = ["QueryUserMode", "TrainingJob", "TrainingResult", "fit_artifact", "train"]
+__all__ = [
+    "QueryUserMode",
+    "TrainingJob",
+    "TrainingResult",
+    "fit_artifact",
+    "train",
+    "train_take_up_model",
+]
 
 DEFAULT_KEY_THRESHOLD = 30  # the paper's δ for MovieLens
 MIN_KEY_USERS = 3  # one for validation, and two for a variance
@@ -69,8 +76,11 @@ def fit_artifact(
     backbone_options = {}
     if entry.backbone:
         backbone_options = dataclass_to_dict(configure(entry.backbone, result.backbone_options))
-    take_up_model, take_up_options, take_up_details = _train_take_up_model(entry.take_up_model, job)
-    details = {name: dict(result.details), str(entry.take_up_model): take_up_details}
+    take_up = train_take_up_model(entry.take_up_model, job)
+    details, take_up_options = {name: dict(result.details)}, {}
+    if entry.take_up_model and take_up:
+        details[entry.take_up_model] = dict(take_up.details)
+        take_up_options = dataclass_to_dict(configure(entry.take_up_model, take_up.options))
     manifest = Manifest(
         model=config.model,
         options=dataclass_to_dict(configure(name, result.options)),
@@ -88,22 +98,18 @@ def fit_artifact(
         new_user_curve=curve,
     )
     model = make_contiguous(result.model)
+    take_up_model = make_contiguous(take_up.model) if take_up else None
     return Artifact(manifest, model, table.items, tuple(titles), take_up_model)
 
 
-def _train_take_up_model(
-    name: str | None, job: TrainingJob
-) -> tuple[Model | None, dict[str, Any], dict[str, Any]]:
-    """Train the model that orders the lists of a model of ratings; return it with its options and
-    details, or None and two empty ones without a name."""
+def train_take_up_model(name: str | None, job: TrainingJob) -> TrainingResult | None:
+    """Train the model that orders the lists of a model of ratings; None without a name."""
     if name is None:
-        return None, {}, {}
+        return None
     split = dataclasses.replace(
         job.split, train=job.split.train.as_implicit(), test=job.split.test.as_implicit()
     )
-    result = train(name, dataclasses.replace(job, split=split))
-    options = dataclass_to_dict(configure(name, result.options))
-    return make_contiguous(result.model), options, dict(result.details)
+    return train(name, dataclasses.replace(job, split=split))
 
 
 def _split_key_users(table: Interactions, config: RecommenderConfig) -> tuple[Split, int]:
