@@ -86,7 +86,7 @@ def fit_artifact(
         new_user_curve=curve,
     )
     model = make_contiguous(result.model)
-    return Artifact(manifest, model, table.items, tuple(titles), take_up_model)
+    return Artifact(manifest, model, table.items, tuple(titles), take_up_model, data.attributes)
 
 
 def _train_take_up_model(name: str | None, job: TrainingJob) -> tuple[Model | None, dict[str, Any]]:
