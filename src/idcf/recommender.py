@@ -390,7 +390,8 @@ class Recommender:
         features
             {name: value} if the model was fitted with `users`; a list of them for several users.
         return_std
-            Whether to add the standard deviation of each rating, if the model has a posterior.
+            Whether to add the standard deviation of each rating, and the rating if the item is
+            shown and not chosen, if the model has a posterior.
         quality
             For ratings, what the list is ordered by: from 0, what the user will most likely take
             up, to 1, the highest expected ratings. None: 0.4, which balances both.
@@ -447,10 +448,14 @@ class Recommender:
         ]
         return predictor.recommend(queries, min_batch=1)
 
-    def predict(self, history: Any, items: Iterable[Any], *, features: Any = None) -> Floats:
+    def predict(
+        self, history: Any, items: Iterable[Any], *, features: Any = None, if_shown: bool = False
+    ) -> Floats:
         """Return the score of each of some items for one new user.
 
-        `history` and `features` are those of `recommend` for one user; `items` are ids.
+        `history` and `features` are those of `recommend` for one user; `items` are ids. A rating is
+        that of an item which the user chooses or, with `if_shown`, of one that is put before the
+        user, who may not have chosen it; see `idcf.inference.if_shown`.
 
         Examples
         --------
@@ -459,6 +464,10 @@ class Recommender:
         >>> score_b > score_c
         True
         """
+        if if_shown:
+            new_user = self.predictor.read_new_user(history, features)
+            warn_unknown_items([new_user])
+            return self.predictor.predict_if_shown(new_user, items)
         return self._predict(history, items, features, return_std=False)[0]
 
     def predict_interval(

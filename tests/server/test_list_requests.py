@@ -54,6 +54,26 @@ def test_lists_are_those_of_the_python_recommender() -> None:
         assert score == pytest.approx(explanation.score, abs=1e-4)
 
 
+def test_ratings_if_shown() -> None:
+    body = {"history": history_body(EVEN_HISTORY)}
+    with served(with_attributes()) as address:
+        rows = httpx2.post(f"{address}/v1/recommend", json={**body, "n": 4}).json()["items"]
+        items = [x["item_id"] for x in rows]
+        bodies = [{**body, "item_ids": items, "if_shown": x} for x in (False, True)]
+        chosen, shown = (
+            [x["score"] for x in httpx2.post(f"{address}/v1/predict", json=y).json()["items"]]
+            for y in bodies
+        )
+    assert chosen == pytest.approx([x["rating"] for x in rows], abs=1e-3)
+    assert shown == pytest.approx([x["rating_if_shown"] for x in rows], abs=1e-3)
+    expected = with_attributes().predict(EVEN_HISTORY, items, if_shown=True).tolist()
+    assert shown == pytest.approx(expected, abs=1e-3)
+    with served(fitted("bias")) as address:
+        response = httpx2.post(f"{address}/v1/predict", json=bodies[1])
+        assert response.status_code == 501
+        assert "if_shown needs a model that learned how users choose" in response.json()["detail"]
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -99,8 +99,8 @@ def recommend(
     """Recommend items to one new user, or to every user of a file.
 
     Without --rate, the user gets popular items.
-    --histories writes a Parquet file: user_id, item_id, score, rank, std, source, probability and
-    rating.
+    --histories writes a Parquet file: user_id, item_id, score, rank, std, source, probability,
+    rating and rating_if_shown.
     """
     if (histories is None) != (out is None):
         raise ConfigError("--histories FILE and --out FILE go together: give both or neither")

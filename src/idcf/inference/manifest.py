@@ -135,6 +135,7 @@ class Manifest:
     backbone_options: dict[str, Any] = field(default_factory=dict)
     take_up_model: str | None = None  # None: lists are ordered by the scores of the model
     take_up_options: dict[str, Any] = field(default_factory=dict)
+    choice_slope: float | None = None  # κ of `inference.if_shown`; None: not estimated
     preset: str = "clean"
     seed: int = 0
     versions: dict[str, str] = field(default_factory=dict)  # of libraries, by name

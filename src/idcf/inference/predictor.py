@@ -27,6 +27,7 @@ from idcf.data.split import split_by_key_users
 from idcf.errors import ColdUserError, ConfigError, DataError, require_positive_count
 from idcf.inference.artifact import Artifact
 from idcf.inference.benefit import BenefitRanker, check_quality
+from idcf.inference.if_shown import rating_if_shown
 from idcf.inference.ranked_lists import RankedBlock, RankedList
 from idcf.inference.reranking import (
     check_share,
@@ -357,16 +358,18 @@ class Predictor:
         rows = top_k_1d(order, pool_size(query.n, query.diversity))
         if query.diversity:
             rows = rows[self._diverse_positions(rows, query)]
-        std = None
+        std = if_shown = None
         if self._needs_std([query]):
-            std = self._rating_std(user, rows).tolist()
-        ranked = RankedList(
-            rows.tolist(),
-            scores[rows].tolist(),
+            std = self._rating_std(user, rows)
+            if_shown = self._if_shown(ratings[rows], std)
+        columns = (
             std,
-            None if probability is None else probability[rows].tolist(),
-            ratings[rows].tolist() if self.artifact.model.predicts_ratings else None,
+            None if probability is None else probability[rows],
+            ratings[rows] if self.artifact.model.predicts_ratings else None,
+            if_shown,
         )
+        others = (None if x is None else x.tolist() for x in columns)
+        ranked = RankedList(rows.tolist(), scores[rows].tolist(), *others)
         return self._query_result(query, ranked)
 
     def _diverse_positions(self, item_rows: Ints, query: RankingQuery) -> Ints:
@@ -398,6 +401,10 @@ class Predictor:
             if needs_std and parts.std is None:
                 std = self.ranker.rating_std_with_histories(block, parts.ranked.item_rows)
                 parts = parts._replace(std=std)
+            if parts.std is not None and parts.rating is not None:
+                if_shown = self._if_shown(parts.rating.numpy(), parts.std.cpu().numpy())
+                if if_shown is not None:
+                    parts = parts._replace(rating_if_shown=torch.from_numpy(if_shown))
             for query, ranked in zip(part, parts.lists(), strict=True):
                 yield self._query_result(query, ranked)
 
@@ -467,7 +474,7 @@ class Predictor:
             source = SOURCE_FEATURES if user.has_data else SOURCE_POPULAR
         ranked = ranked.first(query.n)
         if not query.return_std:
-            ranked = ranked._replace(std=None)
+            ranked = ranked._replace(std=None, rating_if_shown=None)
         return Recommendations(self._build_items(ranked, source), user.unknown_items, query.user_id)
 
     def _build_items(self, ranked: RankedList, source: str) -> list[Recommendation]:
@@ -479,14 +486,33 @@ class Predictor:
             ranked.std or nothing,
             ranked.probability or nothing,
             ranked.rating or nothing,
+            ranked.rating_if_shown or nothing,
         )
         return [
-            Recommendation(ids[row], score, rank, titles[row], std, source, probability, rating)
-            for rank, (row, score, std, probability, rating) in enumerate(
-                zip(*columns, strict=True), 1
-            )
+            Recommendation(ids[row], score, rank, titles[row], std, source, *others)
+            for rank, (row, score, std, *others) in enumerate(zip(*columns, strict=True), 1)
             if score > EXCLUDED_SCORE
         ]
+
+    def _if_shown(self, rating: Floats, std: Floats) -> Floats | None:
+        """Return expected ratings if the items were shown; None: the model does not know."""
+        slope = self.artifact.manifest.choice_slope
+        return None if slope is None else rating_if_shown(rating, std, self.domain.levels, slope)
+
+    def predict_if_shown(self, new_user: NewUser, items: Iterable[Any]) -> Floats:
+        """Return the expected ratings of items if they were shown; see `inference.if_shown`.
+
+        DataError: an item is unknown. ConfigError: the model does not know how users choose.
+        """
+        ratings = None
+        if self.artifact.manifest.choice_slope is not None:
+            ratings = self._if_shown(*self.predict(new_user, items, return_std=True))
+        if ratings is None:
+            raise ConfigError(
+                "if_shown needs a model that learned how users choose what they rate: fit "
+                "idcf-bayes on a table with ratings"
+            )
+        return ratings
 
     def predict(
         self, new_user: NewUser, items: Iterable[Any], return_std: bool

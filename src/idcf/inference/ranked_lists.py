@@ -18,6 +18,7 @@ class RankedList(NamedTuple):
     std: list[float] | None = None
     probability: list[float] | None = None
     rating: list[float] | None = None
+    rating_if_shown: list[float] | None = None
 
     def first(self, n: int) -> RankedList:
         """Return the first n items, of which there may be more."""
@@ -31,6 +32,7 @@ class RankedBlock(NamedTuple):
     probability: Tensor | None  # [B, k], as the next ones
     rating: Tensor | None
     std: Tensor | None = None
+    rating_if_shown: Tensor | None = None
 
     def take(self, positions: Tensor) -> RankedBlock:
         """Return the items at some positions [B, n] of the lists."""
@@ -42,6 +44,7 @@ class RankedBlock(NamedTuple):
         """Yield the list of each user."""
         scores, item_rows = (x.tolist() for x in self.ranked)
         nothing: list[None] = [None] * len(item_rows)
-        probability, rating, std = (nothing if x is None else x.tolist() for x in self[1:])
-        for columns in zip(item_rows, scores, std, probability, rating, strict=True):
+        others = [nothing if x is None else x.tolist() for x in self[1:]]
+        probability, rating, std, if_shown = others
+        for columns in zip(item_rows, scores, std, probability, rating, if_shown, strict=True):
             yield RankedList(*columns)

@@ -124,6 +124,13 @@ class PredictRequest(UserRequest, frozen=True, kw_only=True):
     """Request of the scores of given items for a new user."""
 
     item_ids: Annotated[list[ItemId], Meta(min_length=1, max_length=MAX_PREDICT_ITEMS)]
+    if_shown: Annotated[
+        bool,
+        Meta(
+            description="False: the rating of an item that the user chooses. True: that of an item "
+            "which is put before the user."
+        ),
+    ] = False
 
 
 class ExplainRequest(UserRequest, frozen=True, kw_only=True):
@@ -150,7 +157,8 @@ class ItemRef(Struct, frozen=True, gc=False):
 
 class RecommendationBody(ItemRef, frozen=True):
     """A recommended item. `score` is what the list is ordered by; `probability` says how likely the
-    user takes the item up, `rating` what rating is expected and `std` its standard deviation, each
+    user takes the item up, `rating` and `std` what rating is expected if they do, with its standard
+    deviation, and `rating_if_shown` what rating is expected if the item is put before them, each
     null if the model does not know; `source` is posterior, relation, features or popular."""
 
     score: float
@@ -159,6 +167,7 @@ class RecommendationBody(ItemRef, frozen=True):
     source: str
     probability: float | None
     rating: float | None
+    rating_if_shown: float | None
 
 
 class ItemScore(ItemRef, frozen=True):

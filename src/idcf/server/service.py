@@ -137,7 +137,10 @@ class RecommendationService:
         """Return the scores of the requested items for a new user."""
         self._require_known_items(request.item_ids, "item_ids")
         new_user, predictor = self._parse_user(request), self.predictor
-        scores, _ = predictor.predict(new_user, request.item_ids, return_std=False)
+        if request.if_shown:
+            scores = predictor.predict_if_shown(new_user, request.item_ids)
+        else:
+            scores, _ = predictor.predict(new_user, request.item_ids, return_std=False)
         rows = [predictor.history_reader.item_row(x) for x in request.item_ids]
         items = [
             s.ItemScore(str(predictor.item_ids[row]), predictor.titles[row], _round(score))
@@ -235,6 +238,7 @@ def _recommendation_list(
             x.source,
             _round_or_none(x.probability),
             _round_or_none(x.rating),
+            _round_or_none(x.rating_if_shown),
         )
         for x in recommendations
     ]

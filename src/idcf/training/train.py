@@ -18,7 +18,9 @@ from idcf.inference.artifact import Artifact, library_versions, make_contiguous
 from idcf.inference.manifest import DomainInfo, Manifest, RecommenderConfig, TrainingData
 from idcf.models.base import Model
 from idcf.models.registry import configure, model_entry, resolve_model
+from idcf.rng import random_stream
 from idcf.training.checkpoint import EpochCallback
+from idcf.training.choice_slope import fit_choice_slope
 from idcf.training.gradient import fit_standalone, select_stage
 from idcf.training.job import QueryUserMode, TrainingJob, TrainingResult, start_runtime
 from idcf.training.loop import TrainConfig
@@ -77,6 +79,9 @@ def fit_artifact(
         backbone_options=backbone_options,
         take_up_model=entry.take_up_model,
         take_up_options=take_up_options,
+        choice_slope=_fit_choice_slope(result.model, table, split, config.seed)
+        if take_up_model
+        else None,
         domain=DomainInfo.from_table(table, result.mean_rating),
         training_data=TrainingData.from_split(split, threshold, config.key_users),
         preset=config.preset,
@@ -98,6 +103,14 @@ def _train_take_up_model(name: str | None, job: TrainingJob) -> tuple[Model | No
     )
     result = train(name, dataclasses.replace(job, split=split))
     return make_contiguous(result.model), dataclass_to_dict(configure(name, result.options))
+
+
+def _fit_choice_slope(model: Model, table: Interactions, split: Split, seed: int) -> float | None:
+    """Return how choice grows with the rating; None: the model has no standard deviations."""
+    if not model.has_uncertainty:
+        return None
+    rng = random_stream(seed, "choice-slope")
+    return fit_choice_slope(model.eval(), table, split.key_users, rng)
 
 
 def _split_key_users(table: Interactions, config: RecommenderConfig) -> tuple[Split, int]:
