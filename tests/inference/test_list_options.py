@@ -191,6 +191,7 @@ def test_a_filter_is_applied_before_the_ranking(kind: str, history: Any) -> None
     where = {"group": "g1", "year": [1991]}
     assert ids(recommender.recommend(history, n=40, where=where)) == both
     assert ids(recommender.recommend(history, n=2, where=where)) == both[:2]
+    assert ids(recommender.recommend(history, n=40, where={})) == everything
     nothing = {"candidates": ["i0"], "where": {"group": "odd"}}
     assert recommender.recommend(history, diversity=0.5, **nothing) == []
 

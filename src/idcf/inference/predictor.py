@@ -209,7 +209,7 @@ class Predictor:
         """
         reader = self.history_reader
         rows = None if candidates is None else reader.item_rows(candidates, "candidates")
-        if where is not None:
+        if where is not None and where != {}:
             matches = self._attribute_rows(where)
             rows = matches if rows is None else np.intersect1d(rows, matches)
         return Filters(
