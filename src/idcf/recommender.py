@@ -22,10 +22,10 @@ from idcf.inference.from_factors import Biases, FoldInSpec, from_factors
 from idcf.inference.manifest import Manifest, RecommenderConfig
 from idcf.inference.new_items import add_items
 from idcf.inference.onnx import export_onnx
-from idcf.inference.predictor import ListOptions, Predictor, RankingQuery, TableLike
+from idcf.inference.predictor import ListOptions, Predictor, TableLike
 from idcf.metrics.calibration import interval_half_width
 from idcf.models.base import resolve_device
-from idcf.models.registry import model_entry, require_option
+from idcf.models.registry import has_option, model_entry, require_option, resolve_model
 from idcf.results import (
     Explanation,
     PredictionInterval,
@@ -144,7 +144,8 @@ class Recommender:
             unless the feedback is implicit, rating.
         users, items
             Tables (or paths of files) of features: user_id or item_id, and one column per feature.
-            A column title of `items` gives titles.
+            A column title of `items` gives titles. The other columns of `items` are what `where` of
+            `recommend` chooses by; idcf-bayes on ratings also learns from them.
         columns
             Names of the columns in `interactions`, such as {"user_id": "customer"}.
         implicit
@@ -159,7 +160,10 @@ class Recommender:
         from idcf.training.train import fit_artifact
 
         table = read_interactions(interactions, columns=columns, implicit=implicit)
-        data = add_side_tables(table, users, items)
+        name = resolve_model(self.config.model, table.implicit)
+        data = add_side_tables(
+            table, users, items, reads_item_features=has_option(name, "item_features")
+        )
         for option in data.feature_fields:
             require_option(self.config.model, option)
         defaults = dict.fromkeys(data.feature_fields, True)
@@ -365,6 +369,9 @@ class Recommender:
         features: Any = None,
         return_std: bool = False,
         quality: float | None = None,
+        diversity: float = 0.0,
+        damping: float = 0.0,
+        where: Mapping[str, Any] | None = None,
     ) -> Recommendations | RecommendationBatch:
         """Return the n best items for one user, or a batch of such lists for several users.
 
@@ -383,10 +390,22 @@ class Recommender:
         features
             {name: value} if the model was fitted with `users`; a list of them for several users.
         return_std
-            Whether to add the standard deviation of each rating, if the model has a posterior.
+            Whether to add the standard deviation of each rating, and the rating if the item is
+            shown and not chosen, if the model has a posterior.
         quality
             For ratings, what the list is ordered by: from 0, what the user will most likely take
             up, to 1, the highest expected ratings. None: 0.4, which balances both.
+        diversity
+            From 0, the best items, to 1, the best item and then those least similar to the ones
+            before; the list is chosen from the 5n best items, at least 100. `similar_items` says
+            what similar is.
+        damping
+            From 0 to 1: divide the probability that an item is taken up by this power of its
+            popularity. At 1, `quality=0` orders by lift: how much more likely this user takes an
+            item up than others.
+        where
+            {column: value, or list of values} of the table `items` of `fit`, such as
+            {"genre": "Comedy"}: recommend only items that have one of the values in each column.
 
         Raises
         ------
@@ -402,30 +421,41 @@ class Recommender:
         ['b', 'b']
         """
         predictor = self.predictor
-        require_positive_count(n)
         if users is not None and (history is not None or features is not None):
             raise ConfigError("give either a history (and features) or users, not both")
-        filters = predictor.make_filters(candidates, exclude, filter_seen)
-        quality = predictor.check_quality(quality)
+        query = predictor.list_query(
+            n=n,
+            filter_seen=filter_seen,
+            candidates=candidates,
+            exclude=exclude,
+            return_std=return_std,
+            quality=quality,
+            diversity=diversity,
+            damping=damping,
+            where=where,
+        )
         if users is not None:
             if isinstance(users, str) or not isinstance(users, Iterable):
-                return predictor.recommend_known([users], n, filters, return_std, quality)[0]
-            return predictor.recommend_known(list(users), n, filters, return_std, quality)
+                return predictor.recommend_known([users], query)[0]
+            return predictor.recommend_known(list(users), query)
         if not has_many_users(history):
             new_user = predictor.read_new_user(history, features)
-            query = RankingQuery(new_user, n, filters, return_std, quality=quality)
-            return predictor.recommend([query])[0]
+            return predictor.recommend([query._replace(new_user=new_user)])[0]
         user_ids, new_users = predictor.read_new_users(history, features)
         queries = [
-            RankingQuery(new_user, n, filters, return_std, user_id, quality)
+            query._replace(new_user=new_user, user_id=user_id)
             for new_user, user_id in zip(new_users, user_ids, strict=True)
         ]
         return predictor.recommend(queries, min_batch=1)
 
-    def predict(self, history: Any, items: Iterable[Any], *, features: Any = None) -> Floats:
+    def predict(
+        self, history: Any, items: Iterable[Any], *, features: Any = None, if_shown: bool = False
+    ) -> Floats:
         """Return the score of each of some items for one new user.
 
-        `history` and `features` are those of `recommend` for one user; `items` are ids.
+        `history` and `features` are those of `recommend` for one user; `items` are ids. A rating is
+        that of an item which the user chooses or, with `if_shown`, of one that is put before the
+        user, who may not have chosen it; see `idcf.inference.if_shown`.
 
         Examples
         --------
@@ -434,6 +464,10 @@ class Recommender:
         >>> score_b > score_c
         True
         """
+        if if_shown:
+            new_user = self.predictor.read_new_user(history, features)
+            warn_unknown_items([new_user])
+            return self.predictor.predict_if_shown(new_user, items)
         return self._predict(history, items, features, return_std=False)[0]
 
     def predict_interval(
@@ -485,12 +519,18 @@ class Recommender:
         return self.predictor.similar_items(item, n)
 
     def explain(
-        self, history: Any, item: Any, *, features: Any = None, quality: float | None = None
+        self,
+        history: Any,
+        item: Any,
+        *,
+        features: Any = None,
+        quality: float | None = None,
+        damping: float = 0.0,
     ) -> Explanation:
         """Explain the score of one item for one new user by the history and by similar key users.
 
-        `history`, `features` and `quality` are those of `recommend` for one user, and the score is
-        that of its list; `item` is an id.
+        `history`, `features`, `quality` and `damping` are those of `recommend` for one user, and
+        the score is that of its list; `item` is an id.
 
         Examples
         --------
@@ -502,7 +542,8 @@ class Recommender:
         predictor = self.predictor
         new_user = predictor.read_new_user(history, features)
         item_row = predictor.history_reader.item_row(item)
-        return explain(predictor, new_user, item_row, predictor.check_quality(quality))
+        quality, damping = predictor.check_quality(quality), predictor.check_damping(damping)
+        return explain(predictor, new_user, item_row, quality, damping)
 
     def next_question(
         self,

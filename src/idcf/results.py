@@ -24,7 +24,8 @@ class Recommendation(NamedTuple):
     std: float | None = None  # standard deviation of the rating, if requested and available
     source: str = "relation"  # origin of the score: posterior, relation, features or popular
     probability: float | None = None  # that the user takes the item up, if the model knows
-    rating: float | None = None  # expected rating, if the model predicts ratings
+    rating: float | None = None  # expected rating, if the user chooses the item
+    rating_if_shown: float | None = None  # expected rating, if it is shown instead; with `std`
 
 
 class Recommendations(list[Recommendation]):
@@ -54,8 +55,9 @@ class RecommendationBatch(list[Recommendations]):
     def to_table(self) -> Any:
         """Return all lists as one Arrow table.
 
-        Columns are user_id, item_id, score, rank, std, source, probability and rating; rows are
-        ordered by user, then by rank. Users without an id are numbered from 0.
+        Columns are user_id, item_id, score, rank, std, source, probability, rating and
+        rating_if_shown; rows are ordered by user, then by rank. Users without an id are numbered
+        from 0.
         """
         import pyarrow as pa
 
@@ -68,6 +70,7 @@ class RecommendationBatch(list[Recommendations]):
             "source": pa.string(),
             "probability": pa.float32(),
             "rating": pa.float32(),
+            "rating_if_shown": pa.float32(),
         }
         rows = [row for recommendations in self for row in recommendations]
         columns = {k: pa.array([getattr(x, k) for x in rows], v) for k, v in types.items()}

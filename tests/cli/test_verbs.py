@@ -32,7 +32,17 @@ def test_recommend_by_title(model: Path) -> None:
     result = json.loads(call("recommend", str(model), *ratings, "-n", "4", "--json"))
     expected = Recommender.load(model).recommend({"i2": 5, "i4": 5, "i7": 1}, n=4)
     assert [x["item_id"] for x in result["items"]] == [x.item_id for x in expected]
-    fields = {"item_id", "score", "rank", "title", "std", "source", "probability", "rating"}
+    fields = {
+        "item_id",
+        "score",
+        "rank",
+        "title",
+        "std",
+        "source",
+        "probability",
+        "rating",
+        "rating_if_shown",
+    }
     assert set(result["items"][0]) == fields
     lines = call("recommend", str(model), *ratings, "-n", "4").splitlines()
     assert [x.split("  ")[-1] for x in lines] == [x.title for x in expected]
@@ -220,7 +230,16 @@ def test_recommend_to_a_file(model: Path, tmp_path: Path, monkeypatch: pytest.Mo
     assert (report["n_users"], report["n_unknown_items"]) == (22, 2)
     assert report["n_users_without_known_items"] == 1
     table = parquet.read_table(out)
-    columns = ["item_id", "score", "rank", "std", "source", "probability", "rating"]
+    columns = [
+        "item_id",
+        "score",
+        "rank",
+        "std",
+        "source",
+        "probability",
+        "rating",
+        "rating_if_shown",
+    ]
     assert table.column_names == ["user_id", *columns]
     rows = table.to_pylist()
     assert len(rows) == 22 * 4

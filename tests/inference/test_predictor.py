@@ -32,6 +32,7 @@ def predictor(name: str = "idcf-bayes") -> Predictor:
 def assert_same(first: Recommendations, second: Recommendations) -> None:
     """Compare two lists; scores and standard deviations to rounding."""
     rounded = {"score": 0, "std": None, "probability": None, "rating": None}
+    rounded["rating_if_shown"] = None
     assert [x._replace(**rounded) for x in first] == [x._replace(**rounded) for x in second]
     for field in rounded:
         values = [
@@ -126,7 +127,8 @@ def test_training_users_get_the_lists_of_their_histories() -> None:
     rows = np.array([3, 0, 50])
     history = table.history(rows)
     users = [f"u{row}" for row in rows]
-    lists = predictor().recommend_known(users, 5, Filters(), return_std=True)
+    query = RankingQuery(predictor().read_new_user(None), 5)
+    lists = predictor().recommend_known(users, query._replace(return_std=True))
     for k, (user, recommendations) in enumerate(zip(users, lists, strict=True)):
         entries = slice(int(history.offsets[k]), int(history.offsets[k + 1]))
         items, values = history.items[entries].tolist(), history.values[entries].tolist()
@@ -134,8 +136,8 @@ def test_training_users_get_the_lists_of_their_histories() -> None:
         new_user = predictor().read_new_user(ratings)
         query = RankingQuery(new_user, 5, return_std=True, user_id=user)
         assert_same(recommendations, predictor().recommend([query])[0])
-    assert predictor().recommend_known([], 5, Filters(), return_std=False) == []
+    assert predictor().recommend_known([], query) == []
     with pytest.raises(ColdUserError, match="'nowhere' was not trained on; pass their history="):
-        predictor().recommend_known(["u0", "nowhere"], 5, Filters(), return_std=False)
+        predictor().recommend_known(["u0", "nowhere"], query)
     with pytest.raises(ColdUserError, match="does not store training histories"):
-        Predictor(predictor().artifact).recommend_known(["u0"], 5, Filters(), return_std=False)
+        Predictor(predictor().artifact).recommend_known(["u0"], query)

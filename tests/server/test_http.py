@@ -25,7 +25,17 @@ def test_recommend_equals_the_python_recommender(client: httpx2.Client) -> None:
     body = response.json()
     assert (body["unknown_items"], body["ignored_ratings"]) == ([], False)
     assert [set(x) for x in body["items"]] == [
-        {"item_id", "title", "score", "std", "rank", "source", "probability", "rating"}
+        {
+            "item_id",
+            "title",
+            "score",
+            "std",
+            "rank",
+            "source",
+            "probability",
+            "rating",
+            "rating_if_shown",
+        }
     ] * 7
     assert item_ids(response) == [x.item_id for x in expected]
     assert [x["rank"] for x in body["items"]] == [1, 2, 3, 4, 5, 6, 7]

@@ -14,7 +14,7 @@ from idcf.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
     from idcf.data.title_search import TitleIndex
-    from idcf.inference.predictor import Predictor
+    from idcf.inference.predictor import ListOptions, Predictor
     from idcf.results import Explanation, Recommendations
 
 _MAX_REASONS = 3  # printed for each item
@@ -57,6 +57,35 @@ def recommend(
             max=1,
         ),
     ] = None,
+    diversity: Annotated[
+        float,
+        o.option(
+            "D",
+            "From 0, the best items, to 1, the best item and then those least similar to the ones "
+            "before.",
+            min=0,
+            max=1,
+        ),
+    ] = 0.0,
+    damping: Annotated[
+        float,
+        o.option(
+            "D",
+            "From 0 to 1: divide the probability that an item is taken up by this power of its "
+            "popularity.",
+            min=0,
+            max=1,
+        ),
+    ] = 0.0,
+    where: Annotated[
+        list[str] | None,
+        o.option(
+            "COLUMN=VALUE",
+            "Recommend only items with this value in a column of `idcf train --items`, e.g. "
+            "genre=Comedy; repeatable: values of one column are alternatives, several columns must "
+            "all fit.",
+        ),
+    ] = None,
     histories: Annotated[
         Path | None,
         o.option("FILE", f"CSV or Parquet file of many users' {history_files.HISTORIES_HELP}"),
@@ -70,8 +99,8 @@ def recommend(
     """Recommend items to one new user, or to every user of a file.
 
     Without --rate, the user gets popular items.
-    --histories writes a Parquet file: user_id, item_id, score, rank, std, source, probability and
-    rating.
+    --histories writes a Parquet file: user_id, item_id, score, rank, std, source, probability,
+    rating and rating_if_shown.
     """
     if (histories is None) != (out is None):
         raise ConfigError("--histories FILE and --out FILE go together: give both or neither")
@@ -87,19 +116,25 @@ def recommend(
     recommender = Recommender.load(model_folder)
     predictor = recommender.predictor
     titles = TitleIndex(predictor.item_ids, predictor.titles)
-    excluded = [predictor.item_ids[_find_item_row(x, titles)] for x in exclude or []]
+    options: ListOptions = {
+        "n": n,
+        "exclude": [predictor.item_ids[_find_item_row(x, titles)] for x in exclude or []],
+        "quality": quality,
+        "diversity": diversity,
+        "damping": damping,
+        "where": _parse_where(where or []),
+        "return_std": True,
+    }
     if histories and out:
-        make_table = partial(_recommendation_table, predictor, n, excluded, quality)
+        make_table = partial(_recommendation_table, predictor, options)
         values = history_files.convert_histories(predictor, histories, out, make_table)
         history_files.print_conversion({**values, "n": n}, f"up to {n} items each", as_json)
         return
     history = dict(_parse_rating(x, titles, predictor) for x in rate or [])
     features = parse_overrides(feature) if feature else None
-    recommendations = recommender.recommend(
-        history, n=n, exclude=excluded, features=features, return_std=True, quality=quality
-    )
+    recommendations = recommender.recommend(history, features=features, **options)
     explanations = [
-        recommender.explain(history, x.item_id, features=features, quality=quality)
+        recommender.explain(history, x.item_id, features=features, quality=quality, damping=damping)
         for x in (recommendations if explain else ())
     ]
     o.print_result(
@@ -110,21 +145,26 @@ def recommend(
 
 
 def _recommendation_table(
-    predictor: Predictor,
-    n: int,
-    excluded: list[Any],
-    quality: float | None,
-    histories: history_files.ParsedHistories,
+    predictor: Predictor, options: ListOptions, histories: history_files.ParsedHistories
 ) -> Any:
-    """Return an Arrow table of the n best items of each user."""
-    from idcf.inference.predictor import RankingQuery
-
-    filters = predictor.make_filters(None, excluded)
+    """Return an Arrow table of the best items of each user."""
+    query = predictor.list_query(**options)
     queries = [
-        RankingQuery(new_user, n, filters, True, user_id, predictor.check_quality(quality))
+        query._replace(new_user=new_user, user_id=user_id)
         for user_id, new_user in zip(histories.user_ids, histories.new_users, strict=True)
     ]
     return predictor.recommend(queries, min_batch=1).to_table()
+
+
+def _parse_where(texts: list[str]) -> dict[str, list[str]] | None:
+    """Return {column: values} of the --where options; None: there are none."""
+    where: dict[str, list[str]] = {}
+    for text in texts:
+        column, sign, value = text.partition("=")
+        if not (sign and column.strip() and value.strip()):
+            raise ConfigError(f"--where {text!r}: write COLUMN=VALUE, as in genre=Comedy")
+        where.setdefault(column.strip(), []).append(value.strip())
+    return where or None
 
 
 def _parse_rating(text: str, titles: TitleIndex, predictor: Predictor) -> tuple[Any, float]:

@@ -61,7 +61,7 @@ class FeatureColumn:
         """Encode n values, not standardized: [n, width]. An indicator per word; or the number,
         `fill_value` where it is missing, and one per bin."""
         if self.words is not None:
-            cells = [_split_words(x) for x in values]
+            cells = [split_words(x) for x in values]
             has_word = [[w in cell for w in self.words] for cell in cells]
             return np.array(has_word, np.float64).reshape(len(cells), len(self.words))
         numbers = _parse_feature_numbers(values)
@@ -128,7 +128,7 @@ class FeatureEncoder:
             start, column = start_by_name[name]
             if column.words is None:
                 _check_number(name, value, self.mean[start], self.std[start])
-        columns = {name: [value] for name, value in features.items() if _split_words(value)}
+        columns = {name: [value] for name, value in features.items() if split_words(value)}
         n_features = sum(x > 0 for x in self.std)
         return self.transform(columns)[0] if columns else np.zeros(n_features, np.float32)
 
@@ -156,7 +156,7 @@ def _parse_feature_numbers(values: Sequence[Any]) -> Doubles:
     return np.array([np.nan if x in (None, "") else float(x) for x in values], np.float64)
 
 
-def _split_words(value: Any) -> set[str]:
+def split_words(value: Any) -> set[str]:
     """Words of a cell: text separated by `|`, or a list; empty for a missing value."""
     if value is None or (isinstance(value, float) and value != value):
         return set()
@@ -167,7 +167,7 @@ def _split_words(value: Any) -> set[str]:
 
 def _frequent_words(values: Sequence[Any]) -> tuple[str, ...]:
     """The words of a column that occur often enough, most frequent first."""
-    counts = Counter(word for value in values for word in _split_words(value))
+    counts = Counter(word for value in values for word in split_words(value))
     frequent = [word for word in counts if counts[word] >= _MIN_ROWS_PER_WORD]
     return tuple(sorted(frequent, key=lambda word: (-counts[word], word))[:_MAX_WORDS])
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from idcf.data.attributes import ItemAttributes
 from idcf.data.columns import to_dataframe
 from idcf.data.features import FeatureEncoder, fit_feature_encoder
 from idcf.data.interactions import Floats, Interactions, Vocab, row_lookup
@@ -83,12 +84,18 @@ class EnrichedInteractions:
     feature_fields: tuple[str, ...] = ()  # "user_features", "item_features": those that are set
     user_encoder: FeatureEncoder | None = None  # for the features of new users
     titles: Mapping[Any, str] | None = None  # by item id
+    attributes: ItemAttributes | None = None  # by which lists can be restricted
 
 
-def add_side_tables(table: Interactions, users: Any, items: Any) -> EnrichedInteractions:
-    """Add side tables (see `read_side_table`) or None; one of titles only adds no features."""
+def add_side_tables(
+    table: Interactions, users: Any, items: Any, *, reads_item_features: bool = True
+) -> EnrichedInteractions:
+    """Add side tables (see `read_side_table`) or None; one of titles only adds no features.
+
+    Unless the model `reads_item_features`, columns of items are attributes only.
+    """
     features: dict[str, Any] = {}
-    encoder, titles = None, None
+    encoder, titles, attributes = None, None, None
     if users is not None:
         user_table = read_side_table(users, "user")
         features["user_features"], encoder = user_table.encode(table.users)
@@ -96,6 +103,8 @@ def add_side_tables(table: Interactions, users: Any, items: Any) -> EnrichedInte
         item_table = read_side_table(items, "item")
         titles = item_table.titles
         if item_table.columns or not titles:
-            features["item_features"], _ = item_table.encode(table.items)
+            if reads_item_features:
+                features["item_features"], _ = item_table.encode(table.items)
+            attributes = ItemAttributes.from_table(table.items, item_table.ids, item_table.columns)
     table = replace(table, **features) if features else table
-    return EnrichedInteractions(table, tuple(features), encoder, titles)
+    return EnrichedInteractions(table, tuple(features), encoder, titles, attributes)

@@ -23,6 +23,7 @@ from torch import Tensor, nn
 
 import idcf
 from idcf.config import dataclass_from_dict, dataclass_to_dict
+from idcf.data.attributes import ItemAttributes
 from idcf.data.interactions import Vocab
 from idcf.errors import ArtifactError, IdcfError
 from idcf.files import write_folder
@@ -40,13 +41,14 @@ _TAKE_UP_PREFIX = "take_up_model."
 
 @dataclass(frozen=True)
 class Artifact:
-    """A trained model with its manifest, item ids and titles."""
+    """A trained model with its manifest, and ids, titles and attributes of its items."""
 
     manifest: Manifest
     model: Model
     items: Vocab  # the catalogue, in row order
     titles: tuple[str | None, ...]  # one per item
     take_up_model: Model | None = None  # says how likely an item is taken up
+    attributes: ItemAttributes | None = None  # by which lists can be restricted
 
     def tensors(self) -> dict[str, Tensor]:
         """Return the tensors of both models by name; those of the take-up model have a prefix."""
@@ -91,7 +93,7 @@ def load_artifact(folder: str | Path) -> Artifact:
         model = build_model(manifest)
         # a copy, because load_file maps the file into memory
         tensors = {k: v.clone() for k, v in load_file(path / _WEIGHTS).items()}
-        items, titles = _read_items(path / _ITEMS)
+        items, titles, attributes = _read_items(path / _ITEMS)
     except (IdcfError, SafetensorError) as error:
         raise ArtifactError(f"{path} cannot be read: {error}") from None
     take_up_model = _build_take_up_model(manifest)
@@ -103,7 +105,7 @@ def load_artifact(folder: str | Path) -> Artifact:
     if len(items) != manifest.domain.n_items:
         expected = manifest.domain.n_items
         raise ArtifactError(f"{path / _ITEMS}: {len(items)} items, but the model has {expected}")
-    return Artifact(manifest, model.eval(), items, titles, take_up_model)
+    return Artifact(manifest, model.eval(), items, titles, take_up_model, attributes)
 
 
 def make_contiguous(model: Model) -> Model:
@@ -176,8 +178,10 @@ def _write_files(artifact: Artifact, folder: Path) -> None:
         {k: v.detach().cpu().contiguous().clone() for k, v in state.items()}, folder / _WEIGHTS
     )
     titles = pa.array(artifact.titles, pa.string())
-    table = pa.table({"item_id": pa.array(artifact.items.ids), "title": titles})
-    parquet.write_table(table, folder / _ITEMS)
+    columns = {"item_id": pa.array(artifact.items.ids), "title": titles}
+    for name, column in artifact.attributes.columns.items() if artifact.attributes else ():
+        columns[name] = pa.array(column.cells(len(titles)), pa.list_(pa.string()))
+    parquet.write_table(pa.table(columns), folder / _ITEMS)
     (folder / _CARD).write_text(render_model_card(artifact.manifest), encoding="utf-8")
     values = {"format": FORMAT, **dataclass_to_dict(artifact.manifest)}
     values["files"] = {name: _file_checksum(folder / name) for name in _FILES}
@@ -233,16 +237,23 @@ def _check_file(path: Path, checksum: Any) -> None:
         raise ArtifactError(f"{path} was changed after it was written (its SHA-256 differs)")
 
 
-def _read_items(path: Path) -> tuple[Vocab, tuple[str | None, ...]]:
-    """Read item ids and titles (None if missing) from the Parquet file of a saved model."""
+def _read_items(path: Path) -> tuple[Vocab, tuple[str | None, ...], ItemAttributes | None]:
+    """Read item ids, titles (None if missing) and attributes, which are all other columns."""
     import pyarrow as pa
     from pyarrow import parquet
 
     try:
         table = parquet.read_table(path)
-        return Vocab(table["item_id"].to_pylist()), tuple(table["title"].to_pylist())
+        items, titles = Vocab(table["item_id"].to_pylist()), tuple(table["title"].to_pylist())
     except (pa.ArrowException, OSError, KeyError) as error:
         raise ArtifactError(f"{path}: {error}") from None
+    names = [x for x in table.column_names if x not in ("item_id", "title")]
+    for name in names:
+        kind = table.schema.field(name).type
+        if not (pa.types.is_list(kind) and pa.types.is_string(kind.value_type)):
+            raise ArtifactError(f"{path}: column {name!r} does not hold lists of words")
+    cells = {name: table[name].to_pylist() for name in names}
+    return items, titles, ItemAttributes.from_cells(cells) if names else None
 
 
 def _file_checksum(path: Path) -> dict[str, Any]:

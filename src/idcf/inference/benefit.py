@@ -3,7 +3,8 @@
     log benefit = (1 - q) log P + q z,   z = (expected rating - mean) / std of the ratings
 
 P is the probability of the take-up model, the rating that of the rating model. The *quality* q is 0
-for what the user will most likely take up, 1 for the highest expected ratings.
+for what the user will most likely take up, 1 for the highest expected ratings. With damping, P is
+divided by a power of the item's popularity (`idcf.inference.reranking`).
 
 What a user disliked says little about what they will take up. In the history of the take-up model a
 rating counts 1 from the middle of the scale (or the mean rating, if that is lower) on, and less
@@ -12,7 +13,6 @@ below, down to 0 for the lowest rating. On a scale of one value every rating cou
 
 from __future__ import annotations
 
-from numbers import Real
 from typing import NamedTuple
 
 import numpy as np
@@ -20,8 +20,8 @@ import torch
 from torch import Tensor
 
 from idcf.data.interactions import Floats, Ints
-from idcf.errors import ConfigError
 from idcf.inference.manifest import DomainInfo
+from idcf.inference.reranking import MIN_SCORE, check_share, log_popularity
 from idcf.inference.topk import (
     EXCLUDED_SCORE,
     CatalogRanker,
@@ -33,7 +33,6 @@ from idcf.models.base import Model
 from idcf.types import History, Users
 
 DEFAULT_QUALITY = 0.4
-_MIN_PROBABILITY = 1e-30  # bounds the logarithm
 
 
 class BenefitParts(NamedTuple):
@@ -49,6 +48,8 @@ class BenefitRanker:
 
     def __init__(self, ratings: CatalogRanker, take_up_model: Model, domain: DomainInfo) -> None:
         self.ratings, self.take_up = ratings, CatalogRanker(take_up_model)
+        n_users = take_up_model.item_popularity()
+        self.log_popularity = None if n_users is None else log_popularity(n_users)
         # equal ratings have no deviation, and say nothing
         self.rating_mean, self.rating_scale = domain.mean, 1 / domain.std if domain.std else 0.0
         lowest, highest = domain.levels[0], domain.levels[-1]
@@ -58,29 +59,66 @@ class BenefitRanker:
         self.intercept = -lowest * self.slope if self.slope else 1.0
 
     def score_one_user(
-        self, item_rows: Ints, values: Floats, features: Floats | None, quality: float
+        self,
+        item_rows: Ints,
+        values: Floats,
+        features: Floats | None,
+        quality: float,
+        damping: float = 0.0,
     ) -> BenefitParts:
         """Return the benefit of every item for one new user."""
         rating = self.ratings.score_one_user(item_rows, values, features)
         weights = (values * self.slope + self.intercept).clip(0, 1)
         counts = weights > 0
         probability = self.take_up.score_one_user(item_rows[counts], weights[counts])
-        log_benefit = (1 - quality) * np.log(np.maximum(probability, _MIN_PROBABILITY))
+        log_benefit = np.log(np.maximum(probability, MIN_SCORE))
+        if damping and self.log_popularity is not None:
+            log_benefit -= damping * self.log_popularity
+        log_benefit *= 1 - quality
         log_benefit += (quality * self.rating_scale) * (rating - self.rating_mean)
         return BenefitParts(np.exp(log_benefit), probability, rating)
 
     @torch.inference_mode()
-    def score_catalog(self, users: Users, quality: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def score_catalog(
+        self, users: Users, quality: Tensor, damping: Tensor | None = None
+    ) -> tuple[Tensor, Tensor, Tensor]:
         """Return log benefit, probability and rating of every item for every user: [B, I] each.
 
-        `quality` is [B].
+        `quality` and `damping` are [B]; None: no damping.
         """
         rating = self.ratings.score_catalog(users).float().cpu()
         probability = self.take_up.score_catalog(self._weigh_history(users)).float().cpu()
-        weight = quality[:, None]
-        log_benefit = (1 - weight) * probability.clamp(min=_MIN_PROBABILITY).log()
-        log_benefit += weight * self.rating_scale * (rating - self.rating_mean)
-        return log_benefit, probability, rating
+        log_s = None
+        if damping is not None and self.log_popularity is not None:
+            log_s = damping[:, None] * torch.from_numpy(self.log_popularity)
+        return self._log_benefit(probability, rating, quality[:, None], log_s), probability, rating
+
+    def _log_benefit(
+        self, probability: Tensor, rating: Tensor, quality: Tensor | float, damped: Tensor | None
+    ) -> Tensor:
+        """Return the log benefit; `damped` is damping · log popularity, None: no damping."""
+        log_benefit = probability.clamp(min=MIN_SCORE).log()
+        if damped is not None:
+            log_benefit -= damped
+        log_benefit *= 1 - quality
+        return log_benefit.add_(quality * self.rating_scale * (rating - self.rating_mean))
+
+    @torch.inference_mode()
+    def score_item(self, users: Users, item_row: int, quality: float, damping: float) -> Tensor:
+        """Return the benefit of one item for every user [B], without scoring the other items."""
+        items, owner = torch.full((len(users), 1), item_row), torch.arange(len(users))
+        scores = []
+        for model, readers in (
+            (self.ratings.model, users),
+            (self.take_up.model, self._weigh_history(users)),
+        ):
+            device = model.device
+            column = model(readers.to(device), items.to(device), owner.to(device))[:, 0]
+            scores.append(column.float().cpu())
+        damped = None
+        if damping and self.log_popularity is not None:
+            damped = torch.tensor(damping * float(self.log_popularity[item_row]))
+        return self._log_benefit(scores[1], scores[0], quality, damped).exp()
 
     def _weigh_history(self, users: Users) -> Users:
         """Return users with the histories that the take-up model reads, without entries of 0."""
@@ -100,9 +138,10 @@ class BenefitRanker:
         k: int,
         excluded_by_user: History | None,
         candidates: Tensor | None,
+        damping: Tensor | None = None,
     ) -> tuple[RankedItems, Tensor, Tensor]:
         """Return the k best items of each user of one block, with probabilities and ratings."""
-        log_benefit, probability, rating = self.score_catalog(users, quality)
+        log_benefit, probability, rating = self.score_catalog(users, quality, damping)
         ranked = top_k(mask_scores(log_benefit, excluded_by_user, candidates), k)
         rows = ranked.item_rows
         # the exponential of -inf would be 0, and an excluded item would look like any other
@@ -127,6 +166,4 @@ def check_quality(quality: float | None) -> float:
     """Return the quality of a request, or the default; ConfigError: it is not between 0 and 1."""
     if quality is None:
         return DEFAULT_QUALITY
-    if not isinstance(quality, Real) or not 0 <= quality <= 1:
-        raise ConfigError(f"quality must be between 0 and 1, got {quality!r}")
-    return float(quality)
+    return check_share("quality", quality)

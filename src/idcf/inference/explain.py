@@ -16,7 +16,6 @@ import torch
 from idcf.data.history_reader import NewUser, as_users
 from idcf.data.interactions import Floats, Ints
 from idcf.errors import ConfigError
-from idcf.inference.benefit import BenefitRanker
 from idcf.inference.predictor import Predictor, no_posterior_message
 from idcf.inference.topk import mask_scores_1d, top_k_1d
 from idcf.models.base import Model
@@ -27,12 +26,16 @@ _MAX_COHORTS = 3  # named in an explanation
 
 
 def explain(
-    predictor: Predictor, new_user: NewUser, item_row: int, quality: float | None = None
+    predictor: Predictor,
+    new_user: NewUser,
+    item_row: int,
+    quality: float | None = None,
+    damping: float = 0.0,
 ) -> Explanation:
     """Explain the score of one item by the user's history and by cohorts of key users.
 
-    The score is the one that orders the lists of this quality. ConfigError: the model cannot score
-    new users.
+    The score is the one that orders the lists of this quality and damping. ConfigError: the model
+    cannot score new users.
     """
     model = predictor.ranker.model
     if not model.inductive:
@@ -41,7 +44,7 @@ def explain(
             "an idcf-* model or 'als'"
         )
     rows, values = new_user.item_rows, new_user.values
-    score_users = _score_function(predictor, item_row, quality)
+    score_users = _score_function(predictor, item_row, quality, damping)
     score, effects = leave_one_out(score_users, rows, values, new_user.features)
     reasons = [
         Reason(predictor.item_ids[row], predictor.titles[row], value, effect)
@@ -105,29 +108,21 @@ def _top_cohorts(predictor: Predictor, users: Users) -> tuple[Cohort, ...]:
 
 
 def _score_function(
-    predictor: Predictor, item_row: int, quality: float | None
+    predictor: Predictor, item_row: int, quality: float | None, damping: float
 ) -> Callable[[Users], list[float]]:
     """Return a function that gives the score of one item for each of several users."""
-    benefit_ranker = predictor.benefit_ranker
-    if benefit_ranker is None or quality is None:
-        return partial(_score_by_model, predictor.ranker.model, item_row)
-    return partial(_score_by_benefit, benefit_ranker, item_row, quality)
+    benefit_ranker, log_s = predictor.benefit_ranker, predictor.log_popularity
+    if benefit_ranker is not None and quality is not None:
+        return lambda users: benefit_ranker.score_item(users, item_row, quality, damping).tolist()
+    divisor = 1.0 if log_s is None else float(np.exp(damping * log_s[item_row]))
+    return partial(_score_by_model, predictor.ranker.model, item_row, divisor)
 
 
-def _score_by_model(model: Model, item_row: int, users: Users) -> list[float]:
-    """Return the model's score of one item for each user."""
+def _score_by_model(model: Model, item_row: int, divisor: float, users: Users) -> list[float]:
+    """Return the model's score of one item for each user, divided by the damped popularity."""
     items = torch.full((len(users), 1), item_row, device=model.device)
     owner = torch.arange(len(users), device=model.device)
-    scores: list[float] = model(users.to(model.device), items, owner)[:, 0].tolist()
-    return scores
-
-
-def _score_by_benefit(
-    ranker: BenefitRanker, item_row: int, quality: float, users: Users
-) -> list[float]:
-    """Return the expected benefit of one item for each user."""
-    log_benefit, _, _ = ranker.score_catalog(users, torch.full((len(users),), quality))
-    scores: list[float] = log_benefit[:, item_row].exp().tolist()
+    scores: list[float] = (model(users.to(model.device), items, owner)[:, 0] / divisor).tolist()
     return scores
 
 

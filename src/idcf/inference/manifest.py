@@ -136,6 +136,7 @@ class Manifest:
     take_up_model: str | None = None  # None: lists are ordered by the scores of the model
     take_up_options: dict[str, Any] = field(default_factory=dict)
     details: dict[str, dict[str, Any]] = field(default_factory=dict)  # what solvers chose, by model
+    choice_slope: float | None = None  # κ of `inference.if_shown`; None: not estimated
     preset: str = "clean"
     seed: int = 0
     versions: dict[str, str] = field(default_factory=dict)  # of libraries, by name

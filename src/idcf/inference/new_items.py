@@ -63,6 +63,7 @@ def add_items(
         items,
         tuple(new or old_title for new, old_title in zip(new_titles, old_titles, strict=True)),
         old.take_up_model and old.take_up_model.with_n_items(len(items)),
+        old.attributes,
     )
     return Predictor(artifact, raters.extended_training_table(items))
 

@@ -5,7 +5,7 @@ Reads histories, ranks the catalogue and builds result lists. Knows no training 
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import compress
 from typing import Any, NamedTuple, Protocol, TypedDict
@@ -24,13 +24,30 @@ from idcf.data.history_reader import (
 )
 from idcf.data.interactions import Floats, Interactions, Ints, row_lookup
 from idcf.data.split import split_by_key_users
-from idcf.errors import ColdUserError, ConfigError
+from idcf.errors import ColdUserError, ConfigError, DataError, require_positive_count
 from idcf.inference.artifact import Artifact
 from idcf.inference.benefit import BenefitRanker, check_quality
-from idcf.inference.topk import EXCLUDED_SCORE, CatalogRanker, mask_scores_1d, top_k_1d
+from idcf.inference.if_shown import rating_if_shown
+from idcf.inference.ranked_lists import RankedBlock, RankedList
+from idcf.inference.reranking import (
+    check_share,
+    damp_scores,
+    diversify,
+    log_popularity,
+    pool_size,
+)
+from idcf.inference.topk import (
+    EXCLUDED_SCORE,
+    CatalogRanker,
+    mask_scores,
+    mask_scores_1d,
+    top_k,
+    top_k_1d,
+)
 from idcf.results import Recommendation, RecommendationBatch, Recommendations
 from idcf.types import History, Users
 
+_NO_HISTORY = NewUser(np.empty(0, np.int64), np.empty(0, np.float32))
 _MIN_BATCH = 8  # below this, ranking one by one is faster
 _MIN_BATCH_WITH_STD = 2  # for standard deviations there is less to gain one by one
 _MAX_USERS_WITH_STD = 512  # per block: posteriors and item moments need memory for each user
@@ -55,6 +72,9 @@ class ListOptions(TypedDict, total=False):
     exclude: Iterable[Any] | None
     return_std: bool
     quality: float | None
+    diversity: float
+    damping: float
+    where: Mapping[str, Any] | None
 
 
 class Filters(NamedTuple):
@@ -80,20 +100,8 @@ class RankingQuery(NamedTuple):
     return_std: bool = False  # add standard deviations, if the model has a posterior
     user_id: Hashable = None  # copied into the result
     quality: float | None = None  # see `idcf.inference.benefit`; None: the default
-
-
-class RankedList(NamedTuple):
-    """The best items of one user, best first, as rows of the catalogue."""
-
-    item_rows: list[int]
-    scores: list[float]
-    std: list[float] | None = None
-    probability: list[float] | None = None
-    rating: list[float] | None = None
-
-    def first(self, n: int) -> RankedList:
-        """Return the first n items, of which there may be more."""
-        return RankedList(*(None if x is None else x[:n] for x in self))  # type: ignore[arg-type]
+    diversity: float = 0.0  # see `idcf.inference.reranking`, as for damping
+    damping: float = 0.0
 
 
 class Predictor:
@@ -136,6 +144,39 @@ class Predictor:
         return None
 
     @cached_property
+    def log_popularity(self) -> Floats | None:
+        """Log popularity of every item [I], by which lists are damped; None: there is none."""
+        if self.benefit_ranker is not None:
+            return self.benefit_ranker.log_popularity
+        n_users = self.artifact.model.item_popularity()
+        return None if n_users is None else log_popularity(n_users)
+
+    @property
+    def attribute_names(self) -> list[str]:
+        """Names of the columns by which lists can be restricted."""
+        return list(self.artifact.attributes.columns) if self.artifact.attributes else []
+
+    def check_diversity(self, diversity: float) -> float:
+        """Return a valid diversity of a request; ConfigError: the model has no similarities."""
+        diversity, model = check_share("diversity", diversity), self.artifact.model
+        if diversity and not model.has_item_similarities:
+            raise ConfigError(
+                f"diversity needs a model with similarities between items; {type(model).__name__} "
+                "has none: use an idcf-* model, 'als', 'ease' or 'item-knn'"
+            )
+        return diversity
+
+    def check_damping(self, damping: float) -> float:
+        """Return a valid damping of a request; ConfigError: the lists of this model have none."""
+        damping = check_share("damping", damping)
+        if damping and self.log_popularity is None:
+            raise ConfigError(
+                "damping needs a model that knows how likely an item is taken up and how popular "
+                "it is: fit idcf-bayes, or 'ease', 'item-knn' or 'als' on implicit feedback"
+            )
+        return damping
+
+    @cached_property
     def history_reader(self) -> HistoryReader:
         """Translates ids and ratings of histories into rows and values."""
         return HistoryReader(
@@ -160,17 +201,56 @@ class Predictor:
         candidates: Iterable[Any] | None,
         exclude: Iterable[Any] | None,
         filter_seen: bool = True,
+        where: Mapping[str, Any] | None = None,
     ) -> Filters:
-        """Translate item ids into filters; None: all items, or none excluded.
+        """Translate item ids and attributes into filters; None: all items, or none excluded.
 
         Unknown ids are ignored, unless all candidates are unknown.
         """
         reader = self.history_reader
+        rows = None if candidates is None else reader.item_rows(candidates, "candidates")
+        if where is not None and where != {}:
+            matches = self._attribute_rows(where)
+            rows = matches if rows is None else np.intersect1d(rows, matches)
         return Filters(
-            None if candidates is None else reader.item_rows(candidates, "candidates"),
+            rows,
             None if exclude is None else reader.item_rows(exclude, "exclude", strict=False),
             filter_seen,
         )
+
+    def list_query(
+        self,
+        *,
+        n: int = 10,
+        filter_seen: bool = True,
+        candidates: Iterable[Any] | None = None,
+        exclude: Iterable[Any] | None = None,
+        return_std: bool = False,
+        quality: float | None = None,
+        diversity: float = 0.0,
+        damping: float = 0.0,
+        where: Mapping[str, Any] | None = None,
+    ) -> RankingQuery:
+        """Check the options of `Recommender.recommend`; return the query of an empty history."""
+        require_positive_count(n)
+        return RankingQuery(
+            _NO_HISTORY,
+            n,
+            self.make_filters(candidates, exclude, filter_seen, where),
+            return_std,
+            quality=self.check_quality(quality),
+            diversity=self.check_diversity(diversity),
+            damping=self.check_damping(damping),
+        )
+
+    def _attribute_rows(self, where: Mapping[str, Any]) -> Ints:
+        """Return the rows of the items that have the attributes; DataError: there are none."""
+        if self.artifact.attributes is None:
+            raise DataError(
+                "where: this model knows no attributes of items; fit it with items= (--items), a "
+                "table with a column item_id and one column per attribute"
+            )
+        return self.artifact.attributes.rows(where)
 
     def embed(self, new_users: Sequence[NewUser]) -> Floats:
         """Return the embeddings of new users: [B, D]."""
@@ -206,14 +286,12 @@ class Predictor:
     def recommend_known(
         self,
         user_ids: Sequence[Hashable],
-        n: int,
-        filters: Filters,
-        return_std: bool,
-        quality: float | None = None,
+        query: RankingQuery,
     ) -> RecommendationBatch:
         """Rank the catalogue for users of the training table, with their training histories.
 
-        ColdUserError: there is no training table, or the model was not trained on a user.
+        The user of `query` is not read; its options are those of every list. ColdUserError: there
+        is no training table, or the model was not trained on a user.
         """
         table, is_inductive = self._require_training_table(), self.artifact.model.inductive
         if not user_ids:
@@ -231,7 +309,7 @@ class Predictor:
         item_rows = np.split(users.history.items.numpy(), ends)
         values = np.split(users.history.values.numpy(), ends)
         queries = [
-            RankingQuery(NewUser(user_items, user_values), n, filters, return_std, user_id, quality)
+            query._replace(new_user=NewUser(user_items, user_values), user_id=user_id)
             for user_items, user_values, user_id in zip(item_rows, values, user_ids, strict=True)
         ]
         users = users.anonymous() if is_inductive else users
@@ -265,24 +343,39 @@ class Predictor:
         history, probability = (user.item_rows, user.values, user.features), None
         if self.benefit_ranker is None or quality is None:
             scores = ratings = self.ranker.score_one_user(*history)
+            if query.damping and self.log_popularity is not None:
+                scores = damp_scores(scores, query.damping, self.log_popularity)
         else:
-            scores, probability, ratings = self.benefit_ranker.score_one_user(*history, quality)
+            scores, probability, ratings = self.benefit_ranker.score_one_user(
+                *history, quality, query.damping
+            )
         order = scores
         if self.popularity is not None and not user.has_data:
             order = self.popularity.copy()
+            if query.damping and self.log_popularity is not None:
+                order = damp_scores(order, query.damping, self.log_popularity)
         mask_scores_1d(order, filters.excluded_rows(user.item_rows), filters.candidates)
-        rows = top_k_1d(order, query.n)
-        std = None
+        rows = top_k_1d(order, pool_size(query.n, query.diversity))
+        if query.diversity:
+            rows = rows[self._diverse_positions(rows, query)]
+        std = if_shown = None
         if self._needs_std([query]):
-            std = self._rating_std(user, rows).tolist()
-        ranked = RankedList(
-            rows.tolist(),
-            scores[rows].tolist(),
+            std = self._rating_std(user, rows)
+            if_shown = self._if_shown(ratings[rows], std)
+        columns = (
             std,
-            None if probability is None else probability[rows].tolist(),
-            ratings[rows].tolist() if self.artifact.model.predicts_ratings else None,
+            None if probability is None else probability[rows],
+            ratings[rows] if self.artifact.model.predicts_ratings else None,
+            if_shown,
         )
+        others = (None if x is None else x.tolist() for x in columns)
+        ranked = RankedList(rows.tolist(), scores[rows].tolist(), *others)
         return self._query_result(query, ranked)
+
+    def _diverse_positions(self, item_rows: Ints, query: RankingQuery) -> Ints:
+        """Return the positions of the items that a query chooses from a list of items."""
+        similarities = self.ranker.similarities_among(item_rows)
+        return diversify(similarities, query.n, query.diversity)
 
     def _rank_batch(
         self, users: Users, queries: Sequence[RankingQuery]
@@ -290,7 +383,7 @@ class Predictor:
         """Yield the list of each query; the users have histories, the queries one candidate set."""
         candidate_rows = queries[0].filters.candidates
         candidates = None if candidate_rows is None else torch.from_numpy(candidate_rows)
-        k, needs_std = max(x.n for x in queries), self._needs_std(queries)
+        needs_std = self._needs_std(queries)
         buffer = self.ranker.score_buffer(len(users)) if self.benefit_ranker is None else None
         for rows, block in self.ranker.blocks(users, _MAX_USERS_WITH_STD if needs_std else None):
             part = queries[rows]
@@ -298,59 +391,77 @@ class Predictor:
                 [x.filters.excluded_rows(x.new_user.item_rows) for x in part]
             )
             if self.benefit_ranker is None:
-                lists = self._rank_block(block, k, excluded, candidates, buffer, needs_std)
+                parts = self._rank_block(block, part, excluded, candidates, buffer, needs_std)
             else:
-                quality = torch.tensor([self.check_quality(x.quality) for x in part])
-                lists = self._rank_block_by_benefit(
-                    self.benefit_ranker, block, quality, k, excluded, candidates, needs_std
+                parts = self._rank_block_by_benefit(
+                    self.benefit_ranker, block, part, excluded, candidates
                 )
-            for query, ranked in zip(part, lists, strict=True):
+            if any(x.diversity for x in part):
+                parts = self._diversify_block(parts, part)
+            if needs_std and parts.std is None:
+                std = self.ranker.rating_std_with_histories(block, parts.ranked.item_rows)
+                parts = parts._replace(std=std)
+            if parts.std is not None and parts.rating is not None:
+                if_shown = self._if_shown(parts.rating.numpy(), parts.std.cpu().numpy())
+                if if_shown is not None:
+                    parts = parts._replace(rating_if_shown=torch.from_numpy(if_shown))
+            for query, ranked in zip(part, parts.lists(), strict=True):
                 yield self._query_result(query, ranked)
 
     def _rank_block(
         self,
         users: Users,
-        k: int,
+        queries: Sequence[RankingQuery],
         excluded: History,
         candidates: Tensor | None,
         buffer: Tensor | None,
         needs_std: bool,
-    ) -> Iterator[RankedList]:
-        """Yield the k best items of each user by the scores of the model."""
-        std: Iterable[list[float] | None] = [None] * len(users)
-        if needs_std:
-            ranked, deviations = self.ranker.top_k_block_with_std(
-                users, k, excluded, candidates, buffer
+    ) -> RankedBlock:
+        """Return the best items of each user by the scores of the model."""
+        k, damping, std = _block_size(queries), _damping(queries), None
+        if damping is not None and self.log_popularity is not None:
+            scores = self.ranker.score_catalog(users).float().cpu()
+            scores = torch.from_numpy(
+                damp_scores(scores.numpy(), damping[:, None].numpy(), self.log_popularity)
             )
-            std = deviations.tolist()
+            ranked = top_k(mask_scores(scores, excluded, candidates), k)
+        elif needs_std:
+            ranked, std = self.ranker.top_k_block_with_std(users, k, excluded, candidates, buffer)
         else:
             ranked = self.ranker.top_k_block(users, k, excluded, candidates, buffer)
-        columns = ranked.item_rows.tolist(), ranked.scores.tolist(), std
-        for item_rows, scores, item_std in zip(*columns, strict=True):
-            rating = scores if self.artifact.model.predicts_ratings else None
-            yield RankedList(item_rows, scores, item_std, None, rating)
+        rating = ranked.scores if self.artifact.model.predicts_ratings else None
+        return RankedBlock(ranked, None, rating, std)
 
     def _rank_block_by_benefit(
         self,
         benefit_ranker: BenefitRanker,
         users: Users,
-        quality: Tensor,
-        k: int,
+        queries: Sequence[RankingQuery],
         excluded: History,
         candidates: Tensor | None,
-        needs_std: bool,
-    ) -> Iterator[RankedList]:
-        """Yield the k items of highest expected benefit of each user."""
-        ranked, probability, rating = benefit_ranker.top_k_block(
-            users, quality, k, excluded, candidates
+    ) -> RankedBlock:
+        """Return the items of highest expected benefit of each user."""
+        quality = torch.tensor([self.check_quality(x.quality) for x in queries])
+        return RankedBlock(
+            *benefit_ranker.top_k_block(
+                users, quality, _block_size(queries), excluded, candidates, _damping(queries)
+            )
         )
-        std: Iterable[list[float] | None] = [None] * len(users)
-        if needs_std:
-            std = self.ranker.rating_std_with_histories(users, ranked.item_rows).tolist()
-        columns = (ranked.item_rows, ranked.scores, probability, rating)
-        for item_std, *values in zip(std, *(x.tolist() for x in columns), strict=True):
-            item_rows, scores, probabilities, ratings = values
-            yield RankedList(item_rows, scores, item_std, probabilities, ratings)
+
+    def _diversify_block(self, parts: RankedBlock, queries: Sequence[RankingQuery]) -> RankedBlock:
+        """Return the items that each query chooses from its best ones; the first n are theirs."""
+        width = max(x.n for x in queries)
+        scores, item_rows = parts.ranked.scores, parts.ranked.item_rows
+        positions = torch.arange(item_rows.shape[1]).repeat(len(queries), 1)
+        n_allowed = (scores > EXCLUDED_SCORE).sum(1).tolist()
+        for query, row, n_items, order in zip(
+            queries, item_rows.cpu().numpy(), n_allowed, positions, strict=True
+        ):
+            if query.diversity and n_items:
+                pool = row[: min(n_items, pool_size(query.n, query.diversity))]
+                chosen = torch.from_numpy(self._diverse_positions(pool, query))
+                order[: len(chosen)] = chosen
+        return parts.take(positions[:, :width])
 
     def _needs_std(self, queries: Iterable[RankingQuery]) -> bool:
         """Return whether a query wants standard deviations and the model has them."""
@@ -363,7 +474,7 @@ class Predictor:
             source = SOURCE_FEATURES if user.has_data else SOURCE_POPULAR
         ranked = ranked.first(query.n)
         if not query.return_std:
-            ranked = ranked._replace(std=None)
+            ranked = ranked._replace(std=None, rating_if_shown=None)
         return Recommendations(self._build_items(ranked, source), user.unknown_items, query.user_id)
 
     def _build_items(self, ranked: RankedList, source: str) -> list[Recommendation]:
@@ -375,14 +486,33 @@ class Predictor:
             ranked.std or nothing,
             ranked.probability or nothing,
             ranked.rating or nothing,
+            ranked.rating_if_shown or nothing,
         )
         return [
-            Recommendation(ids[row], score, rank, titles[row], std, source, probability, rating)
-            for rank, (row, score, std, probability, rating) in enumerate(
-                zip(*columns, strict=True), 1
-            )
+            Recommendation(ids[row], score, rank, titles[row], std, source, *others)
+            for rank, (row, score, std, *others) in enumerate(zip(*columns, strict=True), 1)
             if score > EXCLUDED_SCORE
         ]
+
+    def _if_shown(self, rating: Floats, std: Floats) -> Floats | None:
+        """Return expected ratings if the items were shown; None: the model does not know."""
+        slope = self.artifact.manifest.choice_slope
+        return None if slope is None else rating_if_shown(rating, std, self.domain.levels, slope)
+
+    def predict_if_shown(self, new_user: NewUser, items: Iterable[Any]) -> Floats:
+        """Return the expected ratings of items if they were shown; see `inference.if_shown`.
+
+        DataError: an item is unknown. ConfigError: the model does not know how users choose.
+        """
+        ratings = None
+        if self.artifact.manifest.choice_slope is not None:
+            ratings = self._if_shown(*self.predict(new_user, items, return_std=True))
+        if ratings is None:
+            raise ConfigError(
+                "if_shown needs a model that learned how users choose what they rate: fit "
+                "idcf-bayes on a table with ratings"
+            )
+        return ratings
 
     def predict(
         self, new_user: NewUser, items: Iterable[Any], return_std: bool
@@ -423,6 +553,16 @@ def no_posterior_message(operation: str, source: str) -> str:
         f"{operation} needs a posterior model such as idcf-bayes; the scores of this model come "
         f"from {source!r}"
     )
+
+
+def _block_size(queries: Sequence[RankingQuery]) -> int:
+    """Return how many items of each user must be ranked."""
+    return max(pool_size(x.n, x.diversity) for x in queries)
+
+
+def _damping(queries: Sequence[RankingQuery]) -> Tensor | None:
+    """Return the damping of each query [B]; None: there is none."""
+    return torch.tensor([x.damping for x in queries]) if any(x.damping for x in queries) else None
 
 
 def _shared_candidates(queries: Sequence[RankingQuery]) -> Ints | None:

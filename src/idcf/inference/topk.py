@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cached_property
 from math import isqrt
 from typing import NamedTuple
 
@@ -301,6 +302,31 @@ class CatalogRanker:
         return RankedItems(*(torch.cat(x) for x in zip(*parts, strict=True)))
 
     @torch.inference_mode()
+    def similarities_among(self, item_rows: Ints) -> Floats:
+        """Return `item_similarities` of some items [K] to one another: [K, K]."""
+        rows = torch.from_numpy(item_rows).to(self.model.device)
+        similarities = self.model.similarities_among(rows)
+        if similarities is None:
+            vectors = self._unit_vectors[rows]
+            similarities = vectors @ vectors.T
+        out: Floats = similarities.float().cpu().numpy()
+        return out
+
+    @cached_property
+    def _unit_vectors(self) -> Tensor:
+        """The item vectors [I, D], scaled to length 1."""
+        if self.item_embeddings is None:
+            raise self._no_similarities()
+        return F.normalize(self.item_embeddings.vector)
+
+    def _no_similarities(self) -> ConfigError:
+        """Return the error of a model that does not know how similar two items are."""
+        return ConfigError(
+            f"{type(self.model).__name__} has no similarity between items; use an idcf-* model, "
+            "'als', 'ease' or 'item-knn'"
+        )
+
+    @torch.inference_mode()
     def item_similarities(self, item_row: int) -> Floats:
         """Return the similarity of every item to one item: [I].
 
@@ -309,10 +335,7 @@ class CatalogRanker:
         similarities = self.model.item_similarities(item_row)
         if similarities is None:
             if self.item_embeddings is None:
-                raise ConfigError(
-                    f"{type(self.model).__name__} has no similarity between items; use an idcf-* "
-                    "model, 'als', 'ease' or 'item-knn'"
-                )
+                raise self._no_similarities()
             vectors = self.item_embeddings.vector
             similarities = F.cosine_similarity(vectors, vectors[item_row][None])
         out: Floats = similarities.float().cpu().numpy()

@@ -65,6 +65,8 @@ class Model(nn.Module, ABC):
         The model says which ratings of a new user it would learn most from: `question_gains`.
     accepts_new_items
         Items can be added after training: `with_item_ratings`.
+    has_item_similarities
+        The model knows how similar two items are: `item_similarities`, or by its item vectors.
     accepts_unseen_items
         Items that nobody has interacted with can be added after training: `with_n_items`.
     source
@@ -88,6 +90,7 @@ class Model(nn.Module, ABC):
     suggests_questions: ClassVar[bool] = False
     accepts_new_items: ClassVar[bool] = False
     accepts_unseen_items: ClassVar[bool] = False
+    has_item_similarities: ClassVar[bool] = False
     source: ClassVar[str] = "relation"
     n_items: int
     predicts_ratings: bool = True
@@ -168,6 +171,22 @@ class Model(nn.Module, ABC):
         return None
 
     @hook
+    def similarities_among(self, item_rows: Tensor) -> Tensor | None:
+        """Return `item_similarities` of some items [K] to one another: [K, K].
+
+        The default computes them item by item.
+        """
+        rows = [self.item_similarities(row) for row in item_rows.tolist()]
+        similarities = [x[item_rows] for x in rows if x is not None]
+        return torch.stack(similarities) if similarities else None
+
+    @hook
+    def item_popularity(self) -> Tensor | None:
+        """Return the number of users who have each item [I], of a model whose scores grow in
+        proportion to it; None: they do not, or the model does not know."""
+        return None
+
+    @hook
     def ranking_without_data(self) -> Tensor | None:
         """Return what orders the items for users without history and features [I], highest first.
 
@@ -217,6 +236,7 @@ class TwoTower(Model):
         In training, the rating of a row is hidden from the item tower of that row.
     """
 
+    has_item_similarities: ClassVar[bool] = True
     mean: float
     head: Head
     masks_target_edge: bool = False

@@ -52,6 +52,10 @@ class PopularityModel(Model):
         """Return the number of interactions of every item for every user: [B, I]."""
         return self.counts.expand(len(users), -1)
 
+    def item_popularity(self) -> Tensor:
+        """Return the number of interactions of every item."""
+        return self.counts
+
 
 @dataclass(frozen=True, kw_only=True)
 class BiasConfig:
@@ -119,6 +123,7 @@ class ItemItemModel(Model):
     """
 
     inductive: ClassVar[bool] = True
+    has_item_similarities: ClassVar[bool] = True
     popularity: Tensor  # [I]: scores for an empty history of implicit feedback
 
     def __init__(self, config: ItemItemConfig, domain: Domain) -> None:
@@ -145,6 +150,14 @@ class ItemItemModel(Model):
     def item_similarities(self, item_row: int) -> Tensor:
         """Return the weights of one item for all items: [I]."""
         return self.item_weights.dense_row(item_row)
+
+    def similarities_among(self, item_rows: Tensor) -> Tensor:
+        """Return the weights of some items [K] for one another: [K, K]."""
+        return self.item_weights.block(item_rows, item_rows)
+
+    def item_popularity(self) -> Tensor | None:
+        """Return the number of users of every item, for implicit feedback."""
+        return None if self.predicts_ratings else self.popularity
 
     def forward(self, users: Users, items: Tensor, owner: Tensor) -> Tensor:
         """Score `items` [M, K] for the users `owner` [M]: [M, K]."""
@@ -226,3 +239,16 @@ class FoldInModel(TwoTower):
         """
         factors = self.factors[:, self.factors.std(0) > 0]
         return F.cosine_similarity(factors, factors[item_row][None])
+
+    def similarities_among(self, item_rows: Tensor) -> Tensor:
+        """Return the cosines of the factors of some items [K] with one another: [K, K]."""
+        factors = F.normalize(self.factors[item_rows][:, self.factors.std(0) > 0])
+        return factors @ factors.T
+
+    def item_popularity(self) -> Tensor | None:
+        """Return the number of users of every item, for implicit feedback.
+
+        None: `from_factors` stores scores instead, which add up to 0.
+        """
+        is_count = not self.predicts_ratings and bool(self.popularity.sum() > 0)
+        return self.popularity if is_count and bool((self.popularity >= 0).all()) else None

@@ -76,6 +76,7 @@ class OddsModel(Model):
     """
 
     inductive: ClassVar[bool] = True
+    has_item_similarities: ClassVar[bool] = True
     item_counts: Tensor  # [I]: n_i, the number of key users who interacted with the item
     recency: Tensor  # [I]: when in a history users interact with the item; 0 is the middle
     history_factors: Tensor  # [I, D]: summed over the history
@@ -115,6 +116,14 @@ class OddsModel(Model):
     def item_similarities(self, item_row: int) -> Tensor:
         """Return row `item_row` of K^p: [I]."""
         return self.similarity.dense_row(item_row)
+
+    def similarities_among(self, item_rows: Tensor) -> Tensor:
+        """Return K^p of some items [K] to one another: [K, K]."""
+        return self.similarity.block(item_rows, item_rows)
+
+    def item_popularity(self) -> Tensor:
+        """Return n."""
+        return self.item_counts
 
     def logits(
         self, history: History, items: Tensor | None = None, owner: Tensor | None = None

@@ -279,6 +279,11 @@ def resolve_model(name: str, implicit: bool) -> str:
     return name
 
 
+def has_option(name: str, option: str) -> bool:
+    """Return whether a model has an option."""
+    return option in {f.name for f in fields(model_entry(name).config_class)}
+
+
 def require_option(name: str, option: str) -> None:
     """Raise `ConfigError`, naming the models that have it, if a model lacks an option."""
     models_with_option = [

@@ -28,6 +28,7 @@ from idcf.models.layers.item_matrix import ItemMatrix
 from idcf.types import Domain, History, Users
 
 SCORE_UNIT = 0.01  # σ
+_MAX_FEW_ITEMS = 64  # up to so many, only the weights of these items are read
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,6 +53,7 @@ class TakeUpModel(Model):
 
     inductive: ClassVar[bool] = True
     accepts_unseen_items: ClassVar[bool] = True
+    has_item_similarities: ClassVar[bool] = True
     item_counts: Tensor  # [I]: n, the number of key users who have the item
     prior_regression: Tensor  # [I]: s of an empty history, Σ_j n_j B_ji / Σ_j n_j
     coefficients: Tensor  # [4]: c
@@ -71,7 +73,15 @@ class TakeUpModel(Model):
 
     def forward(self, users: Users, items: Tensor, owner: Tensor) -> Tensor:
         """Return the probability of `items` [M, K] for the users `owner` [M]: [M, K]."""
-        return self.score_catalog(users)[owner[:, None], items]
+        columns, position = torch.unique(items, return_inverse=True)
+        if len(columns) > _MAX_FEW_ITEMS:
+            return self.score_catalog(users)[owner[:, None], items]
+        history, is_empty = users.history, (users.history.lengths() == 0)[:, None]
+        weights = self.item_weights.block(history.items, columns) * history.values[:, None]
+        regression = weights.new_zeros(len(users), len(columns))
+        regression = regression.index_add(0, history.owner(), weights)
+        regression = torch.where(is_empty, self.prior_regression[columns], regression)
+        return self._logits(regression, history).sigmoid()[owner[:, None], position]
 
     def ranking_without_data(self) -> Tensor:
         """Return n, which orders the items for an empty history."""
@@ -80,6 +90,14 @@ class TakeUpModel(Model):
     def item_similarities(self, item_row: int) -> Tensor:
         """Return the weights of one item for all items: [I]."""
         return self.item_weights.dense_row(item_row)
+
+    def similarities_among(self, item_rows: Tensor) -> Tensor:
+        """Return the weights of some items [K] for one another: [K, K]."""
+        return self.item_weights.block(item_rows, item_rows)
+
+    def item_popularity(self) -> Tensor:
+        """Return n."""
+        return self.item_counts
 
     def with_n_items(self, n_items: int) -> TakeUpModel:
         """Return a model of a larger catalogue, whose new items nobody has interacted with."""
@@ -97,8 +115,12 @@ class TakeUpModel(Model):
 
     def logits(self, history: History) -> Tensor:
         """Return the logit of P of every item for every history: [B, I]."""
+        return self._logits(self.regression(history), history)
+
+    def _logits(self, regression: Tensor, history: History) -> Tensor:
+        """Return the logit of P for s [B, K] of each history: [B, K]."""
         length = history.lengths()[:, None].clamp(min=1).float()
-        score, log_length, product = take_up_features(self.regression(history), length)
+        score, log_length, product = take_up_features(regression, length)
         c = self.coefficients
         logits: Tensor = c[0] + c[1] * score + c[2] * log_length + c[3] * product
         return logits

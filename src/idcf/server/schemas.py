@@ -54,6 +54,34 @@ QualityField = Annotated[
         "highest expected ratings. null: the default, which balances both."
     ),
 ]
+DiversityField = Annotated[
+    float,
+    Meta(
+        ge=0,
+        le=1,
+        description="From 0, the best items, to 1, the best item and then those least similar to "
+        "the ones before.",
+    ),
+]
+DampingField = Annotated[
+    float,
+    Meta(
+        ge=0,
+        le=1,
+        description="From 0 to 1: divide the probability that an item is taken up by this power "
+        "of its popularity.",
+    ),
+]
+AttributeValue = str | bool | int | float
+AttributeFilter = Annotated[
+    dict[str, AttributeValue | Annotated[list[AttributeValue], Meta(max_length=100)]],
+    Meta(
+        max_length=20,
+        description="Recommend only items that have, in each of these columns, the value or one of "
+        "the values, if the model was trained with item features; empty: any item.",
+        examples=[{"genre": ["Comedy", "Drama"]}],
+    ),
+]
 UnknownItems = Annotated[
     list[str], Meta(description="Ids in the request's history that the model does not know.")
 ]
@@ -83,6 +111,9 @@ class RecommendRequest(UserRequest, frozen=True):
         ItemIds, Meta(description="Recommend only these items; empty: any item.")
     ] = []
     quality: QualityField = None
+    diversity: DiversityField = 0.0
+    damping: DampingField = 0.0
+    where: AttributeFilter = {}
 
 
 class EmbedRequest(UserRequest, frozen=True):
@@ -93,6 +124,13 @@ class PredictRequest(UserRequest, frozen=True, kw_only=True):
     """Request of the scores of given items for a new user."""
 
     item_ids: Annotated[list[ItemId], Meta(min_length=1, max_length=MAX_PREDICT_ITEMS)]
+    if_shown: Annotated[
+        bool,
+        Meta(
+            description="False: the rating of an item that the user chooses. True: that of an item "
+            "which is put before the user."
+        ),
+    ] = False
 
 
 class ExplainRequest(UserRequest, frozen=True, kw_only=True):
@@ -100,6 +138,7 @@ class ExplainRequest(UserRequest, frozen=True, kw_only=True):
 
     item_id: ItemId
     quality: QualityField = None
+    damping: DampingField = 0.0
 
 
 class NextQuestionRequest(UserRequest, frozen=True):
@@ -118,7 +157,8 @@ class ItemRef(Struct, frozen=True, gc=False):
 
 class RecommendationBody(ItemRef, frozen=True):
     """A recommended item. `score` is what the list is ordered by; `probability` says how likely the
-    user takes the item up, `rating` what rating is expected and `std` its standard deviation, each
+    user takes the item up, `rating` and `std` what rating is expected if they do, with its standard
+    deviation, and `rating_if_shown` what rating is expected if the item is put before them, each
     null if the model does not know; `source` is posterior, relation, features or popular."""
 
     score: float
@@ -127,6 +167,7 @@ class RecommendationBody(ItemRef, frozen=True):
     source: str
     probability: float | None
     rating: float | None
+    rating_if_shown: float | None
 
 
 class ItemScore(ItemRef, frozen=True):
@@ -215,6 +256,11 @@ class ModelInfo(Struct, frozen=True):
     can_explain: bool
     can_suggest_questions: bool
     can_choose_quality: bool
+    can_diversify: bool
+    can_damp_popularity: bool
+    attributes: Annotated[
+        list[str], Meta(description="Columns that `where` of a request may name.")
+    ]
     version: str
     training_data_sha256: str
 

@@ -48,6 +48,9 @@ class RecommendationService:
             can_explain=model.inductive,
             can_suggest_questions=model.suggests_questions,
             can_choose_quality=self.predictor.artifact.take_up_model is not None,
+            can_diversify=model.has_item_similarities,
+            can_damp_popularity=self.predictor.log_popularity is not None,
+            attributes=self.predictor.attribute_names,
             version=manifest.versions.get("idcf", ""),
             training_data_sha256=manifest.training_data.sha256,
         )
@@ -60,14 +63,21 @@ class RecommendationService:
         """
         new_user = self._parse_user(request)
         filters = _NO_FILTERS
-        if request.exclude or request.candidates:
+        if request.exclude or request.candidates or request.where:
             if request.candidates and not any(map(self.has_item, request.candidates)):
                 _raise_unknown_items("candidates", request.candidates)
             filters = self.predictor.make_filters(
-                request.candidates or None, request.exclude or None
+                request.candidates or None, request.exclude or None, where=request.where or None
             )
-        quality = self._check_quality(request.quality)
-        query = RankingQuery(new_user, request.n, filters, return_std=True, quality=quality)
+        query = RankingQuery(
+            new_user,
+            request.n,
+            filters,
+            return_std=True,
+            quality=self._check_quality(request.quality),
+            diversity=self._check_diversity(request.diversity),
+            damping=self._check_damping(request.damping),
+        )
         return ParsedRequest(query, self._ignores_ratings(request))
 
     def recommend_batch(self, requests: Sequence[ParsedRequest]) -> list[s.RecommendationList]:
@@ -83,6 +93,18 @@ class RecommendationService:
         if quality is not None and self.predictor.artifact.take_up_model is None:
             raise DataError("quality: the lists of this model have one order only; leave it out")
         return self.predictor.check_quality(quality)
+
+    def _check_diversity(self, diversity: float) -> float:
+        """Return the diversity of a request; DataError: the model has no similarities."""
+        if diversity and not self.predictor.artifact.model.has_item_similarities:
+            raise DataError("diversity: this model knows no similarity between items; leave it out")
+        return self.predictor.check_diversity(diversity)
+
+    def _check_damping(self, damping: float) -> float:
+        """Return the damping of a request; DataError: the lists are not by popularity."""
+        if damping and self.predictor.log_popularity is None:
+            raise DataError("damping: this model does not know how popular items are; leave it out")
+        return self.predictor.check_damping(damping)
 
     def has_item(self, item: Any) -> bool:
         """Return whether the model knows an item id."""
@@ -115,7 +137,10 @@ class RecommendationService:
         """Return the scores of the requested items for a new user."""
         self._require_known_items(request.item_ids, "item_ids")
         new_user, predictor = self._parse_user(request), self.predictor
-        scores, _ = predictor.predict(new_user, request.item_ids, return_std=False)
+        if request.if_shown:
+            scores = predictor.predict_if_shown(new_user, request.item_ids)
+        else:
+            scores, _ = predictor.predict(new_user, request.item_ids, return_std=False)
         rows = [predictor.history_reader.item_row(x) for x in request.item_ids]
         items = [
             s.ItemScore(str(predictor.item_ids[row]), predictor.titles[row], _round(score))
@@ -129,7 +154,8 @@ class RecommendationService:
         new_user, predictor = self._parse_user(request), self.predictor
         item_row = predictor.history_reader.item_row(request.item_id)
         quality = self._check_quality(request.quality)
-        result = explain(predictor, new_user, item_row, quality)
+        damping = self._check_damping(request.damping)
+        result = explain(predictor, new_user, item_row, quality, damping)
         return s.ExplanationBody(
             str(result.item_id),
             result.title,
@@ -212,6 +238,7 @@ def _recommendation_list(
             x.source,
             _round_or_none(x.probability),
             _round_or_none(x.rating),
+            _round_or_none(x.rating_if_shown),
         )
         for x in recommendations
     ]

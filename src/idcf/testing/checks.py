@@ -17,6 +17,7 @@ from torch import Tensor
 from idcf.data.interactions import Interactions, Ints
 from idcf.errors import ColdUserError, ConfigError
 from idcf.inference.scoring import rmse_on
+from idcf.inference.topk import CatalogRanker
 from idcf.models.base import BackboneWrapper, Model
 from idcf.models.registry import ModelEntry, model_entry, resolve_model
 from idcf.testing.worlds import (
@@ -185,6 +186,19 @@ def check_freezing_changes_nothing(name: str, implicit: bool) -> None:
         assert_scores_equal(score_catalog(frozen, users), expected, "frozen and not frozen")
 
 
+def check_similarities_of_items(name: str, implicit: bool) -> None:
+    """A model has similarities between items if it says so, and those among some items agree with
+    those of each of them to all items."""
+    model = deepcopy(trained_for_checks(name, implicit).model)
+    if not model.has_item_similarities:
+        assert model.item_similarities(0) is None, f"{name}: has_item_similarities is not set"
+        return
+    ranker, rows = CatalogRanker(model), np.array([3, 0, 11])
+    expected = np.stack([ranker.item_similarities(row)[rows] for row in rows.tolist()])
+    scores = torch.from_numpy(ranker.similarities_among(rows))
+    assert_scores_equal(scores, torch.from_numpy(expected), "similarities of some items")
+
+
 def check_identity_does_not_leak(name: str, implicit: bool) -> None:
     """An inductive model gives exactly equal scores without user ids, and with wrong ones."""
     trained, users = trained_and_key_users(name, implicit)
@@ -303,6 +317,7 @@ _CHECKS_OF_ALL_MODELS = (
     check_state_dict_is_complete,
     check_weights_are_contiguous,
     check_freezing_changes_nothing,
+    check_similarities_of_items,
 )
 _CHECKS_OF_INDUCTIVE_MODELS = (
     check_identity_does_not_leak,

@@ -211,3 +211,37 @@ def _make_interactions(
     users = Vocab([f"u{n}" for n in range(n_users)])
     items = Vocab([f"i{n}" for n in range(n_items)])
     return Interactions(users, items, user, item, value, None, implicit)
+
+
+@dataclass(frozen=True, eq=False)
+class ChosenRatings:
+    """Ratings of items that users chose, and what they would rate every other item."""
+
+    interactions: Interactions  # the chosen pairs
+    rating: Floats = field(repr=False)  # [U, I]: of every pair, noise included
+
+
+def chosen_by_rating(
+    n_users: int,
+    n_items: int,
+    rng: np.random.Generator,
+    *,
+    slope: float,
+    rank: int = 4,
+    noise: float = 0.9,
+    rows_per_user: int = 40,
+) -> ChosenRatings:
+    """Return ratings from 1 to 5 of items that users chose with weights exp(`slope` · rating),
+    times a weight of the item that has nothing to do with its ratings."""
+    spread = (0.6 / rank**0.5) ** 0.5
+    user_factors, item_factors = (rng.normal(0, spread, (n, rank)) for n in (n_users, n_items))
+    mean = 3 + rng.normal(0, 0.4, (n_users, 1)) + rng.normal(0, 0.5, n_items)
+    mean = mean + user_factors @ item_factors.T
+    rating = np.clip(np.rint(mean + rng.normal(0, noise, mean.shape)), 1, 5)
+    # the largest of the log weights with Gumbel noise are a sample without replacement
+    key = slope * rating + rng.normal(0, 1, n_items) + rng.gumbel(size=mean.shape)
+    n_rows = np.clip(rng.lognormal(np.log(rows_per_user), 0.5, n_users), 8, n_items // 2)
+    rank_of_item = np.argsort(np.argsort(-key, 1), 1)
+    user, item = np.nonzero(rank_of_item < n_rows[:, None])
+    table = _make_interactions(n_users, n_items, user, item, rating[user, item], False)
+    return ChosenRatings(table, rating.astype(np.float32))

@@ -18,7 +18,9 @@ from idcf.inference.artifact import Artifact, library_versions, make_contiguous
 from idcf.inference.manifest import DomainInfo, Manifest, RecommenderConfig, TrainingData
 from idcf.models.base import Model
 from idcf.models.registry import configure, model_entry, resolve_model
+from idcf.rng import random_stream
 from idcf.training.checkpoint import EpochCallback
+from idcf.training.choice_slope import fit_choice_slope
 from idcf.training.gradient import fit_standalone, select_stage
 from idcf.training.job import QueryUserMode, TrainingJob, TrainingResult, start_runtime
 from idcf.training.loop import TrainConfig
@@ -77,10 +79,11 @@ def fit_artifact(
     if entry.backbone:
         backbone_options = dataclass_to_dict(configure(entry.backbone, result.backbone_options))
     take_up = train_take_up_model(entry.take_up_model, job)
-    details, take_up_options = {name: dict(result.details)}, {}
+    details, take_up_options, slope = {name: dict(result.details)}, {}, None
     if entry.take_up_model and take_up:
         details[entry.take_up_model] = dict(take_up.details)
         take_up_options = dataclass_to_dict(configure(entry.take_up_model, take_up.options))
+        slope = _fit_choice_slope(result.model, table, split, config.seed)
     manifest = Manifest(
         model=config.model,
         options=dataclass_to_dict(configure(name, result.options)),
@@ -89,6 +92,7 @@ def fit_artifact(
         take_up_model=entry.take_up_model,
         take_up_options=take_up_options,
         details={key: x for key, x in details.items() if x},
+        choice_slope=slope,
         domain=DomainInfo.from_table(table, result.mean_rating),
         training_data=TrainingData.from_split(split, threshold, config.key_users),
         preset=config.preset,
@@ -99,7 +103,7 @@ def fit_artifact(
     )
     model = make_contiguous(result.model)
     take_up_model = make_contiguous(take_up.model) if take_up else None
-    return Artifact(manifest, model, table.items, tuple(titles), take_up_model)
+    return Artifact(manifest, model, table.items, tuple(titles), take_up_model, data.attributes)
 
 
 def train_take_up_model(name: str | None, job: TrainingJob) -> TrainingResult | None:
@@ -110,6 +114,14 @@ def train_take_up_model(name: str | None, job: TrainingJob) -> TrainingResult | 
         job.split, train=job.split.train.as_implicit(), test=job.split.test.as_implicit()
     )
     return train(name, dataclasses.replace(job, split=split))
+
+
+def _fit_choice_slope(model: Model, table: Interactions, split: Split, seed: int) -> float | None:
+    """Return how choice grows with the rating; None: the model has no standard deviations."""
+    if not model.has_uncertainty:
+        return None
+    rng = random_stream(seed, "choice-slope")
+    return fit_choice_slope(model.eval(), table, split.key_users, rng)
 
 
 def _split_key_users(table: Interactions, config: RecommenderConfig) -> tuple[Split, int]:

@@ -57,6 +57,20 @@ class ItemMatrix(nn.Module):
         out = self.values.new_zeros(self.n_items)
         return out.index_add_(0, self.columns[entries], self.values[entries])
 
+    def block(self, rows: Tensor, columns: Tensor) -> Tensor:
+        """Return the entries of some rows [R] in some columns [C], with their zeros: [R, C]."""
+        dense = self._dense_matrix()
+        if dense is not None:
+            return dense[rows[:, None], columns]
+        position = torch.full((self.n_items,), -1, device=self.values.device)
+        position[columns] = torch.arange(len(columns), device=position.device)
+        entries = select_rows(self.rows(), rows)
+        column = position[entries.indices]
+        inside = column >= 0
+        out = self.values.new_zeros(len(rows), len(columns))
+        out[entries.owner()[inside], column[inside]] = entries.values[inside]
+        return out[:, position[columns]]  # of a repeated column, only the last is filled
+
     def to_dense(self) -> Tensor:
         """Return the matrix with its zeros: [I, I]."""
         rows = torch.arange(self.n_items + 1, device=self.values.device)
@@ -68,13 +82,20 @@ class ItemMatrix(nn.Module):
         `ragged` rows point at rows of the matrix, such as histories; `weights` [N] are 1 if not
         given.
         """
-        if len(self.values) == self.n_items**2:  # no zeros: the values are a dense matrix
-            return sum_pool(self.values.view(self.n_items, self.n_items), ragged, weights)
-        if self.training or self.n_items**2 > _MAX_DENSE_CELLS:
+        dense = self._dense_matrix()
+        if dense is None:
             return self._sum_stored_entries(ragged, weights)
+        return sum_pool(dense, ragged, weights)
+
+    def _dense_matrix(self) -> Tensor | None:
+        """Return the matrix with its zeros [I, I]; None: it is large, or may still change."""
+        if len(self.values) == self.n_items**2:  # no zeros: the values are a dense matrix
+            return self.values.view(self.n_items, self.n_items)
+        if self.training or self.n_items**2 > _MAX_DENSE_CELLS:
+            return None
         if self._dense is None or self._dense[0] is not self.values:
             self._dense = self.values, self.to_dense()
-        return sum_pool(self._dense[1], ragged, weights)
+        return self._dense[1]
 
     def _sum_stored_entries(self, ragged: RaggedRows, weights: Tensor | None) -> Tensor:
         """Return `sum_pool` over the stored entries alone."""
