@@ -13,7 +13,7 @@ trained on all key users. Test rows and new users choose nothing.
 
     python benchmarks/list_baselines.py ml-100k douban --out lists.jsonl [--seeds 3]
         [--systems ease,slim] [--replace]
-    python benchmarks/list_baselines.py --table lists.jsonl
+    python benchmarks/list_baselines.py --table lists.jsonl [FILE ...]
 
 Rows are appended as systems end, and rows that are there are not measured again, unless --replace
 says so. One value per user is kept in a folder beside the file, from which the paired differences
@@ -26,6 +26,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import subprocess
 import tempfile
 import time
@@ -65,7 +66,7 @@ class Lists(NamedTuple):
     """The lists of one trained system."""
 
     top: Ints  # [U, K] item rows, -1 where there are fewer
-    fit_seconds: float
+    fit_seconds: float  # of processor time, one thread
 
 
 class Task(NamedTuple):
@@ -92,16 +93,16 @@ def main() -> None:
     parser.add_argument("--systems", default=",".join(SYSTEMS), help="names, by commas")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--replace", action="store_true", help="measure again what is there")
-    parser.add_argument("--table", type=Path, help="print the table of this file")
+    parser.add_argument("--table", type=Path, nargs="+", help="print the table of these files")
     arguments = parser.parse_args()
     if arguments.table:
-        print(markdown(read_rows(arguments.table)))
+        print(markdown([row for file in arguments.table for row in read_rows(file)]))
         return
     names = arguments.systems.split(",")
     if unknown := [x for x in names if x not in SYSTEMS]:
         parser.error(f"no system named {', '.join(unknown)}; known: {', '.join(SYSTEMS)}")
     if not arguments.datasets or not arguments.out:
-        parser.error("name a dataset and --out FILE.jsonl, or --table FILE.jsonl")
+        parser.error("name a dataset and --out FILE.jsonl, or give --table FILE.jsonl")
     torch.set_num_threads(1)
     for dataset in arguments.datasets:
         for seed in range(arguments.seeds):
@@ -153,7 +154,10 @@ def measure_system(system: System, test: Task, tuning: Task, seed: int, file: Pa
 
 def reason_not_to_run(system: System, test: Task) -> str | None:
     """Return why a system cannot be measured here, or None."""
-    n_items = int((test.implicit.train.for_users(test.implicit.key_users).item_counts() > 0).sum())
+    key_rows = test.implicit.train.for_users(test.implicit.key_users)
+    n_items = len(key_rows.items)
+    if system.library != "idcf":  # see `rank_with_peer`
+        n_items = int(np.count_nonzero(key_rows.item_counts()))
     if system.reads_ratings and test.rated.train.implicit:
         return "the dataset has no ratings"
     if system.max_dense_items is not None and n_items > system.max_dense_items:
@@ -211,9 +215,9 @@ def rank(system: System, task: Task, candidates: Sequence[Options], seed: int) -
         return
     split = task.rated if system.reads_ratings else task.implicit
     for options in candidates:
-        start = time.perf_counter()
+        start = time.process_time()
         model = fit(system.model, split, options, seed)
-        seconds = time.perf_counter() - start
+        seconds = time.process_time() - start
         top = top_unseen_items(model, task.users, split.train, K, anonymous=True)
         yield Lists(top, seconds)
 
@@ -276,7 +280,7 @@ def metrics(top: Ints, task: Task) -> dict[str, np.ndarray]:
 
 def user_file(out: Path, row: Row) -> Path:
     """Return the file with the values of each user that belongs to a row."""
-    name = f"{row['dataset']}-{row['seed']}-{row['system']}".replace(" ", "-")
+    name = re.sub(r"[^\w.+]+", "-", f"{row['dataset']}-{row['seed']}-{row['system']}")
     return out.with_name(out.stem + "-users") / f"{name}.npz"
 
 
@@ -369,7 +373,7 @@ def dataset_table(dataset: str, rows: Sequence[Row]) -> str:
     title = f"**{dataset}**: {runs[0]['split']}" if runs else f"**{dataset}**"
     header = f"{title}; seeds {seeds}, {'/'.join(map(str, users))} new users"
     columns = ["system", "recall@20", "NDCG@20", f"{REFERENCE} minus it: recall", "NDCG"]
-    columns += ["fit, s", "options"]
+    columns += ["fit, processor s", "options"]
     not_run = [f"- {x['system']} not run: {x['not_run']}" for x in rows if "not_run" in x]
     parts = [header, "", "| " + " | ".join(columns) + " |", "|---" * len(columns) + "|"]
     parts += [x for _, x in sorted(lines)]

@@ -6,7 +6,7 @@
 FOLDER holds `job.json` (library, class, a list of options to try, k, seed), `train.npz` and
 `histories.npz` (0/1 matrices of key users and of new users over the same items). The lists of each
 trial, [users, k] with -1 where there are fewer, go to `lists-N.npy`, the seconds of each fit to
-`seconds.json`.
+`seconds.json`: of processor time, which other load distorts less.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ def rank_with_implicit(
         model = AlternatingLeastSquares(num_threads=1, random_state=job["seed"], **options)
     else:
         model = getattr(nearest_neighbours, job["class"])(num_threads=1, **options)
-    start = time.perf_counter()
+    start = time.process_time()
     model.fit(train, show_progress=False)
-    seconds = time.perf_counter() - start
+    seconds = time.process_time() - start
     users = np.arange(histories.shape[0])
     items, scores = model.recommend(users, histories, N=job["k"], recalculate_user=True)
     return np.where(scores > -1e30, items, -1), seconds
@@ -63,9 +63,9 @@ def rank_with_irspack(
     """Return the lists of a class of `irspack`, and the seconds of its fit."""
     from irspack import recommenders
 
-    start = time.perf_counter()
+    start = time.process_time()
     model = getattr(recommenders, job["class"])(train.astype(np.float64), **options).learn()
-    seconds = time.perf_counter() - start
+    seconds = time.process_time() - start
     lists = []
     for low in range(0, histories.shape[0], _BLOCK):
         scores = model.get_score_cold_user_remove_seen(

@@ -34,10 +34,14 @@ def stage_options(grid: Grid, best: Options) -> list[Options]:
 
 
 _EASE_REG = (30.0, 100.0, 300.0, 1000.0, 3000.0)
+_ALS_GRID = {"alpha": (1.0, 10.0), "reg": (1.0, 10.0, 100.0)}
 _MULT_VAE = {
     "init_std": 0.01,
     "dropout": 0.5,
     "anneal": 300,
+    "embedding_size": 32,
+    "hidden": 256,
+    "train.epochs": 30,
     "train.learning_rate": 0.003,
     "train.schedule": "constant",
     "train.coupled_decay": 0.0,
@@ -50,7 +54,7 @@ SYSTEMS: dict[str, System] = {
     "idcf-takeup": System("idcf-takeup"),
     "idcf-odds": System("idcf-odds", ({"reg": (30.0, 100.0, 300.0)},)),
     "popularity": System("popularity"),
-    "item-knn": System("item-knn", ({"neighbors": (50, 200), "reg": (0.0, 3.0, 30.0)},)),
+    "item-knn": System("item-knn", ({"neighbors": (50, 200, 1000), "reg": (0.0, 3.0, 30.0)},)),
     "ease": System("ease", ({"reg": _EASE_REG},), {"neighbors": 500}),
     "ease-ratings": System(
         "ease",
@@ -58,49 +62,47 @@ SYSTEMS: dict[str, System] = {
         {"neighbors": 500, "ratings": "scaled"},
         reads_ratings=True,
     ),
-    "slim": System("slim", ({"l1_reg": (0.1, 1.0, 3.0), "reg": (10.0, 100.0, 1000.0)},)),
+    "slim": System(
+        "slim",
+        ({"l1_reg": (0.1, 3.0), "reg": (10.0, 100.0, 1000.0, 5000.0)}, {"neighbors": (100, 300)}),
+    ),
     "als+popularity": System(
         "als",
         (
-            {"embedding_size": (16, 64), "alpha": (1.0, 10.0), "reg": (1.0, 10.0, 100.0)},
+            {"embedding_size": (16, 64), **_ALS_GRID},
             {"popularity_weight": (0.0, 0.003, 0.01, 0.03, 0.1)},
         ),
     ),
     "mult-vae": System(
         "mult-vae",
-        (
-            {"beta": (0.02, 0.2), "train.epochs": (10, 30, 90)},
-            {"embedding_size": (32, 128), "hidden": (64, 256)},
-        ),
+        ({"beta": (0.02, 0.2)}, {"train.epochs": (30, 90)}),
         _MULT_VAE,
-        max_items=60_000,
+        max_items=20_000,
     ),
     "implicit ALS": System(
         "AlternatingLeastSquares",
-        ({"factors": (16, 64), "alpha": (1.0, 10.0), "regularization": (0.1, 1.0, 10.0)},),
+        ({"factors": (16, 64), "alpha": (1.0, 10.0), "regularization": _ALS_GRID["reg"]},),
         library="implicit",
     ),
-    "implicit cosine": System(
-        "CosineRecommender", ({"K": (20, 50, 200, 500)},), library="implicit"
-    ),
+    "implicit cosine": System("CosineRecommender", ({"K": (50, 200, 1000)},), library="implicit"),
     "implicit BM25": System(
         "BM25Recommender",
-        ({"K": (50, 200), "K1": (0.2, 1.2), "B": (0.2, 0.75)},),
+        ({"K": (100, 1000), "K1": (0.4, 1.2, 4.0), "B": (0.5, 1.0)},),
         library="implicit",
     ),
     "irspack iALS": System(
         "IALSRecommender",
-        ({"n_components": (16, 64), "alpha0": (0.03, 0.1, 0.3), "reg": (0.001, 0.01, 0.1)},),
+        ({"n_components": (16, 64), "alpha0": (0.1, 0.3, 1.0), "reg": (0.001, 0.01, 0.03)},),
         library="irspack",
     ),
     "irspack RP3beta": System(
         "RP3betaRecommender",
-        ({"alpha": (0.6, 1.0), "beta": (0.2, 0.6), "top_k": (100, 500)},),
+        ({"beta": (0.0, 0.2, 0.4, 0.6), "top_k": (100, 500, 1500)},),
         library="irspack",
     ),
     "irspack SLIM": System(
         "SLIMRecommender",
-        ({"alpha": (0.01, 0.1, 1.0), "l1_ratio": (0.01, 0.1)},),
+        ({"alpha": (0.1, 1.0, 5.0), "l1_ratio": (0.001, 0.01, 0.1)},),
         library="irspack",
         max_items=20_000,
     ),
