@@ -177,3 +177,20 @@ def test_an_unknown_system_is_an_error(tmp_path: Path) -> None:
     process = run("ml-100k", "--systems", "easy", "--out", str(tmp_path / "lists.jsonl"))
     assert process.returncode == 2
     assert "no system named easy; known: idcf-takeup" in process.stderr
+
+
+def test_another_library_gives_the_lists_of_the_same_method(benchmark: ModuleType) -> None:
+    """Cosines of whole columns: `implicit` and item-kNN without shrinkage."""
+    if not benchmark.has_library("implicit"):
+        pytest.skip("IDCF_PEERS names no Python with implicit")
+    task = benchmark.Task.from_split(split())
+    peer = benchmark.System("CosineRecommender", library="implicit")
+    system = benchmark.System("item-knn")
+    (theirs,) = benchmark.rank(peer, task, [{"K": 60}], 0)
+    (ours,) = benchmark.rank(system, task, [{"neighbors": 60, "reg": 0.0}], 0)
+    assert (theirs.top == ours.top).mean() > 0.95  # the order of close scores may differ
+    history = task.implicit.train.history(task.users)
+    for row, items in zip(
+        theirs.top, np.split(history.items.numpy(), history.offsets[1:-1]), strict=True
+    ):
+        assert not set(row) & set(items)
