@@ -42,7 +42,7 @@ DATASETS = (SMALL, MOVIELENS)
 KINDS = RATINGS, IMPLICIT, FEATURES = "ratings", "implicit", "features"
 
 # trained by a solver: there is no number of epochs to set
-SOLVED = {"popularity", "item-mean", "bias", "item-knn", "ease", "als"}
+SOLVED = {"popularity", "item-mean", "bias", "item-knn", "ease", "slim", "als"}
 SOLVED |= {"idcf-bayes", "idcf-odds", "idcf-takeup", "bomic"}
 READS_FEATURES = {"idcf-bayes", "nimc"}
 
@@ -152,6 +152,7 @@ _SMALL_OPTIONS: Mapping[str, Mapping[str, Any]] = {"idcf-gc": {"embedding_size":
 _MOVIELENS_OPTIONS: Mapping[str, Mapping[str, Any]] = {
     "item-knn": {"neighbors": 50, "reg": 30.0},
     "ease": {"reg": 300.0},
+    "slim": {"reg": 30.0, "l1_reg": 1.0},
     "als": {"embedding_size": 16, "reg": 10.0},
     "bomic": {"reg": 0.8, "user_reg": 0.3, "rank": 20},
     "idcf-bayes": {"embedding_size": 8, "sweeps": 16, "burn_in": 8},
@@ -161,7 +162,7 @@ _MOVIELENS_OPTIONS: Mapping[str, Mapping[str, Any]] = {
 _PART = {"idcf-dot", "idcf-nn", "idcf-gc", "rd-item", "meta-path", "trans-user"}
 _PART |= {"trans-user-ridge", "igmc", "f-eae", "gcmc", "bomic"}
 _MOVIELENS_IMPLICIT = {"idcf-odds", "idcf-takeup", "ease", "als", "item-knn", "popularity"}
-_MOVIELENS_IMPLICIT |= {"ngcf", "pinsage", "fism", "mult-vae"}
+_MOVIELENS_IMPLICIT |= {"slim", "ngcf", "pinsage", "fism", "mult-vae"}
 
 
 def kinds(name: str, dataset: str) -> Iterator[str]:

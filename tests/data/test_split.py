@@ -108,6 +108,22 @@ def test_held_out_users_have_no_row_in_training(seed: int, low: int, extra: int)
     assert pairs(repeated.history_table) == pairs(task.history_table)
 
 
+@given(SEEDS, st.integers(1, 4), st.integers(0, 5))
+def test_held_out_users_with_a_number_of_targets(seed: int, n_targets: int, high: int) -> None:
+    data, held_out = table(seed), np.array([0, 3, 4])
+    rng = np.random.default_rng(seed)
+    train, task = hold_out_users(data, held_out, (high, high), rng, n_targets)
+    assert not np.isin(train.user, held_out).any()
+    assert not set(pairs(task.history_table)) & set(pairs(task.target_table))
+    assert set(pairs(task.history_table) + pairs(task.target_table)) <= set(pairs(data))
+    for user in held_out.tolist():
+        n_rows = data.user_counts()[user]
+        assert task.target_table.user_counts()[user] == min(n_targets, n_rows)
+        assert task.history_table.user_counts()[user] == min(high, max(n_rows - n_targets, 0))
+    with pytest.raises(DataError, match="targets must be positive, got 0"):
+        hold_out_users(data, held_out, (1, 2), rng, 0)
+
+
 @given(SEEDS, st.integers(1, 6))
 def test_threshold_parts_all_users(seed: int, threshold: int) -> None:
     data = table(seed)

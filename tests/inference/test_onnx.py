@@ -84,6 +84,15 @@ def test_dense_histories_with_options(options: dict[str, Any]) -> None:
         )
 
 
+def test_dense_histories_of_als_with_popularity() -> None:
+    recommender = fitted("als", True, popularity_weight=0.5)
+    ids = recommender.predictor.item_ids
+    feed = {k: torch.from_numpy(v) for k, v in dense_inputs(True, ids).items()}
+    scores = to_dense_model(recommender.artifact.model)(**feed)[1]
+    for row, history in enumerate(HISTORIES):
+        np.testing.assert_allclose(scores[row], recommender.predict(list(history), ids), atol=1e-4)
+
+
 @needs_onnx
 @pytest.mark.parametrize(("name", "implicit"), CASES)
 def test_another_runtime_gives_the_same_scores(name: str, implicit: bool, tmp_path: Path) -> None:

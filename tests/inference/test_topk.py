@@ -104,8 +104,8 @@ def test_the_fold_in_kernel_equals_the_model(
 ) -> None:
     monkeypatch.setattr("idcf.inference.kernels._MAX_NUMPY_TABLE_SIZE", max_numpy_size)
     table = checkerboard(50, 37, np.random.default_rng(0), implicit=implicit)
-    config = configure("als", {"embedding_size": size, "reg": 0.5})
-    model = model_entry("als").build(config, table.domain())
+    options = {"embedding_size": size, "reg": 0.5, "popularity_weight": 0.2}
+    model = model_entry("als").build(configure("als", options), table.domain())
     assert isinstance(model, FoldInModel)
     torch.manual_seed(0)
     for tensor in (model.factors, model.prior_rhs, model.popularity, model.bias_model.item_bias):

@@ -160,6 +160,13 @@ def test_the_grid_is_searched_but_for_given_options(name):
     assert train_fast(name, options={key: values[-1]}).options[key] == values[-1]
 
 
+def test_the_grid_of_a_model_that_orders_lists_is_searched_by_ndcg(monkeypatch):
+    """On ratings too: an RMSE of scores that are no ratings would say nothing."""
+    monkeypatch.setattr("idcf.training.validation.rmse_on", None)
+    options = train_fast("ease", options={"ratings": "scaled"}).options
+    assert options["reg"] in all_models()["ease"].grid["reg"]
+
+
 def test_a_training_is_resumed_from_its_folder(tmp_path):
     first = train_fast("idcf-dot", folder=tmp_path)
     files = {f.relative_to(tmp_path).as_posix() for f in tmp_path.rglob("*") if f.is_file()}

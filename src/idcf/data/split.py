@@ -164,20 +164,27 @@ def hold_out_users(
     users: Ints,
     history_lengths: tuple[int, int],
     rng: np.random.Generator,
+    n_targets: int | None = None,
 ) -> tuple[Interactions, PredictionTask]:
     """Hold out whole users (strong generalization); return the table of the others, and the task.
     Between the lowest and the highest of `history_lengths`, random rows of a held-out user become
-    the history; at least one row of each remains to be predicted."""
+    the history; at least one row of each remains to be predicted. With `n_targets`, so many random
+    rows are to be predicted (all, if there are fewer), and the history is shorter if need be."""
     low, high = history_lengths
+    if n_targets is not None and n_targets < 1:
+        raise DataError(f"the number of targets must be positive, got {n_targets}")
     if not 0 <= low <= high:
         raise DataError(f"history lengths must satisfy 0 <= low <= high, got {history_lengths}")
     is_held_out = data.user_mask(users)[data.user]
     held_out = data.where(is_held_out)
     rank = _rank_in_user(held_out, rng.random(len(held_out)))
     lengths = low + np.floor(rng.random(len(data.users)) * (high - low + 1)).astype(np.int64)
-    lengths = np.minimum(lengths, np.maximum(held_out.user_counts() - 1, 0))
+    counts = held_out.user_counts()
+    lengths = np.minimum(lengths, np.maximum(counts - (n_targets or 1), 0))
     in_history = rank < lengths[held_out.user]
-    task = PredictionTask(held_out.where(in_history), held_out.where(~in_history))
+    last = lengths + n_targets if n_targets else counts
+    is_target = ~in_history & (rank < last[held_out.user])
+    task = PredictionTask(held_out.where(in_history), held_out.where(is_target))
     return data.where(~is_held_out), task
 
 

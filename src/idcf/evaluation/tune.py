@@ -87,6 +87,7 @@ SEARCH_SPACES: dict[str, SearchSpace] = {
     "bias": {"shrinkage": LogRange(0.5, 50.0), "item_shrinkage": LogRange(0.5, 30.0)},
     "item-knn": {"neighbors": LogRange(5, 400), "reg": LogRange(1.0, 1000.0)},
     "ease": {"reg": LogRange(5.0, 5000.0)},
+    "slim": {"l1_reg": LogRange(0.03, 10.0), "reg": LogRange(1.0, 5000.0)},
     "als": {"embedding_size": LogRange(2, 64), "reg": LogRange(1.0, 100.0)},
     "idcf-bayes": {
         "embedding_size": LogRange(4, 40),

@@ -141,6 +141,7 @@ class FoldInKernel:
         self._prior_scores_np = to_float32_array(self.prior_scores)
         self._item_offsets_np = to_float32_array(self.item_offsets)
         scores_at_prior = self._item_offsets_np + self._prior_scores_np
+        scores_at_prior += to_float32_array(model.popularity_bias())
         self._catalog_product = MatrixVectorProduct(
             np.column_stack([self._whitened_items_np, scores_at_prior])
         )

@@ -123,7 +123,8 @@ class DenseFoldIn(nn.Module):
         rhs = rhs + n * model.negative_terms[:, -1]
         vector = torch.cat([solve(matrix, rhs) * (1 - is_popular), is_popular], 1)
         items = torch.cat([model.factors, model.popularity[:, None]], 1)
-        return vector, vector @ items.T + bias + (base.item_bias + model.mean)
+        offsets = base.item_bias + model.mean + model.popularity_bias()
+        return vector, vector @ items.T + bias + offsets
 
 
 class DenseBayes(nn.Module):

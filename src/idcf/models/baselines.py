@@ -1,4 +1,4 @@
-"""Inductive baselines: popularity, biases, item-item weights (item-kNN, EASE) and fold-in (ALS).
+"""Inductive baselines: popularity, biases, item-item weights (item-kNN, EASE, SLIM), fold-in (ALS).
 
 The classes only score. `idcf.training.solvers` fits them in closed form or by alternating
 least squares, without gradients.
@@ -7,7 +7,7 @@ least squares, without gradients.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
@@ -107,29 +107,42 @@ class ItemItemConfig:
     `reg` is the ridge λ of EASE, and the pseudo-count that shrinks the similarities of item-kNN.
     `neighbors` is the number of weights stored per item, the largest. `shrinkage` is that of the
     user bias (`BiasConfig`). `normalize`: item-kNN on ratings takes a weighted mean, not a sum.
+    `ratings`: with "residuals" the scores are expected ratings. With "scaled" they order lists: an
+    interaction counts (r - lowest) / (highest - lowest) in the history and as a target, so that
+    items are ranked by how likely they are taken up and liked.
     """
 
     reg: float = 100.0  # EASE: ridge; item-kNN: pseudo-count that shrinks similarities
     neighbors: int = 50  # weights kept per item, the largest
     shrinkage: float = DEFAULT_USER_SHRINKAGE  # of the user bias, see `BiasConfig`
     normalize: bool = True  # item-kNN on ratings: a weighted mean instead of a weighted sum
+    ratings: Literal["residuals", "scaled"] = "residuals"  # what a rating counts
+
+
+@dataclass(frozen=True, kw_only=True)
+class SlimConfig(ItemItemConfig):
+    """Options of SLIM: `reg` weighs Σ w² / 2, and an item has weights on its `neighbors` alone."""
+
+    l1_reg: float = 1.0  # weighs Σ w
 
 
 class ItemItemModel(Model):
-    """Σ_{j ∈ history} w_ji x_uj: item-kNN and EASE (Steck 2019).
+    """Σ_{j ∈ history} w_ji x_uj: item-kNN, EASE (Steck 2019) and SLIM (Ning & Karypis 2011).
 
     For ratings, x is the residual of user and item bias, and both biases are added to the sum.
-    For implicit feedback, x is 1.
+    For implicit feedback, x is 1. With `ratings="scaled"`, x is (r - lowest) / (highest - lowest).
     """
 
     inductive: ClassVar[bool] = True
     has_item_similarities: ClassVar[bool] = True
-    popularity: Tensor  # [I]: scores for an empty history of implicit feedback
+    popularity: Tensor  # [I]: scores for an empty history, where scores are no ratings
 
     def __init__(self, config: ItemItemConfig, domain: Domain) -> None:
         super().__init__()
         self.bias_model = BiasModel(BiasConfig(shrinkage=config.shrinkage), domain)
-        self.predicts_ratings = self.bias_model.predicts_ratings
+        self.predicts_ratings = not domain.implicit and config.ratings == "residuals"
+        self.lowest_rating = min(domain.levels)
+        self.rating_span = max(domain.levels) - self.lowest_rating
         self.n_items = domain.n_items
         self.normalize = config.normalize
         self.item_weights = ItemMatrix(domain.n_items)  # row j: the weights w_j· of item j
@@ -139,13 +152,21 @@ class ItemItemModel(Model):
         """Return the scores of every item for every user: [B, I]."""
         history = users.history
         if not self.predicts_ratings:
-            is_empty = (history.lengths() == 0)[:, None]
-            return torch.where(is_empty, self.popularity, self.item_weights.sum_pool(history))
+            values, has_ratings = self.list_values(history.values), self.rating_span > 0
+            total = values.new_zeros(len(users)).index_add_(0, history.owner(), values)
+            scores = self.item_weights.sum_pool(history, values if has_ratings else None)
+            return torch.where((total == 0)[:, None], self.popularity, scores)
         bias, residuals = self.bias_model.user_bias_and_residuals(history)
         score = self.item_weights.sum_pool(history, residuals)
         if self.normalize:
             score = score / (self.item_weights.absolute().sum_pool(history) + 1.0)
         return self.bias_model.mean + self.bias_model.item_bias + bias[:, None] + score
+
+    def list_values(self, ratings: Tensor) -> Tensor:
+        """Return what ratings count where scores order lists: from 0, the lowest, to 1."""
+        if self.rating_span == 0:
+            return torch.ones_like(ratings)
+        return (ratings - self.lowest_rating) / self.rating_span
 
     def item_similarities(self, item_row: int) -> Tensor:
         """Return the weights of one item for all items: [I]."""
@@ -173,6 +194,7 @@ class FoldInConfig:
     alpha: float = 10.0  # α: confidence of an interaction of implicit feedback
     epochs: int = 15  # alternations between users and items
     shrinkage: float = DEFAULT_USER_SHRINKAGE  # of the user bias, see `BiasConfig`
+    popularity_weight: float = 0.0  # of log(1 + n_i), added to scores of implicit feedback
 
 
 class FoldInModel(TwoTower):
@@ -183,8 +205,9 @@ class FoldInModel(TwoTower):
 
     `prior_rhs` moves the prior mean of p away from 0, and `negative_terms` replaces the term QᵀQ
     of all items by a term per entry of the history; `idcf.inference.from_factors` sets both.
-    The last coordinate of a user vector is 1 for an empty history of implicit feedback, where
-    the score is the item's popularity.
+    `popularity_weight` · log(1 + n_i) is added to the scores of implicit feedback, for n_i users of
+    the item. The last coordinate of a user vector is 1 for an empty history of implicit feedback,
+    where the score is the item's popularity.
     """
 
     inductive: ClassVar[bool] = True
@@ -203,6 +226,7 @@ class FoldInModel(TwoTower):
         self.n_items = domain.n_items
         self.mean = self.bias_model.mean if self.predicts_ratings else 0.0
         self.alpha = 1.0 if self.predicts_ratings else config.alpha
+        self.popularity_weight = 0.0 if self.predicts_ratings else config.popularity_weight
         self.head: Head = DotHead()
         self.register_buffer("factors", torch.zeros(domain.n_items, size))
         self.register_buffer("gram", torch.eye(size))
@@ -230,7 +254,11 @@ class FoldInModel(TwoTower):
     def embed_items(self, items: Tensor, exclude_users: Tensor | None = None) -> Embeddings:
         """Return the factors with the popularity as last coordinate, and the item biases."""
         vector = torch.cat([self.factors[items], self.popularity[items][..., None]], -1)
-        return Embeddings(vector, self.bias_model.item_bias[items])
+        return Embeddings(vector, self.bias_model.item_bias[items] + self.popularity_bias()[items])
+
+    def popularity_bias(self) -> Tensor:
+        """Return `popularity_weight` · log(1 + n) of every item: [I]. Fold-in does not read it."""
+        return self.popularity_weight * self.popularity.clamp(min=0).log1p()
 
     def item_similarities(self, item_row: int) -> Tensor:
         """Return the cosine of the factors of every item with those of one item: [I].

@@ -26,6 +26,7 @@ from idcf.models.baselines import (
     ItemItemModel,
     PopularityConfig,
     PopularityModel,
+    SlimConfig,
 )
 from idcf.models.bayes import BayesConfig, BayesModel
 from idcf.models.gcmc import GCMC, GCMCConfig
@@ -182,6 +183,15 @@ MODELS: dict[str, ModelEntry] = {
         grid={"reg": (50.0, 200.0, 500.0, 1000.0, 2000.0)},
         implicit_grid={"neighbors": (200,), "reg": (10.0, 30.0, 100.0, 300.0)},
         check_options={"reg": 50.0, "shrinkage": 20.0},
+    ),
+    "slim": ModelEntry(
+        ItemItemModel,
+        SlimConfig,
+        {"neighbors": 100, "reg": 30.0},
+        solver=f"{_SOLVERS}.slim:fit_slim",
+        implicit_grid={"l1_reg": (0.3, 3.0), "reg": (3.0, 30.0, 300.0)},
+        implicit_only=True,
+        check_options={"neighbors": 20, "l1_reg": 0.1, "reg": 1.0},
     ),
     "als": ModelEntry(
         FoldInModel,

@@ -40,12 +40,21 @@ def grid_search_validation(
     solver.
 
     The error is the RMSE of ratings; for implicit feedback 1 - NDCG of the lists of the users with
-    the fewest rows, because the AUC against random items mostly rewards popularity.
+    the fewest rows, because the AUC against random items mostly rewards popularity. It is 1 - NDCG
+    too for a model that is fitted on ratings but predicts none.
     """
     if not table.implicit:
         users = np.flatnonzero(table.user_counts())
         train_rows, task = hold_out_validation_users(table, users, StageConfig(), seed)
-        return train_rows, validation_metric(task, seed)
+        rating_error = validation_metric(task, seed)
+        return (
+            train_rows,
+            lambda model: (
+                rating_error(model)
+                if model.predicts_ratings
+                else ndcg_loss_on(model, task.target_table, task.history_table)
+            ),
+        )
     rng, n_users = (
         random_stream(seed, "validation histories"),
         np.count_nonzero(table.user_counts()),

@@ -127,6 +127,36 @@ def test_ease_on_ratings():
     np.testing.assert_allclose(scores(model, RATED), base + x @ weight, atol=1e-4)
 
 
+@pytest.mark.parametrize("name", ["ease", "item-knn"])
+def test_scaled_ratings_order_lists(name):
+    """The matrix holds (r - 1) / 4; a history of lowest ratings says nothing."""
+    x, observed = dense(RATED)
+    levels = np.unique(RATED.rating)
+    scaled = np.where(observed, (x - levels[0]) / (levels[-1] - levels[0]), 0)
+    if name == "ease":
+        weight = slow_ease(scaled, 20.0)
+    else:
+        weight = similarities(scaled, observed, 100, 10.0)
+    model = solve(
+        name, RATED, reg=20.0 if name == "ease" else 10.0, neighbors=100, ratings="scaled"
+    )
+    assert not model.predicts_ratings
+    np.testing.assert_allclose(model.item_weights.to_dense(), weight, atol=1e-5)
+    np.testing.assert_allclose(scores(model, RATED), scaled @ weight, atol=1e-5)
+    lowest = History(torch.tensor([0, 3]), torch.full((2,), levels[0]), torch.tensor([0, 2]))
+    with torch.no_grad():
+        actual = model.score_catalog(Users(torch.tensor([-1]), lowest))[0].numpy()
+    np.testing.assert_array_equal(actual, observed.sum(0))
+
+
+@pytest.mark.parametrize("name", ["ease", "item-knn"])
+def test_scaled_ratings_change_nothing_without_ratings(name):
+    options = {"reg": 3.0, "neighbors": 5}
+    expected = scores(solve(name, IMPLICIT, **options), IMPLICIT)
+    actual = scores(solve(name, IMPLICIT, ratings="scaled", **options), IMPLICIT)
+    np.testing.assert_array_equal(actual, expected)
+
+
 def similarities(x, observed, neighbors, reg):
     """Cosines, shrunk by the number of common users; for each item those of its nearest."""
     n = x.shape[1]
@@ -272,6 +302,16 @@ def test_als_recovers_a_low_rank_matrix():
     assert np.sqrt(np.mean(error**2)) < 0.4 * world.true_rating(user, item).std()
 
 
+def test_popularity_is_added_to_the_scores_of_als():
+    options = {"embedding_size": 3, "reg": 2.0}
+    plain = scores(solve("als", IMPLICIT, **options), IMPLICIT)
+    actual = scores(solve("als", IMPLICIT, popularity_weight=0.3, **options), IMPLICIT)
+    counts = np.bincount(IMPLICIT.item, minlength=12)
+    np.testing.assert_allclose(actual, plain + 0.3 * np.log(1 + counts), atol=1e-5)
+    rated = [scores(solve("als", RATED, popularity_weight=x, **options), RATED) for x in (0.0, 0.3)]
+    np.testing.assert_array_equal(*rated)
+
+
 @pytest.mark.parametrize("name", ["ease", "item-knn", "als"])
 def test_a_user_without_history(name):
     """Ratings: the score is the item mean. Implicit feedback: it is the popularity."""
@@ -284,7 +324,7 @@ def test_a_user_without_history(name):
     np.testing.assert_allclose(unrated, np.bincount(IMPLICIT.item, minlength=12), atol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["popularity", "bias", "item-knn", "ease", "als"])
+@pytest.mark.parametrize("name", ["popularity", "bias", "item-knn", "ease", "slim", "als"])
 def test_items_without_users_have_finite_scores(name):
     """An item that is in the vocabulary but has no row."""
     items = Vocab([*RATED.items.ids, "never"])

@@ -1,4 +1,7 @@
-"""Solvers of item-kNN and EASE: a sparse item-item matrix each, computed in blocks of items."""
+"""Solvers of item-kNN and EASE: a sparse item-item matrix each, computed in blocks of items.
+
+`slim` has the solver of SLIM, which starts from the functions here.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,7 @@ def fit_item_knn(
     """Fit item-kNN: cosines of the columns of residuals (or of ones, for implicit feedback), each
     times n / (n + reg) for n common users; the `neighbors` largest of each item; `context` is not
     used."""
-    model, x = _initialize_model(config, table)
+    model, x = initialize_model(config, table)
     norm = np.sqrt(np.asarray(x.multiply(x).sum(0)).ravel()) + 1e-9
     unit = csr_array(x @ diags_array((1 / norm).astype(np.float32)))
     ones = csr_array((np.ones_like(x.data), x.indices, x.indptr), shape=x.shape)
@@ -45,6 +48,15 @@ def shrunk_cosines(x: csr_array, support: float, n_neighbors: int) -> csr_array:
     scale = (x.sum(0) + max(support, 1e-9)) ** -0.5
     unit = csr_array(x @ diags_array(scale.astype(np.float32)))
     return csr_array(vstack(list(_nearest_cosines(unit, x, 0.0, n_neighbors))).T)
+
+
+def first_per_row(matrix: csr_array, k: int) -> csr_array:
+    """Return the k largest entries of each row; of equal ones those of the first columns."""
+    row = np.repeat(np.arange(matrix.shape[0]), np.diff(matrix.indptr))
+    order = np.lexsort((matrix.indices, -matrix.data, row))
+    chosen = order[np.arange(len(row)) - matrix.indptr[row] < k]  # `order` keeps rows in place
+    cells = (row[chosen], matrix.indices[chosen])
+    return csr_array((matrix.data[chosen], cells), shape=matrix.shape)
 
 
 def _nearest_cosines(
@@ -70,7 +82,7 @@ def fit_ease(config: ItemItemConfig, table: Interactions, context: SolverContext
 
     The `config.neighbors` largest weights of each item are stored. `context` is not used.
     """
-    model, x = _initialize_model(config, table)
+    model, x = initialize_model(config, table)
     model.item_weights.set_entries(ease_weights(x, config.reg, config.neighbors))
     return model
 
@@ -148,14 +160,16 @@ def _largest_per_column(block: Array, k: int) -> csr_array:
     return largest_per_row(csr_array((block.ravel()[cells], (column, row)), shape=(width, n)), k)
 
 
-def _initialize_model(
+def initialize_model(
     config: ItemItemConfig, table: Interactions
 ) -> tuple[ItemItemModel, csr_array]:
-    """Return the model with its biases, and the matrix of residuals (or of ones) [U, I]."""
+    """Return the model with its biases, and its matrix [U, I] of residuals, or of values between 0
+    and 1 for a model that orders lists."""
     model = ItemItemModel(config, table.domain())
     model.popularity = item_counts_tensor(table)
     fit_base_bias(model.bias_model, config.shrinkage, table)
-    user, item, value = table.user, table.item, table.rating
+    user, item = table.user, table.item
+    value = model.list_values(torch.from_numpy(table.rating)).numpy()
     if model.predicts_ratings:
         order, _ = table.rows_by_user
         user, item = user[order], item[order]
