@@ -16,6 +16,7 @@ from idcf.training.solvers import SolverContext
 from idcf.training.solvers.nearest_items import (
     find_nearest_items,
     local_ridge,
+    nonnegative_ridge,
     sample_long_rows,
 )
 from idcf.training.solvers.odds import interaction_matrix
@@ -160,6 +161,23 @@ def test_items_without_neighbors_have_no_weights() -> None:
     assert local_ridge(find_nearest_items(x, 3), 1.0, 1.0, 3).nnz == 0
 
 
+def test_nonnegative_weights_solve_the_conditions_of_the_minimum() -> None:
+    """The gradient is 0 where a weight is positive, and not negative elsewhere."""
+    x = interaction_matrix(table()).toarray().astype(np.float64)
+    gram, penalty = x.T @ x, RIDGE.reg + RIDGE.count_reg * x.sum(0)
+    weights = nonnegative_ridge(torch.from_numpy(gram), RIDGE.reg, RIDGE.count_reg, 1.5, 59)
+    weights = weights.toarray().astype(np.float64)
+    assert (weights >= 0).all()
+    assert 0.1 < (weights > 0).mean() < 0.9
+    gradient = (gram + np.diag(penalty)) @ weights - gram + 1.5
+    np.fill_diagonal(gradient, 0)
+    scale = penalty + x.sum(0)
+    assert np.abs(gradient / scale)[weights > 0].max() < 1e-3
+    assert (gradient / scale)[weights == 0].min() > -1e-3
+    few = csr_array(nonnegative_ridge(torch.from_numpy(gram), 5.0, 0.5, 1.5, 7).T)
+    assert np.diff(few.indptr).max() <= 7
+
+
 def test_long_rows_are_sampled_and_short_ones_stay() -> None:
     x = interaction_matrix(table())
     short = sample_long_rows(x, 12, np.random.default_rng(0))
@@ -244,10 +262,11 @@ def test_given_settings_are_not_searched(monkeypatch) -> None:
 
     monkeypatch.setattr(ItemRegression, "weights", record)
     given = {"reg": 7.0, "count_reg": 2.0, "length_power": 0.0, "spectral_weight": 0.0}
+    given["nonnegative"] = False
     solve, context = model_entry("idcf-takeup").load_solver(), SolverContext()
     solve(configure("idcf-takeup", given), table(), context)
     assert seen == 2 * [Settings(**given)]  # on the users that are not held out, and on all
     assert context.details == {"relation": "all items", **given}
     seen.clear()
     solve(configure("idcf-takeup", {}), table(), SolverContext())
-    assert len(set(seen)) == 5  # the first settings, and four others
+    assert len(set(seen)) == 6  # the first settings, and five others

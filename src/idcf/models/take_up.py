@@ -39,6 +39,7 @@ class TakeUpConfig:
     count_reg: float | None = None  # a
     length_power: float | None = None  # β; 0 above `max_dense_items`
     spectral_weight: float | None = None  # c; 0 above `max_dense_items`
+    nonnegative: bool | None = None  # weights of the nearest items, none below 0; c does not count
     neighbors: int = 1000  # weights stored per item
     max_dense_items: int = 6000  # up to here one matrix is inverted; above, each item has its own
     local_neighbors: int = 50  # items that an item is regressed on, above that size

@@ -1,9 +1,11 @@
-"""Ridge regression of each item on its nearest items, for catalogues too large to invert.
+"""Ridge regression of each item on its nearest items, by shrunk cosine.
 
-    w_i = (G_NN + λ + a n_N)⁻¹ G_Ni,   G = XᵀX,  N the nearest items of item i by shrunk cosine
+    w_i = (G_NN + λ + a n_N)⁻¹ G_Ni,   G = XᵀX,  N the nearest items of item i
 
-Of G the largest entries of each row are kept, so that time and memory grow with the number of rows
-and of items. The equations of many items are set up and solved together.
+`local_ridge` is for catalogues too large to invert: of G the largest entries of each row are kept,
+so that time and memory grow with the number of rows and of items. `nonnegative_ridge` is for small
+ones: w_i ≥ 0 with a penalty on its sum, as in SLIM (Ning and Karypis 2011). The equations of many
+items are set up and solved together.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ MAX_PAIRED_ITEMS = 1000  # of a user, drawn at random: n items have n² pairs
 _SUPPORT = 20.0  # pseudo-count that shrinks the cosines
 _MAX_EQUATION_CELLS = 1 << 23  # cells of the equations set up at once
 _MAX_POSITION_CELLS = 1 << 27  # cells of the table of positions, 2 bytes each
+_POWER_STEPS, _GRADIENT_STEPS = 15, 60
 
 
 class NearestItems(NamedTuple):
@@ -125,3 +128,49 @@ def _solve(
         factor[failed > 0] = torch.diag_embed(total.sqrt())
     solution: Tensor = torch.cholesky_solve(counts[..., None], factor)[..., 0]
     return solution * is_neighbor
+
+
+def nonnegative_ridge(
+    gram: Tensor, reg: float, count_reg: float, l1_reg: float, width: int
+) -> csr_array:
+    """Return B [I, I] whose column i minimizes ½ wᵀ(G_NN + λ + a n_N) w - wᵀ G_Ni + l Σ w over all
+    w ≥ 0, for the `width` nearest items N of i; `gram` is G [I, I]."""
+    n_items, width = len(gram), min(width, len(gram) - 1)
+    scale = (gram.diagonal() + _SUPPORT).rsqrt()
+    nearness = gram * scale * scale[:, None]
+    nearest = nearness.fill_diagonal_(-1).topk(width).indices
+    penalty = reg + count_reg * gram.diagonal()
+    weights = torch.zeros(n_items, width)
+    step = max(1, _MAX_EQUATION_CELLS // max(1, width**2))
+    for low in range(0, n_items, step):
+        rows = nearest[low : low + step]
+        matrix = gram[rows[:, :, None], rows[:, None, :]].float()
+        matrix.diagonal(dim1=1, dim2=2).add_(penalty[rows].float())
+        items = torch.arange(low, low + len(rows))[:, None]
+        weights[low : low + step] = _minimize(matrix, gram[items, rows].float() - l1_reg)
+    item = torch.arange(n_items)[:, None].expand_as(nearest)
+    stored = weights > 0
+    cells = (nearest[stored].numpy(), item[stored].numpy())
+    return csr_array((weights[stored].numpy(), cells), shape=(n_items, n_items))
+
+
+def _minimize(matrix: Tensor, right: Tensor) -> Tensor:
+    """Return the w ≥ 0 that minimizes ½ wᵀAw - wᵀb for each A [B, n, n] and b [B, n]: accelerated
+    projected gradient, in coordinates in which the diagonal of A is 1."""
+    scale = matrix.diagonal(dim1=1, dim2=2).clamp(min=1e-9).rsqrt()
+    matrix = matrix * scale[:, :, None] * scale[:, None, :]
+    right = right * scale
+    vector = torch.ones_like(right)[..., None]
+    for _ in range(_POWER_STEPS):  # towards the eigenvector of the largest eigenvalue
+        product = matrix @ vector
+        vector = product / product.norm(dim=1, keepdim=True).clamp(min=1e-9)
+    step = 1 / (1.1 * (matrix @ vector).norm(dim=1)).clamp(min=1.0)
+    weights = previous = torch.zeros_like(right)
+    momentum = 1.0
+    for _ in range(_GRADIENT_STEPS):
+        next_momentum = (1 + (1 + 4 * momentum**2) ** 0.5) / 2
+        point = weights + (momentum - 1) / next_momentum * (weights - previous)
+        gradient = (matrix @ point[..., None])[..., 0] - right
+        previous, momentum = weights, next_momentum
+        weights = (point - step * gradient).clamp(min=0)
+    return weights * scale

@@ -34,6 +34,7 @@ from idcf.training.solvers.nearest_items import (
     NearestItems,
     find_nearest_items,
     local_ridge,
+    nonnegative_ridge,
     sample_long_rows,
 )
 from idcf.training.solvers.odds import HeldOutUsers, cut_histories, fit_logistic, interaction_matrix
@@ -45,6 +46,7 @@ _N_FAR_ITEMS = 100  # other items of a user, sampled
 _RIDGE = 1e-3  # of the calibration
 _MAX_SHARE_LEFT_OUT = 0.02  # of the rows: more are worth a second solution of a large catalogue
 _RANK = 128  # singular directions of the spectral part
+_NONNEGATIVE_ITEMS, _L1_REG = 200, 2.0  # nearest items, and penalty, of nonnegative weights
 
 Array = NDArray[np.float64]
 
@@ -56,6 +58,7 @@ class Settings(NamedTuple):
     count_reg: float  # a
     length_power: float = 0.0  # β
     spectral_weight: float = 0.0  # c
+    nonnegative: bool = False  # each item has weights of its nearest items only, none below 0
 
 
 # the settings tried first, and what is then tried instead, one setting after the other
@@ -65,6 +68,7 @@ _DENSE_SEARCH = (
     ("reg", 200.0),
     ("count_reg", 1.0),
     ("spectral_weight", 0.5),
+    ("nonnegative", True),
 )
 _LOCAL_SEARCH = ()  # other settings differ little there
 
@@ -88,7 +92,8 @@ def fit_take_up(config: TakeUpConfig, table: Interactions, context: SolverContex
     best_ndcg = _mean_ndcg(model, held_out)
     for name, value in _DENSE_SEARCH if regression.is_dense else _LOCAL_SEARCH:
         if getattr(config, name) is None:
-            trial = build(regression, settings := best._replace(**{name: value}))
+            settings = Settings(**{**best._asdict(), name: value})
+            trial = build(regression, settings)
             if (ndcg := _mean_ndcg(trial, held_out)) > best_ndcg:
                 best, best_ndcg, model = settings, ndcg, trial
     context.details.update(
@@ -158,28 +163,24 @@ class ItemRegression:
             return local_ridge(
                 self._nearest_items, reg, settings.count_reg, self.config.local_neighbors
             )
-        weights = self._invert(reg, settings.count_reg, settings.length_power)
+        gram = self._weighted_gram(settings.length_power)
+        if settings.nonnegative:
+            l1_reg = _L1_REG * self.share
+            return nonnegative_ridge(gram, reg, settings.count_reg, l1_reg, _NONNEGATIVE_ITEMS)
+        weights = _invert(gram, reg, settings.count_reg)
         if settings.spectral_weight:
             scale = float(weights.norm() / self._spectral_weights.norm().clamp(min=1e-9))
             weights += settings.spectral_weight * scale * self._spectral_weights
         by_target = csr_array(weights.T.float().numpy())
         return csr_array(largest_per_row(by_target, self.config.neighbors).T)
 
-    def _invert(self, reg: float, count_reg: float, length_power: float) -> Tensor:
-        """Return B [I, I] from the inverse P of XᵀDX + λ + a n: B_ji = -P_ji / P_ii.
-
-        D weighs a user by (length of the history)^-β, so that the mean weight of a row is 1.
-        """
+    def _weighted_gram(self, length_power: float) -> Tensor:
+        """Return XᵀDX [I, I], where D weighs a user by (length of the history)^-β, so that the mean
+        weight of a row is 1."""
         lengths = np.maximum(np.diff(self.x.indptr), 1).astype(np.float64)
         weight = lengths**-length_power
         weight *= lengths.sum() / (weight @ lengths)
-        gram = torch.from_numpy((self.x.T @ (diags_array(weight) @ self.x)).toarray()).double()
-        diagonal = gram.diagonal()
-        diagonal.add_(reg + count_reg * diagonal.clone())
-        inverse = torch.cholesky_inverse(torch.linalg.cholesky(gram))
-        weights = -inverse / inverse.diagonal()
-        weights.fill_diagonal_(0)
-        return weights
+        return torch.from_numpy((self.x.T @ (diags_array(weight) @ self.x)).toarray()).double()
 
     @cached_property
     def _nearest_items(self) -> NearestItems:
@@ -204,6 +205,16 @@ class ItemRegression:
         weights = (vectors * item_scale[:, None]) @ (vectors * inverse_scale[:, None]).T
         np.fill_diagonal(weights, 0)
         return torch.from_numpy(weights)
+
+
+def _invert(gram: Tensor, reg: float, count_reg: float) -> Tensor:
+    """Return B [I, I] from the inverse P of G + λ + a n: B_ji = -P_ji / P_ii."""
+    penalized = gram.clone()
+    penalized.diagonal().add_(reg + count_reg * gram.diagonal())
+    inverse = torch.cholesky_inverse(torch.linalg.cholesky(penalized))
+    weights = -inverse / inverse.diagonal()
+    weights.fill_diagonal_(0)
+    return weights
 
 
 def _batches(
