@@ -36,6 +36,11 @@ class Split:
     query_users: Ints  # users with few ratings, whose embeddings the relation model computes
     protocol: SplitProtocol = "standard"  # how rows and users were held out
 
+    @property
+    def smaller_side(self) -> int:
+        """The number of key users or of items, whichever is less."""
+        return min(len(self.key_users), len(self.train.items))
+
 
 @dataclass(frozen=True)
 class PredictionTask:

@@ -55,8 +55,9 @@ def fit_artifact(
     `titles` has one entry per item. Raises `DataError` if there are too few key users, and
     `ConfigError` for an unknown option, or a `callback` of a model that has no epochs.
     """
-    table, name = data.interactions, resolve_model(config.model, data.interactions.implicit)
-    entry, (split, threshold) = model_entry(name), _split_key_users(table, config)
+    table, (split, threshold) = data.interactions, _split_key_users(data.interactions, config)
+    name = resolve_model(config.model, table.implicit, smaller_side=split.smaller_side)
+    entry = model_entry(name)
     if callback and entry.solver:
         raise ConfigError(
             f"{config.model!r} is solved, not trained by epochs: leave out the callback or tracker"
@@ -85,7 +86,7 @@ def fit_artifact(
         take_up_options = dataclass_to_dict(configure(entry.take_up_model, take_up.options))
         slope = _fit_choice_slope(result.model, table, split, config.seed)
     manifest = Manifest(
-        model=config.model,
+        model=config.model if name == resolve_model(config.model, table.implicit) else name,
         options=dataclass_to_dict(configure(name, result.options)),
         backbone=entry.backbone,
         backbone_options=backbone_options,
@@ -161,7 +162,8 @@ def train(
     `options` are those of the model, of its backbone, or `train.*` options of its training. They
     win over the preset, and options of the model's grid that are given are not searched.
     """
-    name = resolve_model(name, job.split.train.implicit)
+    split = job.split
+    name = resolve_model(name, split.train.implicit, smaller_side=split.smaller_side)
     configs = stage_configs(
         name, options, preset=job.preset, dataset=job.dataset, query_user_mode=job.query_user_mode
     )

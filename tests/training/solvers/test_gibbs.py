@@ -21,6 +21,7 @@ from idcf.training.solvers.bayes import (
     GibbsSide,
     _initialize_sides,
     fit_bayes,
+    limit_work,
     sample_normal_wishart,
     singular_directions,
 )
@@ -203,3 +204,19 @@ def test_a_table_of_a_few_users_is_enough() -> None:
     table = low_rank(4, 5, 1, np.random.default_rng(0), noise=0.1, density=0.9).interactions
     model = fit_bayes(configure("idcf-bayes", {"sweeps": 4, "burn_in": 8}), table, SolverContext(0))
     assert np.isfinite(rmse_on(model, table, table))
+
+
+def test_a_large_table_gets_fewer_sweeps_and_a_sample_of_its_users(world, monkeypatch) -> None:
+    table, config = world.interactions, configure("idcf-bayes", {})
+    context = SolverContext(0)
+    assert limit_work(config, table, context) == (config, table)
+    assert context.details["rows_used"] == len(table)
+    monkeypatch.setattr("idcf.training.solvers.bayes.LARGE_TABLE", 1000)
+    monkeypatch.setattr("idcf.training.solvers.bayes.MIN_SAMPLED_ROWS", 2000)
+    monkeypatch.setattr("idcf.training.solvers.bayes.SAMPLED_ROWS_PER_ITEM", 1)
+    smaller, rows = limit_work(config, table, context)
+    assert (smaller.burn_in, smaller.sweeps) == (12, 48)
+    assert 1900 < len(rows) <= 2000
+    full, counts = table.user_counts(), rows.user_counts()
+    assert ((counts == 0) | (counts == full)).all()  # whole users
+    assert context.details["key_users_used"] == (counts > 0).sum() < context.details["key_users"]

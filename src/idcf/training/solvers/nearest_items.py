@@ -23,7 +23,7 @@ MAX_PAIRED_ITEMS = 1000  # of a user, drawn at random: n items have n² pairs
 _SUPPORT = 20.0  # pseudo-count that shrinks the cosines
 _MAX_EQUATION_CELLS = 1 << 23  # cells of the equations set up at once
 _MAX_POSITION_CELLS = 1 << 27  # cells of the table of positions, 2 bytes each
-_POWER_STEPS, _GRADIENT_STEPS = 15, 60
+_POWER_STEPS, _GRADIENT_STEPS = 12, 45
 
 
 class NearestItems(NamedTuple):

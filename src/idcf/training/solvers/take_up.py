@@ -46,7 +46,7 @@ _N_FAR_ITEMS = 100  # other items of a user, sampled
 _RIDGE = 1e-3  # of the calibration
 _MAX_SHARE_LEFT_OUT = 0.02  # of the rows: more are worth a second solution of a large catalogue
 _RANK = 128  # singular directions of the spectral part
-_NONNEGATIVE_ITEMS, _L1_REG = 200, 2.0  # nearest items, and penalty, of nonnegative weights
+_NONNEGATIVE_ITEMS, _L1_REG = 128, 2.0  # nearest items, and penalty, of nonnegative weights
 
 Array = NDArray[np.float64]
 
