@@ -94,6 +94,14 @@ def test_similarities_among_some_items_are_those_of_similar_items(name: str, kin
     np.testing.assert_allclose(ranker.similarities_among(rows), expected, rtol=1e-4, atol=1e-6)
 
 
+def test_a_model_with_similarities_of_single_items_alone_is_served(monkeypatch) -> None:
+    """As a model of another package may be: the hook of several items is left out."""
+    ranker, rows = fitted("ease", "clicks").predictor.ranker, np.array([7, 0, 31, 12])
+    expected = ranker.similarities_among(rows)
+    monkeypatch.setattr(type(ranker.model), "similarities_among", lambda model, rows: None)
+    np.testing.assert_allclose(ranker.similarities_among(rows), expected, rtol=1e-5)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_diverse_list_has_less_similar_items(kind: str) -> None:
     recommender, history = fitted(kind=kind), history_of(kind)

@@ -90,6 +90,8 @@ def test_hooks_do_nothing_by_default():
         "loss_terms": (None,),
         "cohort_weights": (None,),
         "item_similarities": (0,),
+        "similarities_among": (None,),
+        "item_popularity": (),
         "ranking_without_data": (),
     }
     assert hooks == {*with_default_none, "extra_loss_terms", *HOOK_OF_FLAG.values()}

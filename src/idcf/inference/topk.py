@@ -306,11 +306,19 @@ class CatalogRanker:
         """Return `item_similarities` of some items [K] to one another: [K, K]."""
         rows = torch.from_numpy(item_rows).to(self.model.device)
         similarities = self.model.similarities_among(rows)
+        if similarities is None and self._has_own_similarities:
+            by_item = [self.item_similarities(row)[item_rows] for row in item_rows.tolist()]
+            return np.stack(by_item)
         if similarities is None:
             vectors = self._unit_vectors[rows]
             similarities = vectors @ vectors.T
         out: Floats = similarities.float().cpu().numpy()
         return out
+
+    @cached_property
+    def _has_own_similarities(self) -> bool:
+        """Whether similarities are those of the model, not cosines of its item vectors."""
+        return self.model.n_items > 0 and self.model.item_similarities(0) is not None
 
     @cached_property
     def _unit_vectors(self) -> Tensor:

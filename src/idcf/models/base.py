@@ -174,11 +174,9 @@ class Model(nn.Module, ABC):
     def similarities_among(self, item_rows: Tensor) -> Tensor | None:
         """Return `item_similarities` of some items [K] to one another: [K, K].
 
-        The default computes them item by item.
+        None, which is the default: they are computed item by item, which is slower.
         """
-        rows = [self.item_similarities(row) for row in item_rows.tolist()]
-        similarities = [x[item_rows] for x in rows if x is not None]
-        return torch.stack(similarities) if similarities else None
+        return None
 
     @hook
     def item_popularity(self) -> Tensor | None:
