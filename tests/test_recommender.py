@@ -298,6 +298,7 @@ def test_a_batch_as_a_table() -> None:
     batch = fitted().recommend(frame.assign(rating=[5.0, 5.0, 1.0]), n=3)
     table = batch.to_table()
     columns = ["item_id", "score", "rank", "std", "source", "probability", "rating"]
+    columns += ["rating_if_shown"]
     assert table.column_names == ["user_id", *columns]
     rows = table.to_pylist()
     assert [x["user_id"] for x in rows] == ["b"] * 3 + ["a"] * 3

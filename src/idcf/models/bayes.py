@@ -28,7 +28,7 @@ from idcf.types import CohortWeights, Domain, Embeddings, Ragged, RaggedRows, Us
 
 N_COHORTS = 12
 N_COHORT_ITEMS = 5
-LARGE_CATALOG = 250_000  # items: their moments take 1 kB each in every block
+LARGE_CATALOG = 50_000  # items: every block takes 1 kB and 5 ns of a list for each
 _OFFSET_PSEUDO_COUNT = 10.0  # raters at which the offset for empty histories has half its size
 
 _BLOCK_BUFFERS = (  # the buffers whose first dimension is the block
