@@ -3,8 +3,7 @@
     minimize over w ≥ 0:  ½ ‖x_i - X_N w‖² + l1_reg Σ w + ½ reg Σ w²
 
 X_N are the columns of the `neighbors` items nearest to item i by shrunk cosine, as in the authors'
-fsSLIM. The items of a block are solved together by cyclic coordinate descent on XᵀX: a step updates
-one weight of every item of the block.
+fsSLIM. The items of a block are solved together (`nonnegative_elastic_net`).
 """
 
 from __future__ import annotations
@@ -17,12 +16,11 @@ from idcf.data.interactions import Interactions
 from idcf.models.baselines import ItemItemModel, SlimConfig
 from idcf.training.solvers import SolverContext
 from idcf.training.solvers.item_item import first_per_row, initialize_model, shrunk_cosines
+from idcf.training.solvers.nearest_items import nonnegative_elastic_net
 
 _SUPPORT = 20.0  # pseudo-count that shrinks the cosines by which the nearest items are chosen
 _MAX_DENSE_ITEMS = 6000  # up to here XᵀX is held with its zeros
 _MAX_BLOCK_CELLS = 1 << 23  # cells of the matrices of a block
-_MAX_SWEEPS = 200
-_TOLERANCE = 1e-5  # largest change of a weight in the last sweep
 
 Array = NDArray[np.float32]
 Table = NDArray[np.int64]
@@ -92,27 +90,3 @@ def _sparse_gram(by_item: csr_array, items: Table) -> Array:
     gram = np.zeros((*items.shape, items.shape[1]), np.float32)
     gram[row[common.row], column[common.row], column[common.col]] = common.data
     return gram
-
-
-def nonnegative_elastic_net(gram: Array, moments: Array, l1_reg: float, reg: float) -> Array:
-    """Minimize ½ wᵀGw - mᵀw + l1_reg Σ w + ½ reg Σ w² over w ≥ 0, for n problems at once.
-
-    `gram` is G [n, k, k], `moments` is m [n, k]; returns w [n, k].
-    """
-    columns = np.ascontiguousarray(gram.transpose(1, 0, 2))  # [k, n, k]
-    diagonal = np.ascontiguousarray(np.diagonal(gram, axis1=1, axis2=2).T)  # [k, n]
-    scale = np.maximum(diagonal + np.float32(reg), np.float32(1e-9))
-    weights, slope = np.zeros_like(diagonal), moments.copy()  # slope: m - Gw
-    for _ in range(_MAX_SWEEPS):
-        largest_change = 0.0
-        for k, column in enumerate(columns):
-            target = slope[:, k] + diagonal[k] * weights[k] - np.float32(l1_reg)
-            change = np.maximum(target, 0) / scale[k] - weights[k]
-            if not change.any():
-                continue
-            weights[k] += change
-            slope -= change[:, None] * column
-            largest_change = max(largest_change, float(np.abs(change).max()))
-        if largest_change < _TOLERANCE:
-            break
-    return np.ascontiguousarray(weights.T)
