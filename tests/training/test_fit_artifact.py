@@ -9,6 +9,7 @@ from idcf.data.side_tables import add_side_tables
 from idcf.errors import ConfigError, DataError
 from idcf.inference.artifact import load_artifact, save_artifact
 from idcf.inference.manifest import DomainInfo, RecommenderConfig, TrainingData
+from idcf.inference.model_card import render_model_card
 from idcf.training.loop import TrainConfig
 from idcf.training.train import (
     DEFAULT_KEY_THRESHOLD,
@@ -170,3 +171,13 @@ def test_the_manifest_says_what_the_solvers_chose() -> None:
     manifest = fit("idcf-bayes", board(60, 24, 6, 14), key_threshold=5, options=options).manifest
     assert manifest.details["idcf-bayes"]["sweeps"] == 12
     assert manifest.details["idcf-takeup"]["reg"] in (50.0, 200.0)
+
+
+def test_the_model_card_says_what_the_solvers_chose() -> None:
+    options = {"sweeps": 8, "burn_in": 4}
+    manifest = fit("idcf-bayes", board(60, 24, 6, 14), key_threshold=5, options=options).manifest
+    card = render_model_card(manifest)
+    n = manifest.training_data.n_key_users
+    assert f"(`idcf-bayes`) key_users {n}, key_users_used {n}, rows_used" in card
+    assert "(`idcf-takeup`) relation all items" in card
+    assert "Chosen in training" not in render_model_card(fit("bias").manifest)

@@ -81,5 +81,15 @@ def _training_section(manifest: Manifest) -> str:
         key_users = f"users (`key_users={data.key_user_rule}`) among those"
     return f"""- **Trained on** {data.n_rows:,} interactions ({feedback}) of {data.n_users:,} users;
   SHA-256 of the table `{data.sha256}`. The {data.n_key_users:,} {key_users} with at least
-  {data.key_threshold} interactions are the key users; only their interactions were used.
-- **Method** `{manifest.model}`{backbone}, preset `{manifest.preset}`, seed {manifest.seed}"""
+  {data.key_threshold} interactions are the key users; the models were fitted to their interactions alone.
+{_details_section(manifest)}- **Method** `{manifest.model}`{backbone}, preset \
+`{manifest.preset}`, seed {manifest.seed}"""
+
+
+def _details_section(manifest: Manifest) -> str:
+    """Return what the solvers chose in training, one line per model; an empty text without any."""
+    lines = []
+    for name, details in manifest.details.items():
+        chosen = ", ".join(f"{key} {value}" for key, value in details.items())
+        lines.append(f"- **Chosen in training** (`{name}`) {chosen}.\n")
+    return "".join(lines)
