@@ -81,7 +81,7 @@ def _training_section(manifest: Manifest) -> str:
         key_users = f"users (`key_users={data.key_user_rule}`) among those"
     return f"""- **Trained on** {data.n_rows:,} interactions ({feedback}) of {data.n_users:,} users;
   SHA-256 of the table `{data.sha256}`. The {data.n_key_users:,} {key_users} with at least
-  {data.key_threshold} interactions are the key users; the models were fitted to their interactions alone.
+  {data.key_threshold} interactions are the key users; the models were fitted to them alone.
 {_details_section(manifest)}- **Method** `{manifest.model}`{backbone}, preset \
 `{manifest.preset}`, seed {manifest.seed}"""
 
