@@ -270,7 +270,7 @@ BAD_HISTORIES = [
     ({0: 10**400}, "of item 0 is not a number"),
     ({0: 50}, "rating 50 of item 0 is far outside the scale"),
     ([0, 1], "ratings are needed with the items"),
-    ([0, (1, 2)], "mixes ids and pairs"),
+    ([0, (1, 2)], "mixes ids, pairs and triples"),
     ([([0], 1)], r"item id \[0\] is of type list"),
     ({"Heet": 5}, "history: 'Heet' is not known to the model; nearest known: Heat"),
     ({7: 1, 8: 1, 9: 1}, "history: '7' and the 2 others are not known"),

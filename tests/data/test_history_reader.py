@@ -108,7 +108,7 @@ def test_unknown_items_are_listed() -> None:
         ({10: None}, "item 10 has no rating"),
         ({10: 10**400}, "is not a number"),
         ([10, 20], "ratings are needed"),
-        ([(10, 5), 20], "mixes ids and pairs"),
+        ([(10, 5), 20], "mixes ids, pairs and triples"),
         ([([10], 5)], "of type list"),
         ("10", "cannot read str"),
         (10, "cannot read int"),

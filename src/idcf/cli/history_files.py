@@ -1,6 +1,7 @@
 """Convert large files of histories in chunks, so that memory does not grow with them.
 
-A history file is CSV or Parquet with the columns user_id, item_id and rating, sorted by user_id.
+A history file is CSV or Parquet with the columns user_id, item_id and rating, sorted by user_id. A
+column timestamp is read where the order of a history matters; without it the order is that of rows.
 """
 
 from __future__ import annotations
@@ -39,6 +40,8 @@ def convert_histories(
     histories: Path,
     out: Path,
     make_table: Callable[[ParsedHistories], Any],
+    *,
+    reads_times: bool = False,
 ) -> dict[str, Any]:
     """Write the Arrow tables that `make_table` makes of a history file to one Parquet file.
 
@@ -52,7 +55,7 @@ def convert_histories(
     def tables() -> Iterator[Any]:
         """Yield a table for each chunk of users, all with the schema of the first."""
         schema = None
-        records = read_histories(histories, predictor.domain.implicit)
+        records = read_histories(histories, predictor.domain.implicit, reads_times=reads_times)
         while chunk := list(islice(records, USERS_PER_CHUNK)):
             parsed = _parse_histories(predictor, chunk)
             counts["n_users"] += len(chunk)
@@ -77,15 +80,18 @@ def print_conversion(values: dict[str, Any], detail: str, as_json: bool) -> None
     o.print_result(values, text.format_map(values), as_json)
 
 
-def read_histories(path: Path, implicit: bool) -> Iterator[tuple[Any, list[tuple[Any, Any]]]]:
+def read_histories(
+    path: Path, implicit: bool, *, reads_times: bool = False
+) -> Iterator[tuple[Any, list[tuple[Any, ...]]]]:
     """Yield each user id of a history file with its (item id, rating) pairs, user by user.
 
-    If `implicit`, the column rating is not read and every rating is 1. Raises DataError if the file
-    cannot be read, lacks a column, or is sorted neither as text nor as numbers.
+    If `implicit`, the column rating is not read and every rating is 1. If the file `reads_times`
+    and has a column timestamp, the pairs are triples. Raises DataError if the file cannot be read,
+    lacks a column, or is sorted neither as text nor as numbers.
     """
     sort_keys = [_text_key, _number_key]  # the orders that all users so far are sorted in
     previous: Any = None
-    for user, rows in groupby(_read_rows(path, implicit), itemgetter(0)):
+    for user, rows in groupby(_read_rows(path, implicit, reads_times), itemgetter(0)):
         if user is None:
             raise DataError(f"{path}: there is a row without user_id after user {previous!r}")
         if previous is not None:
@@ -95,18 +101,21 @@ def read_histories(path: Path, implicit: bool) -> Iterator[tuple[Any, list[tuple
                 f"{path}: user {user!r} comes after {previous!r}; sort the file by user_id"
             )
         previous = user
-        yield user, [(item, rating) for _, item, rating in rows]
+        yield user, [row[1:] for row in rows]
 
 
 def _parse_histories(predictor: Predictor, chunk: list[Any]) -> ParsedHistories:
     """Translate histories to item rows; items that the model does not know are left out."""
+    from idcf.data.history_reader import read_times
+
     reader = predictor.history_reader
     parsed = ParsedHistories([], [], [])
-    for user, pairs in chunk:
-        known_pairs = [pair for pair in pairs if reader.knows_item(pair[0])]
+    for user, entries in chunk:
+        known = [entry for entry in entries if reader.knows_item(entry[0])]
+        times = read_times([entry[2] for entry in known]) if known and len(known[0]) > 2 else None
         parsed.user_ids.append(user)
-        parsed.new_users.append(reader.read_pairs(known_pairs))
-        parsed.n_unknown_items.append(len(pairs) - len(known_pairs))
+        parsed.new_users.append(reader.read_pairs([entry[:2] for entry in known], times))
+        parsed.n_unknown_items.append(len(entries) - len(known))
     return parsed
 
 
@@ -142,42 +151,48 @@ def _number_key(user: Any) -> tuple[bool, int, Any]:
     return False, 0, user
 
 
-def _read_rows(path: Path, implicit: bool) -> Iterator[tuple[Any, Any, Any]]:
-    """Yield (user id, item id, rating) of each row of a file."""
+def _read_rows(path: Path, implicit: bool, reads_times: bool) -> Iterator[tuple[Any, ...]]:
+    """Yield (user id, item id, rating) of each row of a file, and the time if there are times."""
     import pyarrow as pa
 
     names = ["user_id", "item_id", *([] if implicit else ["rating"])]
     read_batches = _parquet_batches if path.suffix == ".parquet" else _csv_batches
     try:
-        for batch in read_batches(path, names):
+        for batch in read_batches(path, names, ["timestamp"] if reads_times else []):
             columns = [batch[name].to_pylist() for name in names]
             if implicit:
                 columns.append([1.0] * len(batch))
+            if "timestamp" in batch.schema.names:
+                columns.append(batch["timestamp"].to_pylist())
             yield from zip(*columns, strict=True)
     except (OSError, pa.ArrowException) as error:
         raise DataError(f"{path} cannot be read: {error}") from None
 
 
-def _parquet_batches(path: Path, names: list[str]) -> Iterator[Any]:
-    """Yield the rows of a Parquet file in batches, with only the columns `names`."""
+def _parquet_batches(path: Path, names: list[str], optional: list[str]) -> Iterator[Any]:
+    """Yield the rows of a Parquet file in batches, with the columns `names` and those of the
+    `optional` ones that it has."""
     from pyarrow import parquet
 
     file = parquet.ParquetFile(path)
     _require_columns(path, names, file.schema_arrow.names)
-    yield from file.iter_batches(ROWS_PER_READ, columns=names)
+    optional = [name for name in optional if name in file.schema_arrow.names]
+    yield from file.iter_batches(ROWS_PER_READ, columns=names + optional)
 
 
-def _csv_batches(path: Path, names: list[str]) -> Iterator[Any]:
-    """Yield the rows of a CSV file with ids as text, so that the id 007 stays 007."""
+def _csv_batches(path: Path, names: list[str], optional: list[str]) -> Iterator[Any]:
+    """Yield the rows of a CSV file with ids as text, so that the id 007 stays 007; the columns are
+    those of `_parquet_batches`."""
     import pyarrow as pa
     from pyarrow import csv
 
     with csv.open_csv(path) as header:
         _require_columns(path, names, header.schema.names)
+        names = names + [name for name in optional if name in header.schema.names]
     types = {"user_id": pa.string(), "item_id": pa.string(), "rating": pa.float64()}
     options = csv.ConvertOptions(
         include_columns=names,
-        column_types={name: types[name] for name in names},
+        column_types={name: types[name] for name in names if name in types},
         strings_can_be_null=True,
         null_values=[""],  # "NA" and "null" may be ids
     )

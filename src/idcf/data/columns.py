@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
-from idcf.data.interactions import Doubles, Interactions, Ints, Mask, Vocab, encode_ids
+from idcf.data.interactions import Doubles, Floats, Interactions, Ints, Mask, Vocab, encode_ids
 from idcf.errors import ConfigError, DataError, unknown_name_message
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 COLUMN_ROLES = ("user_id", "item_id", "rating", "timestamp")
 EncodedIds = tuple[Vocab, Ints]
+_PAIR_CHUNK = 1 << 20
 _INTEGER = re.compile(r"0|-?[1-9][0-9]{0,17}")  # "007" and "+7" are text ids, not numbers
 
 
@@ -157,7 +158,7 @@ def build_interactions(
     origin: ColumnOrigin,
     users: EncodedIds,
     items: EncodedIds,
-    rating: Doubles | None,
+    rating: Doubles | Floats | None,
     time: Ints | None,
     implicit: bool | None = None,
 ) -> Interactions:
@@ -168,34 +169,61 @@ def build_interactions(
     there are no rows.
     """
     implicit = rating is None if implicit is None else implicit
-    rating = np.ones(len(users[1])) if rating is None else rating
+    rating = np.ones(len(users[1]), np.float32) if rating is None else rating
     with np.errstate(over="ignore"):
-        values = rating.astype(np.float32)
+        values = np.asarray(rating, np.float32)
     reason = "is not a finite number; correct the row or drop it"
     _require("rating", rating, np.isfinite(values), origin, reason)
     if implicit:
         reason = "is negative; implicit feedback is counted from 0 (ratings need implicit=False)"
         _require("rating", rating, values >= 0, origin, reason)
     table = Interactions(users[0], items[0], users[1], items[1], values, time)
+    del users, items, rating, time  # or rows that are dropped would be held
     if implicit:
         if n_zeros := len(values) - np.count_nonzero(values):
             warn_about_data(f"{origin.source_name}: {n_zeros:,} rows of weight 0 dropped")
         table = table.where(values > 0).as_implicit()
     if not len(table):
         raise DataError(f"{origin.source_name}: no rows; give at least one interaction")
-    # only the last row of a pair
-    pair = table.user * len(table.items) + table.item
-    _, row_from_end = np.unique(pair[::-1], return_index=True)
-    if n_repeats := len(pair) - len(row_from_end):
+    is_last = _last_of_pairs(table)
+    if is_last is not None:
         warn_about_data(
-            f"{origin.source_name}: {n_repeats:,} rows repeat a (user, item) pair; "
+            f"{origin.source_name}: {(~is_last).sum():,} rows repeat a (user, item) pair; "
             "only the last row of each is kept"
         )
-        table = table.where(np.sort(len(pair) - 1 - row_from_end))
+        table = table.where(is_last)
     return table
 
 
-def _require(role: str, values: Doubles, valid: Mask, origin: ColumnOrigin, reason: str) -> None:
+def _last_of_pairs(table: Interactions) -> Mask | None:
+    """Return which rows are the last of their (user, item) pair; None: no pair is repeated.
+
+    A large table has few arrays of its length beside it: pairs are computed in chunks, or twice.
+    """
+    n_items, pair = len(table.items), table.user * len(table.items)
+    pair += table.item
+    pair.sort()
+    repeated = np.unique(pair[1:][pair[1:] == pair[:-1]])
+    del pair
+    if not len(repeated):
+        return None
+    is_repeated = np.zeros(len(table), bool)
+    for low in range(0, len(table), _PAIR_CHUNK):
+        rows = slice(low, low + _PAIR_CHUNK)
+        pairs = table.user[rows] * n_items + table.item[rows]
+        position = np.searchsorted(repeated, pairs).clip(max=len(repeated) - 1)
+        is_repeated[rows] = repeated[position] == pairs
+    rows_of_repeated = np.flatnonzero(is_repeated)[::-1]
+    pairs = table.user[rows_of_repeated] * n_items + table.item[rows_of_repeated]
+    _, first = np.unique(pairs, return_index=True)  # from the end
+    is_last = ~is_repeated
+    is_last[rows_of_repeated[first]] = True
+    return is_last
+
+
+def _require(
+    role: str, values: Doubles | Floats, valid: Mask, origin: ColumnOrigin, reason: str
+) -> None:
     """Raise DataError for the first value of a column that is not valid."""
     for row in np.flatnonzero(~valid)[:1]:
         origin.raise_bad_value(role, int(row), float(values[row]), reason)
@@ -230,7 +258,7 @@ def interactions_from_dataframe(
         _ids_from_series(frame[names["user_id"]], "user_id", origin, ids_are_text),
         _ids_from_series(frame[names["item_id"]], "item_id", origin, ids_are_text),
         _ratings_from_series(frame[names["rating"]], origin) if "rating" in names else None,
-        _times_from_series(frame[names["timestamp"]], origin) if "timestamp" in names else None,
+        times_from_series(frame[names["timestamp"]], origin) if "timestamp" in names else None,
         implicit,
     )
 
@@ -269,7 +297,7 @@ def _ids_from_arrow(
     return vocab, row_of_code[codes.indices.to_numpy(zero_copy_only=False)]
 
 
-def _floats_from_series(series: nw.Series[Any]) -> Doubles:
+def floats_from_series(series: nw.Series[Any]) -> Doubles:
     """A column of a dataframe as float64; the dataframe library raises for other values."""
     import narwhals as nw
 
@@ -279,12 +307,12 @@ def _floats_from_series(series: nw.Series[Any]) -> Doubles:
 def _ratings_from_series(series: nw.Series[Any], origin: ColumnOrigin) -> Doubles:
     """Return a column of ratings as float64; raise DataError naming the row that is no number."""
     try:
-        return _floats_from_series(series)
+        return floats_from_series(series)
     except Exception:  # each dataframe library raises its own; the slow parser names the row
         return parse_numbers(series.to_list(), "rating", origin)
 
 
-def _times_from_series(series: nw.Series[Any], origin: ColumnOrigin) -> Ints:
+def times_from_series(series: nw.Series[Any], origin: ColumnOrigin) -> Ints:
     """Seconds since 1970 of a column of dates, numbers or text."""
     import narwhals as nw
 
@@ -292,13 +320,22 @@ def _times_from_series(series: nw.Series[Any], origin: ColumnOrigin) -> Ints:
         if series.dtype == nw.Date:
             series = series.cast(nw.Datetime)
         if series.dtype == nw.Datetime:
-            milliseconds = _floats_from_series(series.dt.timestamp("ms"))
+            milliseconds = floats_from_series(series.dt.timestamp("ms"))
             return to_whole_seconds(np.floor(milliseconds / 1000), origin)
-        return to_whole_seconds(_floats_from_series(series), origin)
+        return to_whole_seconds(floats_from_series(series), origin)
     except DataError:
         raise
     except Exception:  # each dataframe library raises its own for text and objects
         return _parse_dates(series.to_list(), origin)
+
+
+def to_seconds(values: Sequence[Any], origin: ColumnOrigin) -> Ints:
+    """Seconds since 1970 of numbers, dates or ISO texts; DataError for the first that is none."""
+    try:
+        numbers = np.array(values, np.float64)
+    except (ValueError, TypeError):
+        return _parse_dates(values, origin)
+    return to_whole_seconds(numbers, origin)
 
 
 def _parse_dates(values: Sequence[Any], origin: ColumnOrigin) -> Ints:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, NoReturn
 import numpy as np
 import torch
 
-from idcf.data.columns import to_dataframe, warn_about_data
+from idcf.data.columns import ColumnOrigin, to_dataframe, to_seconds, warn_about_data
 from idcf.data.features import FeatureEncoder
 from idcf.data.interactions import Floats, Ints, Vocab, offsets_from_lengths, row_lookup
 from idcf.errors import DataError, unknown_name_message
@@ -22,20 +22,21 @@ from idcf.types import History, Users
 
 ItemRatingPairs = Collection[tuple[Any, Any]]  # (item id, rating)
 _ACCEPTED_FORMS = (
-    "a history is a dict {item_id: rating}, a list of (item_id, rating), a list of item ids "
-    "(implicit feedback), or a table with columns item_id and rating"
+    "a history is a dict {item_id: rating}, a list of (item_id, rating) or of (item_id, rating, "
+    "timestamp), a list of item ids (implicit feedback), or a table with columns item_id and rating"
 )
 _MAX_COMPARED_NAMES = 20_000  # ids and titles, each, that are compared with an unknown id
 
 
 class NewUser(NamedTuple):
     """The parsed history and features of one new user. Item rows are sorted and distinct, so the
-    order of the history does not matter."""
+    order of the history does not matter; `n_later` tells it to those who want to know."""
 
     item_rows: Ints  # [n]: rows of the catalogue
     values: Floats  # rating of each item, or 1 for implicit feedback
     unknown_items: tuple[Hashable, ...] = ()  # external ids that the model does not know
     features: Floats | None = None  # [F]
+    n_later: Ints | None = None  # [n]: items of the history that are later; None: no order is known
 
     @property
     def has_data(self) -> bool:
@@ -43,7 +44,9 @@ class NewUser(NamedTuple):
         return len(self.item_rows) > 0 or (self.features is not None and bool(self.features.any()))
 
 
-_EMPTY_NEW_USER = NewUser(np.empty(0, np.int64), np.empty(0, np.float32))
+_EMPTY_NEW_USER = NewUser(
+    np.empty(0, np.int64), np.empty(0, np.float32), n_later=np.empty(0, np.int64)
+)
 
 
 def has_many_users(history: Any) -> bool:
@@ -79,16 +82,19 @@ class HistoryReader:
     def read_history(self, history: Any) -> NewUser:
         """Parse the history of one new user, in one of the `_ACCEPTED_FORMS`, or None if empty. If
         an item occurs twice, its last rating counts. Raises DataError if the history has another
-        form, a rating cannot be used, or no item is known."""
+        form, a rating cannot be used, or no item is known. The order is that of the timestamps or,
+        without any, the one given, oldest first; a set has none."""
         if history is None:
             return _EMPTY_NEW_USER
         if isinstance(history, Mapping):
             return self.read_pairs(history.items())
         if isinstance(history, np.ndarray):
             history = history.tolist()
-        if isinstance(history, list | tuple | set | frozenset | range):
-            return self.read_pairs(self._pairs_from_list(list(history)))
-        return self.read_pairs(self._pairs_from_table(history))
+        if isinstance(history, set | frozenset):
+            return self.read_pairs(*self._pairs_from_list(list(history)))._replace(n_later=None)
+        if isinstance(history, list | tuple | range):
+            return self.read_pairs(*self._pairs_from_list(list(history)))
+        return self.read_pairs(*self._pairs_from_table(history))
 
     def read_histories(self, histories: Any) -> tuple[list[Hashable], list[NewUser]]:
         """Parse a list of histories (see `read_history`), or a table with a column user_id. Returns
@@ -98,11 +104,15 @@ class HistoryReader:
         frame = _history_frame(histories)
         if "user_id" not in frame.columns:
             raise DataError(f"table: {unknown_name_message('column', 'user_id', frame.columns)}")
-        pairs_by_user: dict[Hashable, list[tuple[Any, Any]]] = {}
-        pairs = self._pairs_from_table(frame)
-        for user, pair in zip(frame["user_id"].to_list(), pairs, strict=True):
-            pairs_by_user.setdefault(user, []).append(pair)
-        return list(pairs_by_user), [self.read_pairs(x) for x in pairs_by_user.values()]
+        pairs, times = self._pairs_from_table(frame)
+        rows_by_user: dict[Hashable, list[int]] = {}
+        for row, user in enumerate(frame["user_id"].to_list()):
+            rows_by_user.setdefault(user, []).append(row)
+        new_users = [
+            self.read_pairs([pairs[x] for x in rows], None if times is None else times[rows])
+            for rows in rows_by_user.values()
+        ]
+        return list(rows_by_user), new_users
 
     def item_rows(self, ids: Iterable[Any], label: str, *, strict: bool = True) -> Ints:
         """Sorted distinct rows of the known items among `ids`, the argument named `label`. Raises
@@ -128,8 +138,9 @@ class HistoryReader:
             self._raise_unknown_items([item], "item")
         return self._row_by_id[item]
 
-    def read_pairs(self, pairs: ItemRatingPairs) -> NewUser:
-        """Parse the history of one new user from (item id, rating) pairs (see `read_history`)."""
+    def read_pairs(self, pairs: ItemRatingPairs, times: Ints | None = None) -> NewUser:
+        """Parse the history of one new user from (item id, rating) pairs, see `read_history`; the
+        order is that of `times` or, without any, of the pairs."""
         get = self._row_by_id.get
         unknown_items: tuple[Hashable, ...] = ()
         try:
@@ -148,26 +159,38 @@ class HistoryReader:
             self._raise_bad_entry(pairs)
         if self.implicit:
             rating_by_row = {row: 1.0 for row, rating in rating_by_row.items() if rating}
-        rows = sorted(rating_by_row)
-        values = np.array([rating_by_row[r] for r in rows], np.float32)
-        return NewUser(np.array(rows, np.int64), values, unknown_items)
+        rows = np.array(list(rating_by_row), np.int64)
+        position: Ints = rows.argsort()  # in the history, of each of the sorted rows
+        values = np.array(list(rating_by_row.values()), np.float32)[position]
+        rows = rows[position]
+        if times is None and len(rows) == len(pairs):
+            return NewUser(rows, values, unknown_items, n_later=len(rows) - 1 - position)
+        last_position = {get(x, -1): k for k, (x, _) in enumerate(pairs)}  # of equal items
+        position = np.array([last_position[row] for row in rows.tolist()], np.int64)
+        n_later = count_later(position if times is None else times[position])
+        return NewUser(rows, values, unknown_items, n_later=n_later)
 
-    def _pairs_from_list(self, entries: list[Any]) -> ItemRatingPairs:
-        """Pairs of a list of pairs or, for implicit feedback, of item ids."""
-        is_pair = [isinstance(x, tuple | list) and len(x) == 2 for x in entries]
-        if all(is_pair):
-            return entries
-        if any(is_pair):
-            raise DataError(f"the history mixes ids and pairs ({entries!r:.80}); {_ACCEPTED_FORMS}")
+    def _pairs_from_list(self, entries: list[Any]) -> tuple[ItemRatingPairs, Ints | None]:
+        """Pairs and times, if there are any, of a list of pairs, of triples or, for implicit
+        feedback, of item ids."""
+        lengths = {len(x) if isinstance(x, tuple | list) else 1 for x in entries}
+        if lengths <= {2}:
+            return entries, None
+        if lengths == {3}:
+            return [x[:2] for x in entries], read_times([x[2] for x in entries])
+        if lengths & {2, 3}:
+            raise DataError(
+                f"the history mixes ids, pairs and triples ({entries!r:.80}); {_ACCEPTED_FORMS}"
+            )
         if not self.implicit:
             raise DataError(
                 f"the model was trained on ratings, so ratings are needed with the items "
                 f"{entries!r:.80}: pass {{item_id: rating}}"
             )
-        return [(x, 1.0) for x in entries]
+        return [(x, 1.0) for x in entries], None
 
-    def _pairs_from_table(self, table: Any) -> ItemRatingPairs:
-        """Pairs of a table with the columns item_id and, if there are ratings, rating."""
+    def _pairs_from_table(self, table: Any) -> tuple[list[tuple[Any, Any]], Ints | None]:
+        """Pairs and times of a table with the columns item_id and perhaps rating and timestamp."""
         frame = _history_frame(table)
         required = ("item_id",) if self.implicit else ("item_id", "rating")
         for name in required:
@@ -176,7 +199,8 @@ class HistoryReader:
         items = frame["item_id"].to_list()
         has_ratings = "rating" in frame.columns
         values = frame["rating"].to_list() if has_ratings else [1.0] * len(items)
-        return list(zip(items, values, strict=True))
+        times = read_times(frame["timestamp"].to_list()) if "timestamp" in frame.columns else None
+        return list(zip(items, values, strict=True)), times
 
     def _raise_bad_entry(self, pairs: ItemRatingPairs) -> NoReturn:
         """Raise DataError for the first pair that cannot be used."""
@@ -215,6 +239,18 @@ class HistoryReader:
         similar = [name_by_folded[x] for x in get_close_matches(folded, name_by_folded, n=n)]
         containing = (x for low, x in name_by_folded.items() if len(text) > 2 and folded in low)
         return list(dict.fromkeys([*similar, *islice(containing, n)]))[:n]
+
+
+def read_times(times: Sequence[Any]) -> Ints:
+    """Seconds since 1970 of the times of a history: numbers, dates or ISO texts. Raises DataError
+    for the first that is none, or is missing."""
+    return to_seconds(times, ColumnOrigin("history"))
+
+
+def count_later(times: Ints) -> Ints:
+    """Number of entries that are later than each one; entries of one time are not later."""
+    n_later: Ints = len(times) - np.searchsorted(np.sort(times), times, side="right")
+    return n_later
 
 
 def read_new_user(

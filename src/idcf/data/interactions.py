@@ -167,6 +167,13 @@ class Interactions:
             torch.from_numpy(offsets),
         )
 
+    def times_of(self, users: Ints) -> list[Ints] | None:
+        """Times of the entries of `history`, for each user, all with rows; None: there are none."""
+        if self.time is None:
+            return None
+        order, start = self.rows_by_user
+        return [self.time[order[start[user] : start[user + 1]]] for user in users.tolist()]
+
     def build_users(self, users: Ints) -> Users:
         """These users with their histories and features, as models expect them."""
         return Users(torch.from_numpy(users), self.history(users), self.features_of(users))

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -31,8 +30,9 @@ from idcf.data.datasets.formats import (
     wrong_width_message,
 )
 from idcf.data.interactions import Interactions, align_vocabularies
+from idcf.data.parquet_reader import ParquetColumns, parquet_errors
 from idcf.errors import DataError
-from idcf.files import check_file, read_text
+from idcf.files import read_text
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -51,7 +51,7 @@ def read_interactions(
     ----------
     source
         A pandas, Polars or Arrow table, the path of a file (.csv, .tsv, .parquet, .inter, .data,
-        .base, .test, .dat; text may be gzipped), or `Interactions`.
+        .base, .test, .dat; text may be gzipped), of a folder of Parquet files, or `Interactions`.
     columns
         Column names by role, where they differ from the roles `user_id`, `item_id`, `rating` and
         `timestamp`.
@@ -79,14 +79,8 @@ def read_interactions(
     suffix = _format_suffix(path)
     if suffix in ("csv", "tsv"):
         return _read_csv_interactions(path, columns, implicit)
-    if suffix == "parquet":
-        from pyarrow import parquet
-
-        with _parquet_errors(path):
-            names = find_columns(columns, parquet.read_schema(path).names, str(path), implicit)
-            table = parquet.read_table(path, columns=list(dict.fromkeys(names.values())))
-        origin = ColumnOrigin(str(path), column_names=names)
-        return interactions_from_dataframe(to_dataframe(table), origin, implicit)
+    if suffix == "parquet" or path.is_dir():
+        return _read_parquet_interactions(path, columns, implicit)
     if suffix == "inter":
         return interactions_from_text(*read_recbole(path), columns, implicit)
     if suffix in ("data", "base", "test", "dat"):
@@ -126,7 +120,7 @@ def read_table(path: Path) -> pa.Table:
     if _format_suffix(path) == "parquet":
         from pyarrow import parquet
 
-        with _parquet_errors(path):
+        with parquet_errors(path):
             return parquet.read_table(path)
     return _parse_csv(path, read_text(path), text_columns=("user_id", "item_id"))
 
@@ -139,6 +133,18 @@ def _format_suffix(path: Path) -> str:
 def _delimiter(path: Path) -> str:
     """Return the delimiter of a text file: a tab for .tsv, otherwise a comma."""
     return "\t" if _format_suffix(path) == "tsv" else ","
+
+
+def _read_parquet_interactions(
+    path: Path, columns: Mapping[str, str] | None, implicit: bool | None
+) -> Interactions:
+    """Read Parquet in chunks or, if that meets a value that it does not understand, whole."""
+    source = ParquetColumns.find(path, columns, implicit)
+    table = source.interactions(implicit)
+    if table is not None:
+        return table
+    origin = ColumnOrigin(str(path), column_names=source.names)
+    return interactions_from_dataframe(to_dataframe(source.whole_table()), origin, implicit)
 
 
 def _read_csv_interactions(
@@ -189,16 +195,3 @@ def _csv_line_label(text: str, delimiter: str, row: int) -> str:
     reader = csv.reader(io.StringIO(text), delimiter=delimiter)
     next(islice(filter(None, reader), row + 1, None))
     return f"line {reader.line_num}"
-
-
-@contextmanager
-def _parquet_errors(path: Path) -> Iterator[None]:
-    """Raise DataError if the file is missing or empty, or if reading it in the block fails."""
-    import pyarrow as pa
-
-    check_file(path)
-    try:
-        yield
-    except (pa.ArrowException, OSError) as error:
-        reason = str(error).splitlines()[0]
-        raise DataError(f"{path}: not a whole Parquet file ({reason}); write it again") from None
