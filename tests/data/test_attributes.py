@@ -25,6 +25,13 @@ def attributes() -> ItemAttributes:
     )
 
 
+def test_the_most_frequent_words_are_in_ascending_order() -> None:
+    columns = attributes().columns
+    assert columns["genre"].frequent_words(3) == ["Action", "Comedy", "Drama"]
+    assert columns["year"].frequent_words(1) == ["1994"]
+    assert columns["year"].frequent_words(9) == ["1994", "1995", "1996"]
+
+
 @pytest.mark.parametrize(
     ("where", "rows"),
     [

@@ -173,3 +173,19 @@ def test_an_item_table_without_columns_or_titles_is_rejected() -> None:
 def test_ids_of_another_kind_are_shown_in_the_error() -> None:
     with pytest.raises(DataError, match=r"where they look like 'u1'; these look like 3"):
         read_side_table(FRAME, "user").encode(Vocab(["u1", "u2"]))
+
+
+def test_attributes_are_no_features() -> None:
+    table = table_from_columns(np.array([1, 1, 2]), np.array([10, 20, 20]), np.ones(3))
+    frame = pd.DataFrame({"item_id": [20, 10, 30], "genre": ["Comedy|Drama", "War", "Comedy"]})
+    by_id = {"genre": {"20": ["Comedy", "Drama"], 10: "War", 30: "Comedy"}}
+    for attributes in (frame, by_id):
+        data = add_side_tables(table, None, None, attributes=attributes)
+        assert data.feature_fields == ()
+        assert data.interactions is table
+        assert data.attributes.rows({"genre": "Comedy"}).tolist() == [1]
+        assert data.attributes.rows({"genre": ["War", "Drama"]}).tolist() == [0, 1]
+    items = pd.DataFrame({"item_id": [10, 20], "genre": ["Opera", "War"], "long": ["yes", "no"]})
+    data = add_side_tables(table, None, items, attributes=frame, reads_item_features=False)
+    assert data.attributes.rows({"genre": "War", "long": "no"}).tolist() == [1]
+    assert add_side_tables(table, None, None, attributes={}).attributes is None

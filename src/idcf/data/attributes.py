@@ -44,6 +44,11 @@ class AttributeColumn:
             return None
         return self.item_rows[self.offsets[position] : self.offsets[position + 1]]
 
+    def frequent_words(self, n: int) -> list[str]:
+        """Return the n words that most items have, in ascending order."""
+        most = np.argsort(-np.diff(self.offsets), kind="stable")[:n]
+        return [self.words[k] for k in np.sort(most)]
+
     def cells(self, n_items: int) -> list[list[str]]:
         """Return the words of every item."""
         cells: list[list[str]] = [[] for _ in range(n_items)]
@@ -73,6 +78,10 @@ class ItemAttributes:
     def from_cells(cls, columns: Mapping[str, Sequence[Any]]) -> Self:
         """Read columns with one cell per row of the catalogue."""
         return cls({k: _read_column(range(len(v)), v) for k, v in columns.items()})
+
+    def updated(self, other: ItemAttributes) -> ItemAttributes:
+        """Return these columns and those of other attributes of the same items, which win."""
+        return ItemAttributes({**self.columns, **other.columns})
 
     def rows(self, where: Mapping[str, Any]) -> Ints:
         """Return the rows of the items that have, in every column of `where`, one of its values.

@@ -88,14 +88,20 @@ class EnrichedInteractions:
 
 
 def add_side_tables(
-    table: Interactions, users: Any, items: Any, *, reads_item_features: bool = True
+    table: Interactions,
+    users: Any,
+    items: Any,
+    *,
+    attributes: Any = None,
+    reads_item_features: bool = True,
 ) -> EnrichedInteractions:
     """Add side tables (see `read_side_table`) or None; one of titles only adds no features.
 
-    Unless the model `reads_item_features`, columns of items are attributes only.
+    Unless the model `reads_item_features`, columns of `items` are attributes only; those of
+    `attributes`, a table or {column: {item_id: value}}, always are.
     """
     features: dict[str, Any] = {}
-    encoder, titles, attributes = None, None, None
+    encoder, titles, item_attributes = None, None, _read_attributes(table.items, attributes)
     if users is not None:
         user_table = read_side_table(users, "user")
         features["user_features"], encoder = user_table.encode(table.users)
@@ -105,6 +111,19 @@ def add_side_tables(
         if item_table.columns or not titles:
             if reads_item_features:
                 features["item_features"], _ = item_table.encode(table.items)
-            attributes = ItemAttributes.from_table(table.items, item_table.ids, item_table.columns)
+            columns = ItemAttributes.from_table(table.items, item_table.ids, item_table.columns)
+            item_attributes = item_attributes.updated(columns) if item_attributes else columns
     table = replace(table, **features) if features else table
-    return EnrichedInteractions(table, tuple(features), encoder, titles, attributes)
+    return EnrichedInteractions(table, tuple(features), encoder, titles, item_attributes)
+
+
+def _read_attributes(items: Vocab, source: Any) -> ItemAttributes | None:
+    """Read a table of attributes, or {column: {item_id: value}}; None: there are none."""
+    if source is None or (isinstance(source, Mapping) and not source):
+        return None
+    if not isinstance(source, Mapping):
+        table = read_side_table(source, "item")
+        return ItemAttributes.from_table(items, table.ids, table.columns)
+    ids = list(dict.fromkeys(x for cells in source.values() for x in cells))
+    columns = {name: [cells.get(x) for x in ids] for name, cells in source.items()}
+    return ItemAttributes.from_table(items, ids, columns)

@@ -36,11 +36,6 @@ class Split:
     query_users: Ints  # users with few ratings, whose embeddings the relation model computes
     protocol: SplitProtocol = "standard"  # how rows and users were held out
 
-    @property
-    def smaller_side(self) -> int:
-        """The number of key users or of items, whichever is less."""
-        return min(len(self.key_users), len(self.train.items))
-
 
 @dataclass(frozen=True)
 class PredictionTask:
@@ -158,7 +153,7 @@ def hold_out_last_rows(
     if n < 1:
         raise DataError(f"the number of rows to hold out must be positive, got {n}")
     sort_key = np.arange(len(data)) if data.time is None else data.time
-    rank = _rank_in_user(data, sort_key if rng is None else rng.random(len(data)))
+    rank = rank_in_user(data, sort_key if rng is None else rng.random(len(data)))
     counts = data.user_counts()[data.user]
     is_test = (rank >= counts - n) & (counts > n)
     return data.where(~is_test), data.where(is_test)
@@ -182,7 +177,7 @@ def hold_out_users(
         raise DataError(f"history lengths must satisfy 0 <= low <= high, got {history_lengths}")
     is_held_out = data.user_mask(users)[data.user]
     held_out = data.where(is_held_out)
-    rank = _rank_in_user(held_out, rng.random(len(held_out)))
+    rank = rank_in_user(held_out, rng.random(len(held_out)))
     lengths = low + np.floor(rng.random(len(data.users)) * (high - low + 1)).astype(np.int64)
     counts = held_out.user_counts()
     lengths = np.minimum(lengths, np.maximum(counts - (n_targets or 1), 0))
@@ -212,7 +207,7 @@ def split_in_time(data: Interactions, share: float) -> Split:
     is_later = data.time >= first_rows[min(round((1 - share) * len(data)), len(data) - 1)]
     is_key_user = np.bincount(data.user[~is_later], minlength=len(data.users)) > 0
     n_history = np.maximum(data.user_counts() // 2, 1)
-    in_history = _rank_in_user(data, data.time) < n_history[data.user]
+    in_history = rank_in_user(data, data.time) < n_history[data.user]
     is_train = np.where(is_key_user[data.user], ~is_later, in_history)
     split = _split_by_mask(data.where(is_train), data.where(~is_train), is_key_user, "the time")
     if not len(split.test.for_users(split.query_users)):
@@ -242,7 +237,7 @@ def split_strong(
     is_known = np.bincount(data.item[of_key_user], minlength=len(data.items))[data.item] > 0
     data = data.where(of_key_user | is_known)
     n_targets = np.floor(data.user_counts() * target_share).astype(np.int64)
-    rank = _rank_in_user(data, rng.random(len(data)))
+    rank = rank_in_user(data, rng.random(len(data)))
     is_test = ~is_key_user[data.user] & (rank < n_targets[data.user])
     split = _split_by_mask(data.where(~is_test), data.where(is_test), is_key_user, "the share")
     return replace(split, protocol="strong")
@@ -250,7 +245,7 @@ def split_strong(
 
 def sample_rows_per_user(table: Interactions, n: int, rng: np.random.Generator) -> Interactions:
     """Sample n rows of each user; with one seed, a larger n gives a superset of the rows."""
-    return table.where(_rank_in_user(table, rng.random(len(table))) < n)
+    return table.where(rank_in_user(table, rng.random(len(table))) < n)
 
 
 def sample_users(users: Ints, share: float, rng: np.random.Generator) -> Ints:
@@ -283,7 +278,7 @@ def rows_of_sampled_users(
     return data.where(is_drawn[data.user])
 
 
-def _rank_in_user(data: Interactions, sort_key: np.typing.NDArray[np.generic]) -> Ints:
+def rank_in_user(data: Interactions, sort_key: np.typing.NDArray[np.generic]) -> Ints:
     """Rank of each row among the rows of its user, when they are sorted by `sort_key`."""
     order = np.lexsort((sort_key, data.user))
     _, start = group_rows_by_key(data.user, len(data.users))

@@ -39,6 +39,9 @@ def test_real_movielens_100k() -> None:
     assert data.interactions.items.ids == tuple(range(1, 1683))
     assert data.titles[1] == "Toy Story (1995)"
     assert len(data.titles) == 1682
+    assert data.attributes["genre"][1] == ["Animation", "Children's", "Comedy"]
+    assert data.attributes["year"][1] == "1995"
+    assert sum("Comedy" in x for x in data.attributes["genre"].values()) == 505
 
 
 @real
@@ -48,6 +51,7 @@ def test_real_movielens_1m() -> None:
     histogram = np.bincount(data.interactions.rating.astype(int))[1:].tolist()
     assert histogram == [56174, 107557, 261197, 348971, 226310]
     assert set(data.interactions.items.ids) <= set(data.titles)
+    assert data.attributes["genre"][1] == ["Animation", "Children's", "Comedy"]
 
 
 @real

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 
 from idcf.data.datasets.side_features import (
     friend_graph_features,
+    movielens_attributes,
     movielens_item_features,
     movielens_user_features,
 )
@@ -133,3 +135,25 @@ def test_the_friend_graph_equals_a_loop(n: int, seed: int) -> None:
 def test_a_graph_that_is_not_square_is_rejected(shape: tuple[int, ...]) -> None:
     with pytest.raises(DataError, match=r"a graph of users must be square, got \("):
         friend_graph_features(np.zeros(shape))
+
+
+def test_films_have_genres_and_a_year_as_attributes(tmp_path: Path) -> None:
+    """The genres of u.item are in the order of u.genre; "unknown" is none."""
+    flags = {1: (3, 4, 5), 2: (0,), 3: (1, 18), 4: ()}
+    lines = [
+        f"{n}|Film {n} ({1990 + n})|||" + "".join(f"|{int(k in on)}" for k in range(19)) + "\n"
+        for n, on in flags.items()
+    ]
+    expected: dict[str, Any] = {
+        "genre": {1: ["Animation", "Children's", "Comedy"], 2: [], 3: ["Action", "Western"], 4: []},
+        "year": {n: str(1990 + n) for n in flags},
+    }
+    assert movielens_attributes(write_file(tmp_path, "u.item", "".join(lines))) == expected
+    lines = [f"{n}::Film ({1990 + n})::{'|'.join(x)}\n" for n, x in expected["genre"].items() if x]
+    attributes = movielens_attributes(write_file(tmp_path, "movies.dat", "".join(lines)))
+    assert attributes["genre"] == {1: expected["genre"][1], 3: expected["genre"][3]}
+    header = "item_id:token\tmovie_title:token_seq\trelease_year:token\tclass:token_seq\n"
+    rows = "1\tFilm\t1991\tAnimation Children's Comedy\n2\tFilm\t\tunknown\n"
+    attributes = movielens_attributes(write_file(tmp_path, "ml-100k.item", header + rows))
+    assert attributes["genre"] == {1: expected["genre"][1], 2: []}
+    assert attributes["year"] == {1: "1991", 2: ""}

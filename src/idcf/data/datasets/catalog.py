@@ -28,7 +28,7 @@ from idcf.errors import ConfigError, DataError, unknown_name_message
 
 @dataclass(frozen=True)
 class Dataset:
-    """A loaded dataset: all interactions, the official split if there is one, and titles."""
+    """A loaded dataset: all interactions, the official split if there is one, titles and more."""
 
     name: str  # a name of `DATASET_SOURCES`, or the path of a file
     interactions: Interactions  # all rows, those of the official split included
@@ -37,6 +37,7 @@ class Dataset:
     titles: Mapping[Hashable, str]  # by item id; empty if the dataset has none
     key_threshold: int  # the paper's δ: training rows that make a user a key user
     note: str = ""  # remark on the split
+    attributes: Mapping[str, Mapping[Hashable, Any]] = field(default_factory=dict)  # by item id
 
 
 class ParsedDataset(NamedTuple):
@@ -48,6 +49,7 @@ class ParsedDataset(NamedTuple):
     titles: Mapping[Hashable, str] = {}  # by item id
     note: str = ""  # remark on the split
     features: Mapping[str, Floats] = {}  # "user_features" and "item_features", where there are any
+    attributes: Mapping[str, Mapping[Hashable, Any]] = {}  # such as genres, by item id
 
 
 class DatasetCounts(NamedTuple):
@@ -97,7 +99,16 @@ def load_dataset(name: str, *, progress: bool = True) -> Dataset:
     train, test = (
         None if x is None else replace(x, **features) for x in (parsed.train, parsed.test)
     )
-    return Dataset(name, table, train, test, parsed.titles, source.key_threshold, parsed.note)
+    return Dataset(
+        name,
+        table,
+        train,
+        test,
+        parsed.titles,
+        source.key_threshold,
+        parsed.note,
+        parsed.attributes,
+    )
 
 
 def _check_counts(source: DatasetSource, parsed: ParsedDataset, folder: Path) -> None:
@@ -185,14 +196,18 @@ def _parse_ml_1m(folder: Path) -> ParsedDataset:
 
 
 def _add_movielens_files(parsed: ParsedDataset, users: Path, items: Path) -> ParsedDataset:
-    """Add features, and titles of items, from the files of users and of items that exist."""
+    """Add features, and titles and attributes of items, from the files that exist."""
     table, features = parsed.interactions, {}
     if users.is_file():
         features["user_features"] = side_features.movielens_user_features(table.users, users)
     if not items.is_file():
         return parsed._replace(features=features)
     features["item_features"] = side_features.movielens_item_features(table.items, items)
-    return parsed._replace(titles=formats.read_titles(items), features=features)
+    return parsed._replace(
+        titles=formats.read_titles(items),
+        features=features,
+        attributes=side_features.movielens_attributes(items),
+    )
 
 
 def _parse_douban(folder: Path) -> ParsedDataset:

@@ -1,8 +1,9 @@
-"""User and item features of the public datasets: MovieLens tables and the Douban friend graph."""
+"""Features and attributes of the public datasets: MovieLens tables and the Douban friend graph."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Hashable
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,12 @@ from idcf.data.interactions import Floats, Vocab
 from idcf.errors import DataError
 
 _YEAR = re.compile(r"\((\d{4})\)\s*$")  # at the end of a title
+# of the columns of u.item, from u.genre; the first is "unknown", which is no genre
+_GENRES = (
+    *("", "Action", "Adventure", "Animation", "Children's", "Comedy", "Crime", "Documentary"),
+    *("Drama", "Fantasy", "Film-Noir", "Horror", "Musical", "Mystery", "Romance", "Sci-Fi"),
+    *("Thriller", "War", "Western"),
+)
 
 
 def movielens_user_features(users: Vocab, path: Path) -> Floats:
@@ -36,10 +43,30 @@ def movielens_item_features(items: Vocab, path: Path) -> Floats:
     selected = {k: v for k, v in columns.items() if k in ("genres", "class") or "genre_" in k}
     if "class" in selected:  # RecBole's genres, separated by spaces
         selected["class"] = [x.replace(" ", "|") for x in selected["class"]]
-    titles = formats.read_titles(path)
-    years = [_YEAR.search(titles[x]) for x in ids]
-    selected["year"] = [match.group(1) if match else "" for match in years]
+    selected["year"] = _years(path, ids)
     return fit_feature_encoder(items, ids, selected)[0]
+
+
+def movielens_attributes(path: Path) -> dict[str, dict[Hashable, Any]]:
+    """Read the genres, and the year in the title, of items from a MovieLens file, by item id."""
+    columns = formats.read_side_columns(path)
+    ids = [int(x) for x in columns["item_id"]]
+    cells: dict[str, list[Any]] = {"genre": [[]] * len(ids), "year": _years(path, ids)}
+    if "genres" in columns:  # ML-1M
+        cells["genre"] = [x.split("|") for x in columns["genres"]]
+    elif "class" in columns:  # RecBole's copy of ML-100K
+        cells["genre"] = [x.replace("unknown", "").split() for x in columns["class"]]
+    elif "genre_0" in columns:
+        flags = np.array([columns[f"genre_{n}"] for n in range(len(_GENRES))]).T == "1"
+        cells["genre"] = [[_GENRES[n] for n in np.flatnonzero(row) if n] for row in flags]
+    return {name: dict(zip(ids, column, strict=True)) for name, column in cells.items()}
+
+
+def _years(path: Path, ids: list[int]) -> list[str]:
+    """Return the year in the title of each item, an empty text where there is none."""
+    titles = formats.read_titles(path)
+    matches = [_YEAR.search(titles[x]) for x in ids]
+    return [match.group(1) if match else "" for match in matches]
 
 
 def friend_graph_features(friend_links: NDArray[Any]) -> Floats:
