@@ -13,7 +13,9 @@ these differ from `made_with` in the files, write the values again from the comm
 
 from __future__ import annotations
 
+import re
 import sys
+from collections import Counter
 
 import golden_values as values
 import pytest
@@ -31,8 +33,9 @@ def check(name: str, dataset: str) -> None:
     expected, computed = golden["models"][name], values.records(name, dataset)
     lines = list(values.differences(expected, computed, name))
     if lines:
+        counts = Counter(re.split("[/:]", line)[1] for line in lines)  # by the kind of data
         pytest.fail(
-            f"{len(lines)} values differ, the first of them:\n"
+            f"{len(lines)} values differ, {dict(counts)}, the first of them:\n"
             + "\n".join(lines[:10])
             + f"\nwritten with {golden['made_with']}, now {values.versions()}"
         )

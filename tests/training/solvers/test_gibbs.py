@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from scipy import stats
+from scipy.sparse.linalg import svds
 
 from idcf.data.interactions import Interactions
 from idcf.data.split import hold_out_rows, hold_out_users, sample_users
@@ -19,13 +20,13 @@ from idcf.training.solvers.bayes import (
     BlockAccumulator,
     GibbsSampler,
     GibbsSide,
-    _initialize_sides,
+    _initialize_sampler,
     fit_bayes,
     limit_work,
-    sample_normal_wishart,
-    singular_directions,
 )
 from idcf.training.solvers.bias import fit_bias
+from idcf.training.solvers.normal_wishart import sample_normal_wishart
+from idcf.training.solvers.singular_directions import determine_signs, singular_directions
 
 NOISE = 0.4
 SMALL = {"embedding_size": 4, "rank": 6, "sweeps": 24, "burn_in": 12, "shrinkage": 5.0}
@@ -41,8 +42,7 @@ def new_sampler(table: Interactions, **options: object) -> tuple[GibbsSampler, B
     config = configure("idcf-bayes", {**SMALL, **options})
     model = BayesModel(config, table.domain())
     key_users = table.build_users(np.flatnonzero(table.user_counts()))
-    users, items = _initialize_sides(model, config, key_users, None, SolverContext(3))
-    return GibbsSampler(users, items, config.noise_dof, 3), model
+    return _initialize_sampler(model, config, key_users, None, SolverContext(3)), model
 
 
 def after_sweeps(sampler: GibbsSampler, n_sweeps: int) -> GibbsSampler:
@@ -198,6 +198,32 @@ def test_directions_are_singular_vectors(world, rank: int) -> None:
     norms = np.sort(np.linalg.norm(dense @ vectors, axis=0))[::-1]
     np.testing.assert_allclose(norms[: min(rank, 80)], values[: min(rank, 80)], atol=1e-5)
     assert vectors.shape == (80, rank)
+
+
+def test_signs_do_not_depend_on_rounding() -> None:
+    """The largest entry decides, the first of equal ones; a column of zeros is unchanged."""
+    vectors = torch.tensor([[0.1, 0.5, 0.0], [-0.7, -0.5, 0.0], [0.2, 0.1, 0.0]])
+    expected = [[-0.1, 0.5, 0.0], [0.7, -0.5, 0.0], [-0.2, 0.1, 0.0]]
+    for factor in (1, -1):
+        for rounding in (1, 1 - 1e-6, 1 + 1e-6):
+            column = torch.tensor([1, rounding, 1])[:, None]
+            torch.testing.assert_close(
+                determine_signs(factor * column * vectors), torch.tensor(expected)
+            )
+
+
+def test_a_fit_does_not_depend_on_the_signs_of_singular_vectors(world, monkeypatch) -> None:
+    """They differ between processors, and decide what the chain draws."""
+    config, module = configure("idcf-bayes", SMALL), "idcf.training.solvers.singular_directions"
+    expected = fit_bayes(config, world.interactions, SolverContext(3))
+
+    def negated(*arguments, **options) -> tuple[np.ndarray, ...]:
+        left, values, right = svds(*arguments, **options)
+        return left, values, right * (-1) ** np.arange(len(right))[:, None]
+
+    monkeypatch.setattr(f"{module}.svds", negated)
+    computed = fit_bayes(config, world.interactions, SolverContext(3))
+    torch.testing.assert_close(computed.state_dict(), expected.state_dict())
 
 
 def test_a_table_of_a_few_users_is_enough() -> None:

@@ -12,12 +12,10 @@ have: a long history predicts a user's latents differently from a short one.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
-from scipy.sparse import csr_matrix
-from scipy.sparse.linalg import svds
 from torch import Tensor
 from tqdm import tqdm
 
@@ -30,6 +28,7 @@ from idcf.data.split import (
 )
 from idcf.inference.scoring import interaction_std, rmse_on, score_interactions
 from idcf.models.bayes import (
+    LARGE_CATALOG,
     N_COHORT_ITEMS,
     N_COHORTS,
     BayesConfig,
@@ -47,20 +46,28 @@ from idcf.models.layers.ragged import (
 )
 from idcf.rng import derive_seed, random_stream
 from idcf.training.solvers import SolverContext
-from idcf.types import History, Ragged, RaggedRows, Users, select_histories
+from idcf.training.solvers.blockwise_gibbs import (
+    FEATURE_WARMUP_SWEEPS,
+    BlockwiseSampler,
+    BlockwiseSide,
+    MomentSums,
+)
+from idcf.training.solvers.normal_wishart import (
+    PRIOR_PSEUDO_COUNT,
+    sample_noise,
+    sample_normal_wishart,
+)
+from idcf.training.solvers.singular_directions import singular_directions
+from idcf.types import History, Ragged, Users, select_histories
 
-PRIOR_PSEUDO_COUNT = 2.0  # β₀ of the Normal-Wishart priors, and shape of the Gamma prior
 MIN_COHORT_SIZE = 5
 LARGE_TABLE = 1_200_000  # rows; a larger table gets `LARGE_TABLE_SWEEPS` of the sweeps
 LARGE_TABLE_SWEEPS = 0.3
 MIN_SAMPLED_ROWS, SAMPLED_ROWS_PER_ITEM = 1_000_000, 50  # a large table may be cut to the greater
-_FEATURE_WARMUP_SWEEPS = 6  # sweeps before A and B are drawn: latents start as noise
 _CALIBRATION_PSEUDO_COUNT = 50.0  # rows that favor leaving the intervals as wide as they are
 _MAX_SELECTION_USERS = 1000  # key users, at most, that the selection offset is fitted on
 _KMEANS_ITERATIONS = 20
 _COHORT_BATCH_SIZE = 1024  # users embedded at once
-
-Matrix = NDArray[np.float64]
 
 
 def fit_bayes(config: BayesConfig, table: Interactions, context: SolverContext) -> BayesModel:
@@ -69,6 +76,7 @@ def fit_bayes(config: BayesConfig, table: Interactions, context: SolverContext) 
     A share `validation` of the users, those with the fewest rows, is held out of the sampler: their
     errors decide how wide the intervals are, and the progress bar shows the RMSE on them.
     """
+    is_large = is_large_table(table)
     config, table = limit_work(config, table, context)
     rng = random_stream(context.seed, "watched")
     held_out = least_active_users(table, config.validation, rng)
@@ -79,8 +87,8 @@ def fit_bayes(config: BayesConfig, table: Interactions, context: SolverContext) 
     key_users = train_rows.where(order).build_users(user_rows)
     if not config.user_features:
         key_users = Users(key_users.ids, key_users.history)
-    users, items = _initialize_sides(model, config, key_users, table.item_features, context)
-    sampler = GibbsSampler(users, items, config.noise_dof, context.seed)
+    start = _initialize_blocks if is_large else _initialize_sampler
+    sampler = start(model, config, key_users, table.item_features, context)
     blocks = BlockAccumulator(model, key_users.to(context.device), config, context.seed)
     _run_sampler(sampler, blocks, task, context.progress_label)
     _fit_offsets(model, train_rows, user_rows, config, context.seed)
@@ -91,13 +99,20 @@ def fit_bayes(config: BayesConfig, table: Interactions, context: SolverContext) 
     return model
 
 
+def is_large_table(table: Interactions) -> bool:
+    """Return whether a table gets fewer sweeps, drawn in blocks of rows: it has more rows than
+    `LARGE_TABLE`, or as many items as `LARGE_CATALOG`."""
+    return len(table) > LARGE_TABLE or len(table.items) >= LARGE_CATALOG
+
+
 def limit_work(
     config: BayesConfig, table: Interactions, context: SolverContext
 ) -> tuple[BayesConfig, Interactions]:
     """Return config and table unchanged, or for a large table with fewer sweeps, and with the rows
     of a random part of the users; write what was done into the details of `context`."""
     n_users, n_items = int((table.user_counts() > 0).sum()), len(table.items)
-    if len(table) > LARGE_TABLE:
+    is_large = is_large_table(table)
+    if is_large:
         sweeps, burn_in = (round(LARGE_TABLE_SWEEPS * x) for x in (config.sweeps, config.burn_in))
         config = replace(config, sweeps=max(1, sweeps), burn_in=burn_in)
         max_rows = max(MIN_SAMPLED_ROWS, SAMPLED_ROWS_PER_ITEM * n_items)
@@ -107,12 +122,13 @@ def limit_work(
         key_users_used=int((table.user_counts() > 0).sum()),
         rows_used=len(table),
         sweeps=config.burn_in + config.sweeps,
+        sampler="blocks of rows" if is_large else "all rows at once",
     )
     return config, table
 
 
 def _run_sampler(
-    sampler: GibbsSampler,
+    sampler: GibbsSampler | BlockwiseSampler,
     blocks: BlockAccumulator,
     task: PredictionTask,
     progress_label: str | None,
@@ -125,11 +141,15 @@ def _run_sampler(
     disable = None if progress_label else True
     with tqdm(sweeps, desc=progress_label, unit="sweep", disable=disable) as bar:
         for number in bar:
-            mean, precision_cholesky = sampler.sweep()
+            blocks.add_sweep(sampler, number // per_block, 1 / per_block)
             if number < 0:
                 continue
-            blocks.add(number // per_block, 1 / per_block, sampler, mean, precision_cholesky)
             block_ends = (number + 1) % per_block == 0
+            if block_ends and isinstance(sampler, BlockwiseSampler):
+                model, block = blocks.model, number // per_block
+                sampler.items.copy_prior_moments(
+                    model.means[:, block], model.second_moments[:, block]
+                )
             if block_ends and len(task.target_table) and not bar.disable:
                 part = blocks.model.first_blocks((number + 1) // per_block)
                 rmse = rmse_on(part, task.target_table, task.history_table)
@@ -168,15 +188,22 @@ def _calibrate_intervals(model: BayesModel, task: PredictionTask) -> None:
     model.std_scale.fill_(((squares + prior) / (len(error) + prior)) ** 0.5)
 
 
-def _initialize_sides(
+class SideData(NamedTuple):
+    """The ratings less μ and the features of the users, or of the items."""
+
+    ratings: Ragged[Tensor]
+    features: Tensor
+
+
+def _prepare_sides(
     model: BayesModel,
     config: BayesConfig,
     key_users: Users,
     item_features: Floats | None,
     context: SolverContext,
-) -> tuple[GibbsSide, GibbsSide]:
-    """Return users and items in the sampler's initial state; set the features' basis in `model`
-    and move it to the device."""
+) -> tuple[SideData, SideData]:
+    """Return ratings and features of users and items on the device; set the features' basis in
+    `model` and move it there."""
     history, rank, size = key_users.history, config.rank, config.embedding_size + 1
     by_user = Ragged(history.items, history.values - model.mean, history.offsets)
     by_item = transpose(by_user, model.n_items).rows
@@ -193,12 +220,47 @@ def _initialize_sides(
         psi = torch.cat([psi, torch.from_numpy(item_features)], 1)
     device = context.device
     model.to(device)
-    generator = torch.Generator(device).manual_seed(derive_seed(context.seed, "start"))
     users, items = (
-        GibbsSide.initialize(h.to(device), x.double().to(device), config.shrinkage, size, generator)
-        for h, x in ((by_user, phi), (by_item, psi))
+        SideData(h.to(device), x.to(device)) for h, x in ((by_user, phi), (by_item, psi))
     )
     return users, items
+
+
+def _initialize_sampler(
+    model: BayesModel,
+    config: BayesConfig,
+    key_users: Users,
+    item_features: Floats | None,
+    context: SolverContext,
+) -> GibbsSampler:
+    """Return the sampler of a small table in its initial state; see `_prepare_sides`."""
+    sides = _prepare_sides(model, config, key_users, item_features, context)
+    generator = torch.Generator(context.device).manual_seed(derive_seed(context.seed, "start"))
+    users, items = (
+        GibbsSide.initialize(
+            x.ratings, x.features.double(), config.shrinkage, config.embedding_size + 1, generator
+        )
+        for x in sides
+    )
+    return GibbsSampler(users, items, config.noise_dof, context.seed)
+
+
+def _initialize_blocks(
+    model: BayesModel,
+    config: BayesConfig,
+    key_users: Users,
+    item_features: Floats | None,
+    context: SolverContext,
+) -> BlockwiseSampler:
+    """Return the sampler of a large table in its initial state; see `_prepare_sides`."""
+    sides = _prepare_sides(model, config, key_users, item_features, context)
+    generator = torch.Generator(context.device).manual_seed(derive_seed(context.seed, "start"))
+    size, n_rows = config.embedding_size + 1, [len(x.features) for x in sides]
+    users, items = (
+        BlockwiseSide.initialize(x.ratings, x.features, config.shrinkage, size, generator, n_others)
+        for x, n_others in zip(sides, reversed(n_rows), strict=True)
+    )
+    return BlockwiseSampler(users, items, config.noise_dof, context.seed)
 
 
 class BlockAccumulator:
@@ -214,6 +276,22 @@ class BlockAccumulator:
         model.precision.zero_()
         model.item_precision.zero_()
 
+    def add_sweep(
+        self, sampler: GibbsSampler | BlockwiseSampler, block: int, weight: float
+    ) -> None:
+        """Run one sweep and add it, `weight` of its block; one of a negative block is not added."""
+        model = self.model
+        if isinstance(sampler, GibbsSampler):
+            mean, precision_cholesky = sampler.sweep()
+            if block >= 0:
+                self.add(block, weight, sampler, mean, precision_cholesky)
+            return
+        if block < 0:
+            sampler.sweep()
+            return
+        sampler.sweep(MomentSums(model.means[:, block], model.second_moments[:, block], weight))
+        self._add_state(block, weight, sampler, sampler.items.rated_latents().double())
+
     def add(
         self,
         block: int,
@@ -224,17 +302,22 @@ class BlockAccumulator:
     ) -> None:
         """Add one sweep, `weight` of its block: the state of the sampler after the sweep, and the
         item means and Cholesky factors that `GibbsSampler.sweep` returned."""
-        model, users = self.model, sampler.users.latents.double()
         second = torch.cholesky_inverse(precision_cholesky) + mean[:, :, None] * mean[:, None, :]
         row, column = self.tril_indices
-        model.means[:, block] += weight * mean
-        model.second_moments[:, block] += weight * second[:, row, column]
+        self.model.means[:, block] += weight * mean
+        self.model.second_moments[:, block] += weight * second[:, row, column]
+        self._add_state(block, weight, sampler, sampler.items.latents.double())
+
+    def _add_state(
+        self, block: int, weight: float, sampler: GibbsSampler | BlockwiseSampler, items: Tensor
+    ) -> None:
+        """Add the noise, the priors and the users' mean after one sweep; `items` are latents."""
+        model, users = self.model, sampler.users.latents.double()
         model.noise_precision[block] += weight * sampler.noise_precision
         model.mean_key_latent[block] += weight * users.mean(0).float()
         prior_weights, precision = self._fit_user_prior(users)
         model.precision[block] += weight * precision.float()
         model.prior_information[block] += weight * (prior_weights @ precision).float()
-        items = sampler.items.latents.double()
         center, precision = items.mean(0), _shrunk_precision(items - items.mean(0))
         model.item_precision[block] += weight * precision.float()
         model.item_prior_information[block] += weight * (center @ precision).float()
@@ -276,25 +359,6 @@ def _shrunk_precision(centered_rows: Tensor) -> Tensor:
     inverse = torch.linalg.inv(centered_rows.T @ centered_rows + eye)
     precision: Tensor = (len(centered_rows) + len(eye)) * inverse
     return precision
-
-
-def singular_directions(history: RaggedRows, n_columns: int, rank: int, seed: int) -> Tensor:
-    """Return the right singular vectors of the 0/1 histories scaled by 1/√n: [columns, rank].
-
-    Where there are fewer than `rank`, the remaining columns are zero.
-    """
-    n = history.lengths().numpy()
-    scaled = np.repeat(1 / np.sqrt(np.maximum(n, 1)), n)
-    shape = (len(n), n_columns)
-    matrix = csr_matrix((scaled, history.indices.numpy(), history.offsets.numpy()), shape=shape)
-    vectors = np.zeros((rank, n_columns))
-    if rank < min(shape):
-        start = random_stream(seed, "directions").normal(size=min(shape))
-        vectors[:] = svds(matrix, k=rank, v0=start)[2]
-    else:  # svds cannot compute all vectors
-        dense = np.linalg.svd(matrix.toarray(), full_matrices=False)[2]
-        vectors[: len(dense)] = dense
-    return torch.from_numpy(vectors.T.copy()).float()
 
 
 @dataclass
@@ -382,7 +446,7 @@ class GibbsSampler:
         like = side.mean
         side.mean = torch.from_numpy(mean).to(like)
         side.precision = torch.from_numpy(precision).to(like)
-        if self.n_sweeps >= _FEATURE_WARMUP_SWEEPS:
+        if self.n_sweeps >= FEATURE_WARMUP_SWEEPS:
             center = side.gram_inverse @ (side.features.T @ (latent - side.mean))
             noise = torch.from_numpy(self.rng.normal(size=center.shape)).to(like)
             rows = torch.linalg.cholesky(side.gram_inverse)
@@ -421,37 +485,14 @@ class GibbsSampler:
         p, q = users[owner], items[ratings.indices]
         fitted = (p[:, :-1] * q[:, :-1]).sum(1) + p[:, -1] + q[:, -1]
         squared_error = segment_sum((ratings.values - fitted).square(), owner, len(users))
-        squares = squared_error.double().cpu().numpy()
-        n, weight = ratings.lengths().cpu().numpy(), np.ones(len(squares))
-        if self.noise_dof < np.inf:
-            rate = self.noise_dof + self.noise_precision * squares
-            weight = self.rng.gamma((self.noise_dof + n) / 2, 2 / rate)
-            weight /= (weight @ n) / n.sum()
-        total = weight @ squares
-        self.noise_precision = self.rng.gamma(
-            (n.sum() + PRIOR_PSEUDO_COUNT) / 2, 2 / (total + PRIOR_PSEUDO_COUNT)
+        self.noise_precision, weight = sample_noise(
+            squared_error.double().cpu().numpy(),
+            ratings.lengths().cpu().numpy(),
+            self.noise_precision,
+            self.noise_dof,
+            self.rng,
         )
         self.user_weights = torch.from_numpy(weight).to(self.user_weights)
-
-
-def sample_normal_wishart(x: Matrix, rng: np.random.Generator) -> tuple[Matrix, Matrix]:
-    """Draw the mean [D] and the precision [D, D] of normally distributed rows x [n, D].
-
-    The prior is Normal-Wishart with ν₀ = D and W₀ = I.
-    """
-    n, size = x.shape
-    mean = x.mean(0)
-    centered = x - mean
-    shrunk = n * PRIOR_PSEUDO_COUNT / (n + PRIOR_PSEUDO_COUNT)
-    scatter = centered.T @ centered + shrunk * np.outer(mean, mean) + np.eye(size)
-    # Bartlett decomposition: the Cholesky factor of a standard Wishart matrix
-    factor = np.tril(rng.normal(size=(size, size)), -1)
-    factor[np.diag_indices(size)] = np.sqrt(rng.chisquare(size + n - np.arange(size)))
-    root = np.linalg.cholesky(np.linalg.inv(scatter)) @ factor
-    precision = root @ root.T
-    spread = np.linalg.cholesky((n + PRIOR_PSEUDO_COUNT) * precision)
-    deviation = np.linalg.solve(spread.T, rng.normal(size=size))
-    return n * mean / (n + PRIOR_PSEUDO_COUNT) + deviation, precision
 
 
 @torch.no_grad()
