@@ -127,6 +127,13 @@ class Users:
         """A copy with all ids set to -1, which is the input of an inductive model."""
         return type(self)(torch.full_like(self.ids, -1), self.history, self.features)
 
+    def weighted(self, weights: Tensor | None) -> Users:
+        """A copy whose history values are multiplied by weights [N]; None: the users themselves."""
+        if weights is None:
+            return self
+        values = self.history.values * weights.to(self.history.values.device)
+        return Users(self.ids, self.history._replace(values=values), self.features)
+
     def to(self, device: torch.device) -> Users:
         """A copy on `device`."""
         features = None if self.features is None else self.features.to(device)

@@ -54,10 +54,7 @@ def test_a_model_trained_by_gradient_has_no_solver():
 
 def test_a_name_resolves_to_the_model_of_the_feedback():
     assert resolve_model("idcf-bayes", implicit=False) == "idcf-bayes"
-    assert resolve_model("idcf-bayes", implicit=True) == "idcf-odds"
-    assert resolve_model("idcf-bayes", implicit=True, smaller_side=10_001) == "idcf-takeup"
-    assert resolve_model("idcf-bayes", implicit=False, smaller_side=10_001) == "idcf-bayes"
-    assert resolve_model("idcf-odds", implicit=True, smaller_side=10_001) == "idcf-odds"
+    assert resolve_model("idcf-bayes", implicit=True) == "idcf-takeup"
     assert resolve_model("als", implicit=True) == "als"
     with pytest.raises(ConfigError, match="'bias' needs ratings; use 'popularity'"):
         resolve_model("bias", implicit=True)

@@ -10,20 +10,21 @@ from scipy.sparse import csr_array
 from idcf.data.interactions import Interactions
 from idcf.inference.topk import CatalogRanker
 from idcf.models.registry import configure, model_entry
-from idcf.models.take_up import SCORE_UNIT, TakeUpConfig, TakeUpModel
+from idcf.models.take_up import TakeUpConfig, TakeUpModel, interpolate
 from idcf.testing.synthetic import clusters
 from idcf.training.solvers import SolverContext
+from idcf.training.solvers.item_relation import MAX_SHOWN_SHARE, ItemRelation, Settings
 from idcf.training.solvers.nearest_items import (
     find_nearest_items,
     local_ridge,
-    nonnegative_ridge,
+    nearest_cosines,
     sample_long_rows,
 )
-from idcf.training.solvers.odds import interaction_matrix
-from idcf.training.solvers.take_up import ItemRegression, Settings
+from idcf.training.solvers.odds import cut_after, cut_histories, interaction_matrix
+from idcf.training.solvers.take_up import fit_link, isotonic_rates
 from idcf.types import History, Users
 
-RIDGE = Settings(reg=5.0, count_reg=0.5)
+RIDGE = Settings(reg=5.0, count_reg=0.5)  # of the regression on the nearest items
 
 
 @cache
@@ -65,43 +66,96 @@ def slow_column(
     return np.linalg.solve(weighted.T @ design + np.diag(penalty), weighted.T @ dense[:, item])
 
 
-def ridge_weights(x: csr_array, settings: Settings, **options: int) -> csr_array:
-    return ItemRegression(TakeUpConfig(**options), x).weights(settings)
+def relation(x: csr_array, settings: Settings, **options: int) -> np.ndarray:
+    """B with all its weights."""
+    return ItemRelation(TakeUpConfig(neighbors=60, **options), x).weights(settings).toarray()
 
 
-def test_every_item_is_regressed_on_all_others() -> None:
-    x = interaction_matrix(table())
-    weights = ridge_weights(x, RIDGE, neighbors=60).toarray()
+def scaled(matrix: np.ndarray) -> np.ndarray:
+    """Divide by the mean of the positive column maxima."""
+    largest = matrix.max(0)
+    return matrix / largest[largest > 0].mean()
+
+
+def user_weights(x: csr_array) -> np.ndarray:
+    lengths = np.diff(x.indptr).astype(np.float64)
+    weights = lengths**-0.5
+    return weights * lengths.sum() / (weights @ lengths)
+
+
+def test_the_regression_is_that_of_users_who_show_random_parts() -> None:
+    """Every item on all others, against least squares over sampled parts."""
+    x = interaction_matrix(table()).toarray().astype(np.float64)
+    rng, n_samples = np.random.default_rng(0), 4000
+    lengths = x.sum(1)
+    shown_share = np.minimum(MAX_SHOWN_SHARE, 8.0 / lengths)
+    weight = user_weights(csr_array(x)) / shown_share
+    gram, moments = np.zeros((60, 60)), np.zeros((60, 60))
+    for _ in range(n_samples):
+        shown = x * (rng.random(x.shape) < shown_share[:, None])
+        gram += shown.T @ (shown * weight[:, None]) / n_samples
+        moments += shown.T @ (x * weight[:, None]) / n_samples
+    expected = np.zeros((60, 60))
+    for item in range(60):
+        others = np.delete(np.arange(60), item)
+        penalized = gram[np.ix_(others, others)] + 5.0 * np.eye(59)
+        expected[others, item] = np.linalg.solve(penalized, moments[others, item])
+    weights = relation(csr_array(x.astype(np.float32)), Settings(reg=5.0, shown_items=8.0))
     assert (np.diag(weights) == 0).all()
+    np.testing.assert_allclose(weights, scaled(expected), atol=0.03)
+    assert np.corrcoef(weights.ravel(), scaled(expected).ravel())[0, 1] > 0.999
+
+
+def test_with_equal_shares_the_regression_is_a_ridge_whose_penalty_grows_with_the_item() -> None:
+    """Users of one length, each of whom shows a quarter: EASE with λ and 3 n on a scale of 4."""
+    rng = np.random.default_rng(0)
+    dense = np.zeros((300, 60))
+    for row in dense:
+        row[rng.permutation(60)[:12]] = 1
+    weights = relation(csr_array(dense.astype(np.float32)), Settings(reg=5.0, shown_items=3.0))
+    gram, expected = dense.T @ dense, np.zeros((60, 60))
     for item in (0, 17, 59):
         others = np.delete(np.arange(60), item)
-        expected = slow_column(x, item, others)
-        np.testing.assert_allclose(weights[others, item], expected, rtol=1e-4, atol=1e-6)
+        penalized = gram[np.ix_(others, others)] + np.diag(20.0 + 3 * gram.diagonal()[others])
+        expected[others, item] = np.linalg.solve(penalized, gram[others, item])
+    columns = [0, 17, 59]
+    ratio = weights[:, columns].max() / expected[:, columns].max()
+    np.testing.assert_allclose(weights[:, columns], ratio * expected[:, columns], atol=1e-4)
 
 
-def test_users_may_weigh_less_the_longer_their_histories() -> None:
+def test_the_spectral_part_is_a_relation_of_low_rank(monkeypatch) -> None:
+    monkeypatch.setattr("idcf.training.solvers.item_relation._RANK", 4)
     x = interaction_matrix(table())
-    lengths = np.diff(x.indptr).astype(np.float64)
-    weight = lengths**-0.5
-    weight *= lengths.sum() / (weight @ lengths)
-    weights = ridge_weights(x, RIDGE._replace(length_power=0.5), neighbors=60).toarray()
-    others = np.delete(np.arange(60), 17)
-    expected = slow_column(x, 17, others, weight)
-    np.testing.assert_allclose(weights[others, 17], expected, rtol=1e-4, atol=1e-6)
-
-
-def test_the_spectral_part_is_a_low_rank_relation_of_equal_size(monkeypatch) -> None:
-    monkeypatch.setattr("idcf.training.solvers.take_up._RANK", 4)
-    x = interaction_matrix(table())
-    plain = ridge_weights(x, RIDGE, neighbors=60).toarray()
-    both = ridge_weights(x, RIDGE._replace(spectral_weight=0.5), neighbors=60).toarray()
-    counts, lengths = x.toarray().sum(0) + 1, x.toarray().sum(1) + 1
-    scaled = x.toarray() / np.sqrt(lengths[:, None] * counts)
-    vectors = np.linalg.svd(scaled)[2][:4].T
-    expected = (vectors / np.sqrt(counts)[:, None]) @ (vectors * np.sqrt(counts)[:, None]).T
+    plain = relation(x, Settings(reg=5.0))
+    both = relation(x, Settings(reg=5.0, spectral_weight=0.5))
+    scale, lengths = ((x.toarray().sum(axis) + 1.0) ** 0.5 for axis in (0, 1))
+    vectors = np.linalg.svd(x.toarray() / scale / lengths[:, None])[2][:4].T
+    expected = (vectors / scale[:, None]) @ (vectors * scale[:, None]).T
     np.fill_diagonal(expected, 0)
-    expected *= 0.5 * np.linalg.norm(plain) / np.linalg.norm(expected)
-    np.testing.assert_allclose(both - plain, expected, rtol=1e-3, atol=1e-6)
+    np.testing.assert_allclose(both - plain, 0.5 * scaled(expected), rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize("max_dense_items", [60, 0])
+def test_a_power_keeps_the_signs(max_dense_items: int) -> None:
+    x = interaction_matrix(table())
+    options = {"max_dense_items": max_dense_items}
+    plain = relation(x, Settings(reg=5.0), **options)
+    squared = relation(x, Settings(reg=5.0, power=2.0), **options)
+    np.testing.assert_allclose(squared, np.sign(plain) * plain**2, rtol=1e-5, atol=1e-7)
+
+
+def test_cosines_of_the_nearest_items_may_be_added() -> None:
+    x = interaction_matrix(table())
+    local = {"max_dense_items": 0, "local_neighbors": 60}
+    plain, both = (
+        relation(x, Settings(reg=5.0, cosine_weight=weight), **local) for weight in (0.0, 0.5)
+    )
+    counts = x.toarray().sum(0)
+    expected = (x.T @ x).toarray() / np.sqrt((counts + 5) * (counts[:, None] + 5))
+    np.fill_diagonal(expected, 0)
+    np.testing.assert_allclose(both - plain, 0.5 * scaled(expected), rtol=1e-4, atol=1e-6)
+    few = csr_array(nearest_cosines(find_nearest_items(x, 9), 5.0, 3).T)
+    assert np.diff(few.indptr).max() == 3
 
 
 @pytest.mark.parametrize("at_once", [1 << 23, 1])
@@ -119,13 +173,6 @@ def test_above_the_limit_every_item_is_regressed_on_its_nearest(at_once: int, mo
         assert cosine[item, nearest].min() >= np.sort(cosine[item])[-7] - 1e-6
         expected = slow_column(x, item, nearest)
         np.testing.assert_allclose(columns[[item]].toarray()[0, nearest], expected, rtol=1e-4)
-
-
-def test_with_all_items_near_both_solutions_agree() -> None:
-    x = csr_array((np.random.default_rng(0).random((200, 60)) < 0.4).astype(np.float32))
-    dense = ridge_weights(x, RIDGE, neighbors=60).toarray()
-    local = ridge_weights(x, RIDGE, max_dense_items=0, local_neighbors=60).toarray()
-    np.testing.assert_allclose(local, dense, atol=1e-4)
 
 
 def test_pairs_that_are_not_kept_count_as_no_common_users() -> None:
@@ -161,23 +208,6 @@ def test_items_without_neighbors_have_no_weights() -> None:
     assert local_ridge(find_nearest_items(x, 3), 1.0, 1.0, 3).nnz == 0
 
 
-def test_nonnegative_weights_solve_the_conditions_of_the_minimum() -> None:
-    """The gradient is 0 where a weight is positive, and not negative elsewhere."""
-    x = interaction_matrix(table()).toarray().astype(np.float64)
-    gram, penalty = x.T @ x, RIDGE.reg + RIDGE.count_reg * x.sum(0)
-    weights = nonnegative_ridge(torch.from_numpy(gram), RIDGE.reg, RIDGE.count_reg, 1.5, 59)
-    weights = weights.toarray().astype(np.float64)
-    assert (weights >= 0).all()
-    assert 0.1 < (weights > 0).mean() < 0.9
-    gradient = (gram + np.diag(penalty)) @ weights - gram + 1.5
-    np.fill_diagonal(gradient, 0)
-    scale = penalty + x.sum(0)
-    assert np.abs(gradient / scale)[weights > 0].max() < 1e-3
-    assert (gradient / scale)[weights == 0].min() > -1e-3
-    few = csr_array(nonnegative_ridge(torch.from_numpy(gram), 5.0, 0.5, 1.5, 7).T)
-    assert np.diff(few.indptr).max() <= 7
-
-
 def test_long_rows_are_sampled_and_short_ones_stay() -> None:
     x = interaction_matrix(table())
     short = sample_long_rows(x, 12, np.random.default_rng(0))
@@ -189,24 +219,66 @@ def test_long_rows_are_sampled_and_short_ones_stay() -> None:
 
 def test_the_logit_is_that_of_a_slow_loop() -> None:
     model, history = fitted(), [3, 7, 11]
-    weights = model.item_weights.to_dense().double().numpy()
-    c = model.coefficients.double().numpy()
-    length = np.log1p(len(history))
-    expected = [
-        c[0]
-        + c[2] * length
-        + (c[1] + c[3] * length) * np.arcsinh(sum(weights[j, i] for j in history) / SCORE_UNIT)
-        for i in range(60)
-    ]
+    weights, counts = model.item_weights.to_dense().double().numpy(), model.item_counts.numpy()
+    c, unit = model.coefficients.double().numpy(), float(model.score_unit)
+    length = min(np.log1p(len(history)), float(model.max_log_length))
+    expected = []
+    for i in range(60):
+        score = sum(weights[j, i] for j in history) + float(model.prior_scores[i])
+        z = c[0] + c[1] * length + (c[2] + c[3] * length) * np.arcsinh(score / unit)
+        expected.append(np.interp(z, model.link_knots.numpy(), model.link_logits.numpy()))
     np.testing.assert_allclose(model.logits(as_history(history))[0], expected, rtol=1e-3, atol=1e-3)
+    popularity = -np.expm1(-4 * counts / counts.sum())  # four next items
+    empty = model.logits(as_history([])).sigmoid()[0]
+    np.testing.assert_allclose(empty, popularity, rtol=1e-4)
 
 
-def test_probabilities_grow_with_the_regression() -> None:
+def test_probabilities_grow_with_the_scores() -> None:
     model = fitted()
-    for history in ([], [3], list(range(20))):
+    for history in ([3], list(range(20))):
         entries = as_history(history)
-        order = model.regression(entries)[0].argsort()
+        order = model.relation_scores(entries)[0].argsort()
         assert (model.logits(entries)[0][order].diff() >= 0).all()
+        assert len(model.logits(entries)[0].unique()) > 55  # hardly any ties
+
+
+def test_the_link_is_increasing_and_takes_the_observed_rates() -> None:
+    """z is overconfident: the true logit is half of it."""
+    rng = np.random.default_rng(0)
+    z = rng.normal(-2, 2, 200_000)
+    labels = (rng.random(len(z)) < 1 / (1 + np.exp(-z / 2))).astype(float)
+    knots, logits = fit_link(z, labels, np.ones(len(z)))
+    assert (np.diff(knots) > 0).all()
+    assert (np.diff(logits) > 0).all()
+    inside = np.linspace(-5, 2, 30)
+    np.testing.assert_allclose(np.interp(inside, knots, logits), inside / 2, atol=0.25)
+    points = torch.tensor([-60.0, -4.0, 0.3, 50.0])
+    values = interpolate(points, torch.from_numpy(knots).float(), torch.from_numpy(logits).float())
+    assert values[0] < logits[0]  # a straight line beyond the last knots
+    assert values[3] > logits[-1]
+    np.testing.assert_allclose(values[1:3], np.interp(points[1:3], knots, logits), rtol=1e-4)
+
+
+@pytest.mark.parametrize("n_rows", [1, 3])
+def test_the_link_of_a_few_rows_is_increasing(n_rows: int) -> None:
+    knots, logits = fit_link(np.zeros(n_rows), np.ones(n_rows), np.ones(n_rows))
+    assert np.isfinite(logits).all()
+    assert (np.diff(knots) > 0).all()
+    assert (np.diff(logits) > 0).all()
+
+
+def test_isotonic_rates_are_those_of_a_slow_minimization() -> None:
+    hits, size = np.array([1.0, 0, 3, 2, 9, 4]), np.array([10.0, 5, 10, 10, 10, 10])
+    best, rates = np.inf, isotonic_rates(hits, size)
+    grid = np.linspace(0, 1, 41)
+    assert (np.diff(rates) >= 0).all()
+    cost = float((size * (rates - hits / size) ** 2).sum())
+    rng = np.random.default_rng(0)
+    for _ in range(20_000):
+        trial = np.sort(rng.choice(grid, 6))
+        best = min(best, float((size * (trial - hits / size) ** 2).sum()))
+    assert cost <= best + 1e-9
+    np.testing.assert_allclose(rates, [1 / 15, 1 / 15, 0.25, 0.25, 0.65, 0.65])
 
 
 def test_probabilities_are_the_observed_rates_of_new_users() -> None:
@@ -216,7 +288,7 @@ def test_probabilities_are_the_observed_rates_of_new_users() -> None:
     expected, observed = [], []
     for row in range(new.shape[0]):
         items = rng.permutation(new.indices[new.indptr[row] : new.indptr[row + 1]])
-        history, targets = items[4:14].tolist(), items[:4]
+        history, targets = items[4:9].tolist(), items[:4]
         probability = model.logits(as_history(history)).sigmoid()[0].numpy()
         candidates = np.setdiff1d(np.arange(60), history)
         expected.append(probability[candidates])
@@ -246,27 +318,55 @@ def test_added_items_are_unseen() -> None:
     before, after = model.logits(history), larger.logits(history)
     assert after.shape == (1, 63)
     torch.testing.assert_close(after[:, :60], before)
-    zero = larger.logits(as_history([61]))[0]
-    assert (zero == zero[0]).all()  # nothing is known of the new item
+    unknown = larger.logits(as_history([61]))[0]
+    assert (unknown[60:] == unknown[60]).all()  # nothing is known of the new items
+    assert unknown[60:].max() <= unknown[:60].min()
     assert model.n_items == 60
     assert model.logits(history).shape == (1, 60)
 
 
 def test_given_settings_are_not_searched(monkeypatch) -> None:
     seen: list[Settings] = []
-    solve_weights = ItemRegression.weights
+    compute = ItemRelation.matrix
 
-    def record(self: ItemRegression, settings: Settings) -> csr_array:
+    def record(self: ItemRelation, settings: Settings) -> object:
         seen.append(settings)
-        return solve_weights(self, settings)
+        return compute(self, settings)
 
-    monkeypatch.setattr(ItemRegression, "weights", record)
-    given = {"reg": 7.0, "count_reg": 2.0, "length_power": 0.0, "spectral_weight": 0.0}
-    given["nonnegative"] = False
+    monkeypatch.setattr(ItemRelation, "matrix", record)
+    given = {"reg": 7.0, "shown_items": 5.0, "spectral_weight": 0.0, "power": 1.5}
     solve, context = model_entry("idcf-takeup").load_solver(), SolverContext()
     solve(configure("idcf-takeup", given), table(), context)
-    assert seen == 2 * [Settings(**given)]  # on the users that are not held out, and on all
+    assert set(seen) == {Settings(**given)}
+    assert len(seen) == 3  # once to be measured, then without the held-out users, and on all
     assert context.details == {"relation": "all items", **given}
     seen.clear()
     solve(configure("idcf-takeup", {}), table(), SolverContext())
-    assert len(set(seen)) == 6  # the first settings, and five others
+    assert len(set(seen)) >= 1 + 2 + 3 + 2  # the first settings, and what each stage tries
+
+
+def test_half_of_the_held_out_histories_are_as_long_as_those_of_new_users() -> None:
+    x = csr_array(np.ones((200, 40), np.float32))
+    lengths = np.array([7, 8])
+    rng = np.random.default_rng(0)
+    history, targets = cut_histories(x, (1, 3), 10, rng, new_user_lengths=lengths)
+    assert set(history.lengths()[::2].tolist()) == {7, 8}
+    assert set(history.lengths()[1::2].tolist()) == {1, 2, 3}
+    assert (targets.lengths() == 10).all()
+
+
+def test_a_row_is_cut_after_its_history() -> None:
+    """A long history has fewer next items, at least two if the row has four."""
+    x = interaction_matrix(table())
+    lengths, n_history = np.diff(x.indptr), np.resize([1, 5, 100], x.shape[0])
+    history, targets = cut_after(x, n_history, 4, np.random.default_rng(0))
+    expected = np.minimum(n_history, np.maximum(lengths - 2, lengths // 2))
+    np.testing.assert_array_equal(history.lengths(), expected)
+    np.testing.assert_array_equal(targets.lengths(), np.minimum(4, lengths - expected))
+    for row in (0, 1, 2, 200):
+        parts = [
+            part.items[part.offsets[row] : part.offsets[row + 1]] for part in (history, targets)
+        ]
+        items = torch.cat(parts).tolist()
+        assert len(set(items)) == len(items)
+        assert set(items) <= set(x.indices[x.indptr[row] : x.indptr[row + 1]].tolist())

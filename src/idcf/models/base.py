@@ -69,6 +69,8 @@ class Model(nn.Module, ABC):
         The model knows how similar two items are: `item_similarities`, or by its item vectors.
     accepts_unseen_items
         Items that nobody has interacted with can be added after training: `with_n_items`.
+    weighs_history
+        The values of a history of implicit feedback are weights of its items.
     source
         How scores come about, as results report it: "posterior", "relation", "features" or
         "popular".
@@ -91,6 +93,7 @@ class Model(nn.Module, ABC):
     accepts_new_items: ClassVar[bool] = False
     accepts_unseen_items: ClassVar[bool] = False
     has_item_similarities: ClassVar[bool] = False
+    weighs_history: ClassVar[bool] = False
     source: ClassVar[str] = "relation"
     n_items: int
     predicts_ratings: bool = True
@@ -172,7 +175,7 @@ class Model(nn.Module, ABC):
 
     @hook
     def similarities_among(self, item_rows: Tensor) -> Tensor | None:
-        """Return `item_similarities` of some items [K] to one another: [K, K].
+        """Return `item_similarities` of some items [..., K] to one another: [..., K, K].
 
         None, which is the default: they are computed item by item, which is slower.
         """

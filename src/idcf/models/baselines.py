@@ -173,7 +173,7 @@ class ItemItemModel(Model):
         return self.item_weights.dense_row(item_row)
 
     def similarities_among(self, item_rows: Tensor) -> Tensor:
-        """Return the weights of some items [K] for one another: [K, K]."""
+        """Return the weights of some items [..., K] for one another: [..., K, K]."""
         return self.item_weights.block(item_rows, item_rows)
 
     def item_popularity(self) -> Tensor | None:
@@ -269,9 +269,9 @@ class FoldInModel(TwoTower):
         return F.cosine_similarity(factors, factors[item_row][None])
 
     def similarities_among(self, item_rows: Tensor) -> Tensor:
-        """Return the cosines of the factors of some items [K] with one another: [K, K]."""
-        factors = F.normalize(self.factors[item_rows][:, self.factors.std(0) > 0])
-        return factors @ factors.T
+        """Return the cosines of the factors of some items [..., K] with one another."""
+        factors = F.normalize(self.factors[item_rows][..., self.factors.std(0) > 0], dim=-1)
+        return factors @ factors.mT
 
     def item_popularity(self) -> Tensor | None:
         """Return the number of users of every item, for implicit feedback.

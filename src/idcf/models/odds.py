@@ -14,7 +14,8 @@ v  is i unseen by the key users?, and v': log(1 + n_i), the recency of i, and tw
 
 An unseen item has no relations: its probability depends on u alone. The recency of an item comes
 from the order of the key users' rows; the order of H is not read. All item statistics are sums
-over users, so the model stores no user's row.
+over users, so the model stores no user's row. The values of H, 1 by default, weigh its items in
+both relations.
 """
 
 from __future__ import annotations
@@ -77,6 +78,7 @@ class OddsModel(Model):
 
     inductive: ClassVar[bool] = True
     has_item_similarities: ClassVar[bool] = True
+    weighs_history: ClassVar[bool] = True
     item_counts: Tensor  # [I]: n_i, the number of key users who interacted with the item
     recency: Tensor  # [I]: when in a history users interact with the item; 0 is the middle
     history_factors: Tensor  # [I, D]: summed over the history
@@ -118,7 +120,7 @@ class OddsModel(Model):
         return self.similarity.dense_row(item_row)
 
     def similarities_among(self, item_rows: Tensor) -> Tensor:
-        """Return K^p of some items [K] to one another: [K, K]."""
+        """Return K^p of some items [..., K] to one another: [..., K, K]."""
         return self.similarity.block(item_rows, item_rows)
 
     def item_popularity(self) -> Tensor:
@@ -155,8 +157,8 @@ class OddsModel(Model):
         ]
         return HistorySummary(
             torch.stack(user_features, 1),
-            self.similarity.sum_pool(history) ** (1 / self.config.power),
-            sum_pool(self.history_factors, history, is_known),
+            self.similarity.sum_pool(history, history.values) ** (1 / self.config.power),
+            sum_pool(self.history_factors, history, is_known * history.values),
             segment_sum(is_known, owner, len(n)),
         )
 

@@ -38,7 +38,6 @@ from idcf.types import Domain, Users
 
 ENTRY_POINT_GROUP = "idcf.models"
 _SOLVERS = "idcf.training.solvers"
-MAX_INVERTED_SIDE = 10_000  # users or items: models that invert a matrix of one side stop here
 
 
 @dataclass(frozen=True)
@@ -69,8 +68,6 @@ class ModelEntry:
         The model reads only this kind of feedback.
     implicit_model
         The name of the row that replaces this one for implicit feedback.
-    large_implicit_model
-        The row that does so where both key users and items exceed `MAX_INVERTED_SIDE`.
     take_up_model
         The name of the row that says how likely an item is taken up, for lists of a model of
         ratings; see `idcf.inference.benefit`.
@@ -93,7 +90,6 @@ class ModelEntry:
     ratings_only: bool = False
     implicit_only: bool = False
     implicit_model: str | None = None
-    large_implicit_model: str | None = None
     take_up_model: str | None = None
     check_options: Mapping[str, Any] = field(default_factory=dict)
     check_loss: Literal["fit", "bpr"] = "fit"
@@ -210,8 +206,7 @@ MODELS: dict[str, ModelEntry] = {
         BayesConfig,
         solver=f"{_SOLVERS}.bayes:fit_bayes",
         ratings_only=True,
-        implicit_model="idcf-odds",
-        large_implicit_model="idcf-takeup",
+        implicit_model="idcf-takeup",
         take_up_model="idcf-takeup",
     ),
     "idcf-odds": ModelEntry(
@@ -279,15 +274,12 @@ def model_entry(name: str) -> ModelEntry:
     return row
 
 
-def resolve_model(name: str, implicit: bool, *, smaller_side: int = 0) -> str:
+def resolve_model(name: str, implicit: bool) -> str:
     """Return the name of the row that serves `name` on this kind of feedback.
 
-    `smaller_side` is the number of key users or of items, whichever is less: a large one has a
-    model of its own. Raises `ConfigError` if the model cannot be trained on it.
+    Raises `ConfigError` if the model cannot be trained on it.
     """
     row = model_entry(name)
-    if implicit and row.large_implicit_model and smaller_side > MAX_INVERTED_SIDE:
-        return row.large_implicit_model
     if implicit and row.implicit_model:
         return row.implicit_model
     if implicit and row.ratings_only:

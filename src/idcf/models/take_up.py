@@ -1,16 +1,16 @@
-"""How likely a new user takes each item up: ridge regression of every item on the other items.
+"""How likely a new user takes each item up, from a relation between items.
 
-    s_i(H) = Σ_{j ∈ H} w_j B_ji
-    logit P(i | H) = c₀ + c₂ L + (c₁ + c₃ L) asinh(s_i / σ),   L = log(1 + |H|)
+    s_i(H) = m_i + Σ_{j ∈ H} w_j B_ji
+    logit P(i | H) = f(c₀ + c₁ L + (c₂ + c₃ L) asinh(s_i / σ))
 
-B minimizes Σ_u d_u ‖x_u - x_u B‖² + Σ_j (λ + a n_j) ‖B_j·‖² with a zero diagonal, where x_u is the
-0/1 row of a key user and n_j the number of them who have item j: EASE (Steck 2019) trained with
-dropout, because a new user shows only a part of what they like. d_u ∝ (length of x_u)^-β lets users
-with short histories, who resemble new users most, count for more. To B, c times a relation of low
-rank may be added. An empty history counts as the average history of one item. w are the values of
-the history: 1, or less for an item that was not liked. P is calibrated on key users with short
-histories that B was fitted without (`idcf.training.solvers.take_up`), and it grows with s: it
-orders items as s does.
+B is the relation (`idcf.training.solvers.item_relation`): weights of a regression of every item on
+the others, to which other relations may be added. w are the values of the history: 1, or less for
+an item that was not liked. m grows with the item's popularity; it is small, and orders the items
+that have no relation to the history. L = log(1 + |H|), at most that of the longest histories that
+P is meant for. f is increasing and piecewise linear, so that P orders items as s does. P is fitted
+on key users with short histories that B was fitted without (`idcf.training.solvers.take_up`). For
+an empty history it follows from popularity: P(i | ∅) = 1 - exp(-N n_i / Σ n), where N is the number
+of next items that P counts.
 """
 
 from __future__ import annotations
@@ -27,24 +27,26 @@ from idcf.models.base import Model
 from idcf.models.layers.item_matrix import ItemMatrix
 from idcf.types import Domain, History, Users
 
-SCORE_UNIT = 0.01  # σ
 _MAX_FEW_ITEMS = 64  # up to so many, only the weights of these items are read
+N_LINK_KNOTS = 26  # K of f
+_MIN_EXPECTED_COUNT = 1e-9  # of an item for an empty history, so that its logit is finite
 
 
 @dataclass(frozen=True, kw_only=True)
 class TakeUpConfig:
     """Options of idcf-takeup. None: chosen on held-out users."""
 
-    reg: float | None = None  # λ
-    count_reg: float | None = None  # a
-    length_power: float | None = None  # β; 0 above `max_dense_items`
-    spectral_weight: float | None = None  # c; 0 above `max_dense_items`
-    nonnegative: bool | None = None  # weights of the nearest items, none below 0; c does not count
+    reg: float | None = None  # λ of the regression
+    shown_items: float | None = None  # l: expected part of a history; up to `max_dense_items`
+    count_reg: float | None = None  # a: penalty per user of an item; above `max_dense_items`
+    spectral_weight: float | None = None  # c of the relation of low rank; up to `max_dense_items`
+    cosine_weight: float | None = None  # g of the cosines; above `max_dense_items`
+    power: float | None = None  # p of the weights
     neighbors: int = 1000  # weights stored per item
     max_dense_items: int = 6000  # up to here one matrix is inverted; above, each item has its own
     local_neighbors: int = 50  # items that an item is regressed on, above that size
     local_pairs: int = 300  # entries of XᵀX kept per item, above that size
-    history_lengths: tuple[int, int] = (1, 25)  # of the held-out users
+    history_lengths: tuple[int, int] = (1, 25)  # of half of the held-out histories
     n_next_items: int = 10  # P is the probability to be among so many next items
     max_held_out_users: int = 1000
 
@@ -55,9 +57,15 @@ class TakeUpModel(Model):
     inductive: ClassVar[bool] = True
     accepts_unseen_items: ClassVar[bool] = True
     has_item_similarities: ClassVar[bool] = True
+    weighs_history: ClassVar[bool] = True
     item_counts: Tensor  # [I]: n, the number of key users who have the item
-    prior_regression: Tensor  # [I]: s of an empty history, Σ_j n_j B_ji / Σ_j n_j
+    prior_scores: Tensor  # [I]: m
+    score_unit: Tensor  # []: σ
     coefficients: Tensor  # [4]: c
+    max_log_length: Tensor  # []: largest L
+    link_knots: Tensor  # [K]: arguments of f
+    link_logits: Tensor  # [K]: values of f
+    n_next_items: Tensor  # []: N
 
     def __init__(self, config: TakeUpConfig, domain: Domain) -> None:
         super().__init__()
@@ -65,8 +73,13 @@ class TakeUpModel(Model):
         self.predicts_ratings = False
         self.item_weights = ItemMatrix(domain.n_items)  # B: row j holds the weights of item j
         self.register_buffer("item_counts", torch.zeros(domain.n_items))
-        self.register_buffer("prior_regression", torch.zeros(domain.n_items))
-        self.register_buffer("coefficients", torch.tensor([0.0, 1.0, 0.0, 0.0]))
+        self.register_buffer("prior_scores", torch.zeros(domain.n_items))
+        self.register_buffer("score_unit", torch.tensor(0.01))
+        self.register_buffer("coefficients", torch.tensor([0.0, 0.0, 1.0, 0.0]))
+        self.register_buffer("max_log_length", torch.tensor(10.0))
+        self.register_buffer("link_knots", torch.linspace(-30, 30, N_LINK_KNOTS))
+        self.register_buffer("link_logits", torch.linspace(-30, 30, N_LINK_KNOTS))
+        self.register_buffer("n_next_items", torch.tensor(float(config.n_next_items)))
 
     def score_catalog(self, users: Users) -> Tensor:
         """Return the probability of every item for every user: [B, I]."""
@@ -77,12 +90,12 @@ class TakeUpModel(Model):
         columns, position = torch.unique(items, return_inverse=True)
         if len(columns) > _MAX_FEW_ITEMS:
             return self.score_catalog(users)[owner[:, None], items]
-        history, is_empty = users.history, (users.history.lengths() == 0)[:, None]
+        history = users.history
         weights = self.item_weights.block(history.items, columns) * history.values[:, None]
-        regression = weights.new_zeros(len(users), len(columns))
-        regression = regression.index_add(0, history.owner(), weights)
-        regression = torch.where(is_empty, self.prior_regression[columns], regression)
-        return self._logits(regression, history).sigmoid()[owner[:, None], position]
+        scores = self.prior_scores[columns].repeat(len(users), 1)
+        scores = scores.index_add(0, history.owner(), weights)
+        logits = self._logits(scores, history, self.item_counts[columns])
+        return logits.sigmoid()[owner[:, None], position]
 
     def ranking_without_data(self) -> Tensor:
         """Return n, which orders the items for an empty history."""
@@ -93,7 +106,7 @@ class TakeUpModel(Model):
         return self.item_weights.dense_row(item_row)
 
     def similarities_among(self, item_rows: Tensor) -> Tensor:
-        """Return the weights of some items [K] for one another: [K, K]."""
+        """Return the weights of some items [..., K] for one another: [..., K, K]."""
         return self.item_weights.block(item_rows, item_rows)
 
     def item_popularity(self) -> Tensor:
@@ -105,7 +118,7 @@ class TakeUpModel(Model):
         model, n_new = copy(self), n_items - self.n_items
         model._buffers, model._modules = dict(self._buffers), dict(self._modules)
         model.n_items, model.item_counts = n_items, F.pad(self.item_counts, (0, n_new))
-        model.prior_regression = F.pad(self.prior_regression, (0, n_new))
+        model.prior_scores = F.pad(self.prior_scores, (0, n_new))
         model.item_weights = ItemMatrix(n_items)
         model.item_weights.offsets = F.pad(
             self.item_weights.offsets, (0, n_new), value=len(self.item_weights.columns)
@@ -116,24 +129,31 @@ class TakeUpModel(Model):
 
     def logits(self, history: History) -> Tensor:
         """Return the logit of P of every item for every history: [B, I]."""
-        return self._logits(self.regression(history), history)
+        return self._logits(self.relation_scores(history), history, self.item_counts)
 
-    def _logits(self, regression: Tensor, history: History) -> Tensor:
-        """Return the logit of P for s [B, K] of each history: [B, K]."""
-        length = history.lengths()[:, None].clamp(min=1).float()
-        score, log_length, product = take_up_features(regression, length)
-        c = self.coefficients
-        logits: Tensor = c[0] + c[1] * score + c[2] * log_length + c[3] * product
-        return logits
+    def _logits(self, scores: Tensor, history: History, item_counts: Tensor) -> Tensor:
+        """Return the logit of P for s [B, K] of each history and n [K] of the items: [B, K]."""
+        lengths = history.lengths()[:, None]
+        t, log_length = take_up_features(scores, lengths, self.score_unit)
+        log_length, c = log_length.clamp(max=self.max_log_length), self.coefficients
+        z = c[0] + c[1] * log_length + (c[2] + c[3] * log_length) * t
+        logits = interpolate(z, self.link_knots, self.link_logits)
+        expected = self.n_next_items * item_counts / self.item_counts.sum().clamp(min=1)
+        empty = expected.clamp(min=_MIN_EXPECTED_COUNT).expm1().log()
+        return torch.where(lengths == 0, empty, logits)
 
-    def regression(self, history: History) -> Tensor:
+    def relation_scores(self, history: History) -> Tensor:
         """Return s of every item for every history: [B, I]."""
-        is_empty = (history.lengths() == 0)[:, None]
-        regression = self.item_weights.sum_pool(history, history.values)
-        return torch.where(is_empty, self.prior_regression, regression)
+        return self.item_weights.sum_pool(history, history.values).add_(self.prior_scores)
 
 
-def take_up_features(regression: Tensor, length: Tensor) -> list[Tensor]:
-    """Return asinh(s / σ) of s [B, K], L of these history lengths [B, 1], and their product."""
-    score, log_length = torch.asinh(regression / SCORE_UNIT), length.log1p()
-    return [score, log_length, score * log_length]
+def take_up_features(scores: Tensor, lengths: Tensor, score_unit: Tensor) -> tuple[Tensor, Tensor]:
+    """Return t of s [B, K], and L of history lengths [B, 1]."""
+    return torch.asinh(scores / score_unit), lengths.to(scores.dtype).log1p()
+
+
+def interpolate(z: Tensor, knots: Tensor, values: Tensor) -> Tensor:
+    """Return the piecewise linear function through K points at z; straight lines outside them."""
+    segment = torch.bucketize(z, knots[1:-1])
+    slopes = values.diff() / knots.diff()
+    return values[segment] + slopes[segment] * (z - knots[segment])

@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from idcf.data.interactions import Interactions
+from idcf.data.interactions import Interactions, Ints
 from idcf.data.split import Split
 from idcf.models.base import Model, resolve_device
 from idcf.training.checkpoint import EpochCallback, TrainingLog
@@ -147,6 +147,11 @@ class TrainingJob:
         if self.query_user_mode == "new":
             return split.train.for_users(split.key_users)
         return split.train
+
+    def new_user_lengths(self) -> Ints:
+        """Return the numbers of training rows of the query users, of those who have any."""
+        counts = self.split.train.user_counts()[self.split.query_users]
+        return counts[counts > 0]
 
 
 @dataclass(frozen=True)

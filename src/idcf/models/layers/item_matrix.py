@@ -16,6 +16,7 @@ from idcf.types import Ragged, RaggedRows, select_rows
 
 _MAX_DENSE_CELLS = 1 << 24  # a matrix of up to so many cells is held with its zeros for scoring
 _MAX_BLOCK_ENTRIES = 1 << 23  # approximate number of co-occurrences in a block
+_MAX_ADDED_ENTRIES = 1 << 22  # stored entries that are gathered at once, unless a row has more
 _UINT32_MAX = 0xFFFFFFFF
 
 
@@ -58,10 +59,17 @@ class ItemMatrix(nn.Module):
         return out.index_add_(0, self.columns[entries], self.values[entries])
 
     def block(self, rows: Tensor, columns: Tensor) -> Tensor:
-        """Return the entries of some rows [R] in some columns [C], with their zeros: [R, C]."""
+        """Return the entries of some rows [R] in some columns [C], with their zeros: [R, C].
+
+        Rows [B, R] and columns [B, C] give several such blocks: [B, R, C].
+        """
         dense = self._dense_matrix()
         if dense is not None:
-            return dense[rows[:, None], columns]
+            # several times as fast as an index of rows and columns
+            cells = rows[..., :, None] * self.n_items + columns[..., None, :]
+            return dense.reshape(-1).index_select(0, cells.reshape(-1)).view(cells.shape)
+        if rows.dim() > 1:
+            return torch.stack([self.block(*x) for x in zip(rows, columns, strict=True)])
         position = torch.full((self.n_items,), -1, device=self.values.device)
         position[columns] = torch.arange(len(columns), device=position.device)
         entries = select_rows(self.rows(), rows)
@@ -98,23 +106,34 @@ class ItemMatrix(nn.Module):
         return self._dense[1]
 
     def _sum_stored_entries(self, ragged: RaggedRows, weights: Tensor | None) -> Tensor:
-        """Return `sum_pool` over the stored entries alone."""
-        rows = select_rows(self.rows(), ragged.indices)
-        lengths, n_sums = rows.lengths(), len(ragged.offsets) - 1
-        start = (ragged.owner() * self.n_items).repeat_interleave(
-            lengths, output_size=len(rows.indices)
-        )
-        values = rows.values
-        if weights is not None:
-            values = values * weights.repeat_interleave(lengths, output_size=len(values))
-        total = values.new_zeros(n_sums * self.n_items)
-        return total.index_add_(0, start + rows.indices, values).view(n_sums, self.n_items)
+        """Return `sum_pool` over the stored entries alone, some rows of the matrix at a time."""
+        n_sums, start = len(ragged.offsets) - 1, ragged.owner() * self.n_items
+        total = self.values.new_zeros(n_sums * self.n_items)
+        n_entries = self.offsets.diff()[ragged.indices]
+        for part in _parts(n_entries, _MAX_ADDED_ENTRIES):
+            rows, size = select_rows(self.rows(), ragged.indices[part]), n_entries[part]
+            n_part = len(rows.indices)
+            values = rows.values
+            if weights is not None:
+                values = values * weights[part].repeat_interleave(size, output_size=n_part)
+            cells = start[part].repeat_interleave(size, output_size=n_part)
+            total.index_add_(0, cells.add_(rows.indices), values)
+        return total.view(n_sums, self.n_items)
 
     def absolute(self) -> ItemMatrix:
         """Return the matrix of absolute values."""
         out = ItemMatrix(self.n_items)
         out.offsets, out.columns, out.values = self.offsets, self.columns, self.values.abs()
         return out
+
+
+def _parts(sizes: Tensor, max_size: int) -> list[slice]:
+    """Divide positions into runs whose sizes add up to about `max_size` at most."""
+    end = sizes.cumsum(0)
+    if not len(end) or int(end[-1]) <= max_size:
+        return [slice(0, len(end))]
+    changes = ((end - 1) // max_size).diff().nonzero().ravel() + 1
+    return [slice(*x) for x in pairwise([0, *changes.tolist(), len(end)])]
 
 
 def _resize_buffers(

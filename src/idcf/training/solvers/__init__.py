@@ -10,6 +10,8 @@ from typing import Any
 
 import torch
 
+from idcf.data.interactions import Ints
+
 
 @dataclass(frozen=True)
 class SolverContext:
@@ -19,4 +21,5 @@ class SolverContext:
     device: torch.device = field(default=torch.device("cpu"))  # of the fitted model
     progress_label: str | None = None  # label of the progress bar; None: no bar
     query_users_in_table: bool = False  # the table holds rows of the users to be scored
+    new_user_lengths: Ints | None = None  # numbers of rows of users who are not trained on
     details: dict[str, Any] = field(default_factory=dict)  # what the solver chose, for the manifest

@@ -2,10 +2,9 @@
 
     w_i = (G_NN + λ + a n_N)⁻¹ G_Ni,   G = XᵀX,  N the nearest items of item i
 
-`local_ridge` is for catalogues too large to invert: of G the largest entries of each row are kept,
-so that time and memory grow with the number of rows and of items. `nonnegative_ridge` is for small
-ones: w_i ≥ 0 with a penalty on its sum, as in SLIM (Ning and Karypis 2011). The equations of many
-items are set up and solved together.
+It is for catalogues too large to invert: of G the largest entries of each row are kept, so that
+time and memory grow with the number of rows and of items. The equations of many items are set up
+and solved together. `nonnegative_elastic_net` solves those of SLIM (Ning and Karypis 2011).
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.sparse import csr_array
+from scipy.sparse import csc_array, csr_array
 from torch import Tensor
 
 from idcf.models.layers.item_matrix import cooccurrence_blocks
@@ -24,6 +23,7 @@ MAX_PAIRED_ITEMS = 1000  # of a user, drawn at random: n items have n² pairs
 _SUPPORT = 20.0  # pseudo-count that shrinks the cosines
 _MAX_EQUATION_CELLS = 1 << 23  # cells of the equations set up at once
 _MAX_POSITION_CELLS = 1 << 27  # cells of the table of positions, 2 bytes each
+_COSINE_ROWS = 10_000  # items whose cosines are computed at once
 _MAX_SWEEPS = 200
 _TOLERANCE = 1e-5  # largest change of a weight in the last sweep
 
@@ -33,7 +33,7 @@ Array = NDArray[np.float32]
 class NearestItems(NamedTuple):
     """The nearest items of each item, nearest first. A row with fewer ends in items of count 0."""
 
-    items: Tensor  # int64 [I, M]
+    items: Tensor  # int32 [I, M]
     counts: Tensor  # [I, M]: users who have both items; 0: not a neighbor
     n_users: Tensor  # [I]: users who have the item
 
@@ -62,7 +62,7 @@ def find_nearest_items(x: csr_array, n_nearest: int) -> NearestItems:
     n_items = x.shape[1]
     n_users = np.asarray(x.sum(0), np.float32).ravel()
     scale = (n_users + np.float32(_SUPPORT)) ** np.float32(-0.5)
-    items = np.repeat(np.arange(n_items, dtype=np.int64)[:, None], n_nearest, 1)
+    items = np.repeat(np.arange(n_items, dtype=np.int32)[:, None], n_nearest, 1)
     counts = np.zeros((n_items, n_nearest), np.float32)
     by_item = csr_array(x.T)
     for low, high in cooccurrence_blocks(x):
@@ -97,10 +97,8 @@ def local_ridge(nearest: NearestItems, reg: float, count_reg: float, width: int)
         rows = order[low : low + step]
         size = int(n_neighbors[rows[-1]])
         weights[rows, :size] = _solve(nearest, rows, size, positions, reg, count_reg)
-    item = torch.arange(n_items)[:, None].expand(-1, width)
-    stored = weights != 0
-    cells = (nearest.items[:, :width][stored].numpy(), item[stored].numpy())
-    return csr_array((weights[stored].numpy(), cells), shape=(n_items, n_items))
+    del positions
+    return _by_target(nearest, weights)
 
 
 def _solve(
@@ -111,12 +109,12 @@ def _solve(
     `positions` [B or more, I] is filled with one number, that is no position in a row of neighbors,
     and is left so.
     """
-    neighbors, counts = nearest.items[rows, :size], nearest.counts[rows, :size]
+    neighbors, counts = nearest.items[rows, :size].long(), nearest.counts[rows, :size]
     is_neighbor, nowhere = counts > 0, positions[0, 0].clone()
     table = positions[: len(rows)]
     index = torch.arange(size, dtype=torch.int16).expand(len(rows), -1)
     table.scatter_(1, neighbors, torch.where(is_neighbor, index, nowhere))
-    columns = nearest.items[neighbors]  # [B, size, M]: the rows of G of the neighbors
+    columns = nearest.items[neighbors].long()  # [B, size, M]: the rows of G of the neighbors
     position = table.gather(1, columns.flatten(1)).view(columns.shape).long()
     table.scatter_(1, neighbors, nowhere.expand_as(neighbors))
     entries = nearest.counts[neighbors] * is_neighbor[..., None]
@@ -134,30 +132,29 @@ def _solve(
     return solution * is_neighbor
 
 
-def nonnegative_ridge(
-    gram: Tensor, reg: float, count_reg: float, l1_reg: float, width: int
-) -> csr_array:
-    """Return B [I, I] whose column i minimizes ½ wᵀ(G_NN + λ + a n_N) w - wᵀ G_Ni + l Σ w over all
-    w ≥ 0, for the `width` nearest items N of i; `gram` is G [I, I]."""
-    n_items, width = len(gram), min(width, len(gram) - 1)
-    scale = (gram.diagonal() + _SUPPORT).rsqrt()
-    nearness = gram * scale * scale[:, None]
-    nearest = nearness.fill_diagonal_(-1).topk(width).indices
-    penalty = reg + count_reg * gram.diagonal()
-    weights = torch.zeros(n_items, width)
-    step = max(1, _MAX_EQUATION_CELLS // max(1, width**2))
-    for low in range(0, n_items, step):
-        rows = nearest[low : low + step]
-        matrix = gram[rows[:, :, None], rows[:, None, :]].float()
-        matrix.diagonal(dim1=1, dim2=2).add_(penalty[rows].float())
-        items = torch.arange(low, low + len(rows))[:, None]
-        moments = gram[items, rows].float().numpy()
-        solution = nonnegative_elastic_net(matrix.numpy(), moments, l1_reg, 0.0)
-        weights[low : low + step] = torch.from_numpy(solution)
-    item = torch.arange(n_items)[:, None].expand_as(nearest)
-    stored = weights > 0
-    cells = (nearest[stored].numpy(), item[stored].numpy())
-    return csr_array((weights[stored].numpy(), cells), shape=(n_items, n_items))
+def nearest_cosines(nearest: NearestItems, support: float, width: int) -> csr_array:
+    """Return C [I, I]: column i holds G_ij / √((n_i + s)(n_j + s)) of its first `width` nearest
+    items j, where s is `support`."""
+    width = min(width, nearest.items.shape[1])
+    scale = (nearest.n_users + support).rsqrt()
+    cosines = torch.empty(nearest.n_items, width)
+    for low in range(0, nearest.n_items, _COSINE_ROWS):
+        rows = slice(low, low + _COSINE_ROWS)
+        near_scale = scale[nearest.items[rows, :width].long()]
+        cosines[rows] = nearest.counts[rows, :width] * near_scale * scale[rows, None]
+    return _by_target(nearest, cosines)
+
+
+def _by_target(nearest: NearestItems, weights: Tensor) -> csr_array:
+    """Return the matrix [I, I] whose column i holds the weights [I, W] of the first nearest items
+    of i, without those that are 0."""
+    n_items, width = weights.shape
+    stored = weights != 0
+    offsets = np.zeros(n_items + 1, np.int64)
+    np.cumsum(stored.sum(1).numpy(), out=offsets[1:])
+    neighbors, values = nearest.items[:, :width][stored].numpy(), weights[stored].numpy()
+    del weights, stored
+    return csc_array((values, neighbors, offsets), shape=(n_items, n_items)).tocsr()
 
 
 def nonnegative_elastic_net(gram: Array, moments: Array, l1_reg: float, reg: float) -> Array:

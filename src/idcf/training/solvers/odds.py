@@ -210,11 +210,13 @@ def cut_histories(
     rng: np.random.Generator,
     *,
     shuffle: bool = True,
+    new_user_lengths: Ints | None = None,
 ) -> HeldOutUsers:
     """Split the end of each row into a history and targets, the last `n_next_items` items.
 
     The history is a random number of items just before them, between the two `history_lengths`, or
-    all if the row has fewer. With `shuffle` the order of the rows does not count.
+    all if the row has fewer; with `new_user_lengths`, one of these for every second row. With
+    `shuffle` the order of the rows does not count.
     """
     lengths, items = np.diff(x.indptr), x.indices
     if shuffle:
@@ -223,11 +225,30 @@ def cut_histories(
     n_targets = np.minimum(n_next_items, lengths)
     low, high = history_lengths
     drawn = rng.integers(low, high + 1, size=len(lengths))
+    if new_user_lengths is not None and len(new_user_lengths):
+        drawn[::2] = rng.choice(new_user_lengths, size=len(drawn[::2]))
     n_history = np.minimum(drawn, lengths - n_targets)
     target_start = x.indptr[1:].astype(np.int64) - n_targets
     return HeldOutUsers(
         _slice_histories(items, target_start - n_history, n_history),
         _slice_histories(items, target_start, n_targets),
+    )
+
+
+def cut_after(
+    x: csr_array, n_history: Ints, n_next_items: int, rng: np.random.Generator
+) -> HeldOutUsers:
+    """Split each row, in random order, into a history of `n_history` items [U], at most all but
+    two, and targets: the next `n_next_items` items, or as many as there are."""
+    lengths = np.diff(x.indptr)
+    owner = np.repeat(np.arange(len(lengths)), lengths)
+    items = x.indices[np.lexsort((rng.random(x.nnz), owner))]
+    n_history = np.minimum(n_history, np.maximum(lengths - 2, lengths // 2))
+    n_targets = np.minimum(n_next_items, lengths - n_history)
+    start = x.indptr[:-1].astype(np.int64)
+    return HeldOutUsers(
+        _slice_histories(items, start, n_history),
+        _slice_histories(items, start + n_history, n_targets),
     )
 
 

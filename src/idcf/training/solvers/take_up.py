@@ -1,269 +1,280 @@
-"""Solver of `TakeUpModel`: ridge weights between items, and their calibration.
+"""Solver of `TakeUpModel`: choose the relation between items, and fit the probabilities.
 
-The least active quarter of the key users is held out, and treated as new users: a few of their
-items are the history, the others are what they go on to choose. The settings of the regression are
-chosen by NDCG@20 on these users, one after the other, and the probabilities are fitted to them;
-then the weights are fitted to all key users.
-
-Up to `max_dense_items` items the matrix XᵀX is inverted. Above, every item is regressed on its
-nearest items alone (`idcf.training.solvers.nearest_items`), which takes time and memory in
-proportion to the numbers of rows and of items.
+The least active quarter of the key users is held out, and treated as new users: a part of their
+items is the history, others are what they go on to choose. The settings of the relation
+(`idcf.training.solvers.item_relation`) are chosen by NDCG@20 on these users, one after the other.
+Half of the histories lack a tenth of the user's items, as that of a user whose every interaction is
+known; the others are as long as those of the users who are not trained on, if there are such users.
+The probabilities are fitted to the less active half of the held-out users, with histories of all
+lengths. Then the relation is computed for all key users.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from functools import cached_property
-from typing import NamedTuple
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.sparse import csr_array, diags_array
-from scipy.sparse.linalg import svds
+from scipy.sparse import csr_array
 from torch import Tensor
 
-from idcf.data.interactions import Interactions
+from idcf.data.interactions import Interactions, Ints
 from idcf.metrics import RelevantItems, ndcg_at
-from idcf.models.layers.item_matrix import largest_per_row
-from idcf.models.take_up import TakeUpConfig, TakeUpModel, take_up_features
+from idcf.models.layers.ragged import sum_pool
+from idcf.models.take_up import N_LINK_KNOTS, TakeUpConfig, TakeUpModel, take_up_features
 from idcf.rng import random_stream
 from idcf.training.solvers import SolverContext
-from idcf.training.solvers.nearest_items import (
-    MAX_PAIRED_ITEMS,
-    NearestItems,
-    find_nearest_items,
-    local_ridge,
-    nonnegative_ridge,
-    sample_long_rows,
+from idcf.training.solvers.item_relation import ItemRelation, Settings
+from idcf.training.solvers.odds import (
+    HeldOutUsers,
+    cut_after,
+    cut_histories,
+    fit_logistic,
+    interaction_matrix,
 )
-from idcf.training.solvers.odds import HeldOutUsers, cut_histories, fit_logistic, interaction_matrix
 from idcf.types import History, select_histories
 
 _MAX_BATCH_CELLS = 1 << 22  # cells of a score matrix held at once
+_MAX_SCORED_CELLS = 200_000_000  # scores of held-out users: a large catalogue has fewer users
+_N_HISTORIES, _MAX_CUTS = 2000, 4  # histories of the held-out users in all, and of each
+_UNKNOWN_SHARE = 0.1  # of the items of a held-out user whose history is nearly whole
 _N_NEAR_ITEMS = 300  # best items of a user, all of which calibrate
 _N_FAR_ITEMS = 100  # other items of a user, sampled
 _RIDGE = 1e-3  # of the calibration
 _MAX_SHARE_LEFT_OUT = 0.02  # of the rows: more are worth a second solution of a large catalogue
-_RANK = 128  # singular directions of the spectral part
-_NONNEGATIVE_ITEMS, _L1_REG = 128, 2.0  # nearest items, and penalty, of nonnegative weights
+_PRIOR_WEIGHT = 0.03  # m of the most popular item, in units of a typical score
+_SCORE_UNITS = 100  # σ is the typical score divided by this
+_IDENTITY_SHARE = 0.05  # of f, so that it increases where observed rates are equal
+_OUTSIDE = 30.0  # how far beyond its groups f is a straight line
+
+_POWERS = tuple({"power": x} for x in (1.0, 1.25, 1.5, 2.0))
+_SPECTRAL_WEIGHTS = tuple({"spectral_weight": x} for x in (0.0, 0.3, 1.0))
+_COSINE_WEIGHTS = tuple({"cosine_weight": x} for x in (0.0, 0.5, 1.0))
+_PENALTIES = tuple(
+    {"reg": x, "shown_items": y} for x, y in ((100.0, 40.0), (100.0, 20.0), (20.0, 10.0))
+)
+_FIRST_DENSE, _FIRST_LOCAL = Settings(reg=100.0), Settings(reg=50.0)
+# each stage tries its values in place of those of the best settings so far
+_DENSE_STAGES = (_SPECTRAL_WEIGHTS, _POWERS, _PENALTIES, _SPECTRAL_WEIGHTS, _POWERS)
+_LOCAL_STAGES = (_POWERS, _COSINE_WEIGHTS, _POWERS)
 
 Array = NDArray[np.float64]
 
 
-class Settings(NamedTuple):
-    """Settings of the regression, see `TakeUpConfig`."""
-
-    reg: float  # λ
-    count_reg: float  # a
-    length_power: float = 0.0  # β
-    spectral_weight: float = 0.0  # c
-    nonnegative: bool = False  # each item has weights of its nearest items only, none below 0
-
-
-# the settings tried first, and what is then tried instead, one setting after the other
-_FIRST_DENSE, _FIRST_LOCAL = Settings(50.0, 3.0), Settings(50.0, 1.0)
-_DENSE_SEARCH = (
-    ("length_power", 0.5),
-    ("reg", 200.0),
-    ("count_reg", 1.0),
-    ("spectral_weight", 0.5),
-    ("nonnegative", True),
-)
-_LOCAL_SEARCH = ()  # other settings differ little there
-
-
 def fit_take_up(config: TakeUpConfig, table: Interactions, context: SolverContext) -> TakeUpModel:
-    """Choose the settings, fit the probabilities, and fit the weights to all rows.
+    """Choose the settings, fit the probabilities, and compute the relation of all rows.
 
     Ratings are not read. `context.query_users_in_table` makes no difference.
     """
     x, rng = interaction_matrix(table), random_stream(context.seed, "take-up")
-    train_matrix, held_out = _hold_out_users(config, x, rng)
+    train_matrix, light_rows = _hold_out_users(config, x, rng)
+    n_next = max(1, min(config.n_next_items, int(np.median(np.diff(light_rows.indptr))) // 2))
     share = train_matrix.nnz / max(x.nnz, 1)
-    regression = ItemRegression(config, train_matrix, share)
-
-    def build(regression: ItemRegression, settings: Settings) -> TakeUpModel:
-        """Return the model without its coefficients."""
-        return _build_model(config, table, regression.x, regression.weights(settings))
-
-    best = _first_settings(config, regression.is_dense)
-    model = build(regression, best)
-    best_ndcg = _mean_ndcg(model, held_out)
-    for name, value in _DENSE_SEARCH if regression.is_dense else _LOCAL_SEARCH:
-        if getattr(config, name) is None:
-            settings = Settings(**{**best._asdict(), name: value})
-            trial = build(regression, settings)
-            if (ndcg := _mean_ndcg(trial, held_out)) > best_ndcg:
-                best, best_ndcg, model = settings, ndcg, trial
+    relation = ItemRelation(config, train_matrix, share)
+    n_history = _history_lengths(config, context, np.diff(light_rows.indptr), rng)
+    settings = choose_settings(config, relation, cut_after(light_rows, n_history, n_next, rng))
+    unused = (
+        ("count_reg", "cosine_weight") if relation.is_dense else ("shown_items", "spectral_weight")
+    )
     context.details.update(
-        relation="all items" if regression.is_dense else "nearest items", **best._asdict()
+        relation="all items" if relation.is_dense else "nearest items",
+        **{name: x for name, x in settings._asdict().items() if name not in unused},
     )
-    coefficients = _fit_probabilities(model, held_out, rng)
-    if regression.is_dense or share < 1 - _MAX_SHARE_LEFT_OUT:
-        model = build(ItemRegression(config, x), best)
-    model.coefficients = torch.from_numpy(coefficients).float()
+    model = TakeUpModel(config, table.domain()).eval()  # adds whole rows where they are small
+    model.item_weights.set_entries(relation.weights(settings))
+    less_active = light_rows[: -(-light_rows.shape[0] // 2)]
+    held_out = cut_histories(
+        csr_array(less_active),
+        config.history_lengths,
+        n_next,
+        rng,
+        new_user_lengths=context.new_user_lengths,
+    )
+    typical_score = _typical_score(model, held_out)
+    _set_counts(model, train_matrix, typical_score)
+    _fit_probabilities(model, held_out, config.history_lengths[1], typical_score, rng)
+    is_dense = relation.is_dense
+    del relation  # its nearest items take as much memory as those of the next one
+    if is_dense or share < 1 - _MAX_SHARE_LEFT_OUT:
+        model.item_weights.set_entries(ItemRelation(config, x).weights(settings))
+        _set_counts(model, x, typical_score)
     return model
 
 
-def _first_settings(config: TakeUpConfig, is_dense: bool) -> Settings:
-    """Return the settings of the config, with defaults in place of None."""
-    first = _FIRST_DENSE if is_dense else _FIRST_LOCAL
-    given = {name: getattr(config, name) for name in Settings._fields}
-    return first._replace(**{name: x for name, x in given.items() if x is not None})
+def _history_lengths(
+    config: TakeUpConfig, context: SolverContext, row_lengths: Ints, rng: np.random.Generator
+) -> Ints:
+    """Return the lengths of the histories of the held-out rows, by which settings are chosen."""
+    low, high = config.history_lengths
+    n_history = rng.integers(low, high + 1, size=len(row_lengths))
+    if context.new_user_lengths is not None and len(context.new_user_lengths):
+        n_history = rng.choice(context.new_user_lengths, size=len(row_lengths))
+    whole = row_lengths - np.maximum(2, np.rint(_UNKNOWN_SHARE * row_lengths)).astype(np.int64)
+    return np.where(np.arange(len(row_lengths)) % 2, whole, n_history)
 
 
-def _build_model(
-    config: TakeUpConfig, table: Interactions, x: csr_array, weights: csr_array
-) -> TakeUpModel:
-    """Return a model with these weights, and the counts of the items."""
-    model = TakeUpModel(config, table.domain())
-    counts = np.asarray(x.sum(0), np.float64).ravel()
-    prior = weights.T @ (counts / max(counts.sum(), 1))
-    model.item_counts, model.prior_regression = (
-        torch.from_numpy(array.astype(np.float32)) for array in (counts, prior)
-    )
-    model.item_weights.set_entries(weights)
-    return model
+def _set_counts(model: TakeUpModel, x: csr_array, typical_score: float) -> None:
+    """Set the counts of the items in x, and the prior scores that follow from them."""
+    counts = torch.from_numpy(np.asarray(x.sum(0), np.float32).ravel())
+    model.item_counts = counts
+    model.prior_scores = counts * (_PRIOR_WEIGHT * typical_score / counts.max().clamp(min=1))
 
 
 def _hold_out_users(
     config: TakeUpConfig, x: csr_array, rng: np.random.Generator
-) -> tuple[csr_array, HeldOutUsers]:
-    """Hold out users of the least active quarter; return the other rows, and the users' rows in two
-    parts."""
+) -> tuple[csr_array, csr_array]:
+    """Hold out users of the least active quarter; return the other rows, and theirs, the least
+    active first. A row is repeated where there are few users, to be cut in several ways."""
     lengths = np.diff(x.indptr)
     light = np.flatnonzero((lengths <= np.quantile(lengths, 0.25)) & (lengths > 1))
     if len(light) == 0:
         light = np.arange(len(lengths))
-    users = np.sort(rng.permutation(light)[: config.max_held_out_users])
+    max_users = min(config.max_held_out_users, max(100, _MAX_SCORED_CELLS // x.shape[1]))
+    users = rng.permutation(light)[:max_users]
+    users = users[np.argsort(lengths[users], kind="stable")]
     stays = np.ones(x.shape[0], bool)
     stays[users] = False
-    rows = csr_array(x[users])
-    n_next = max(1, min(config.n_next_items, int(np.median(np.diff(rows.indptr))) // 2))
-    held_out = cut_histories(rows, config.history_lengths, n_next, rng)
-    return csr_array(x[stays]) if stays.any() else x, held_out
+    n_cuts = min(_MAX_CUTS, max(1, _N_HISTORIES // len(users)))
+    light_rows = csr_array(x[np.repeat(users, n_cuts)])
+    return csr_array(x[stays]) if stays.any() else x, light_rows
 
 
-class ItemRegression:
-    """The regression of every item on the others, for rows x [U, I] of zeros and ones.
-
-    What does not depend on the settings is computed once. `share` is the share of all rows that x
-    holds: with fewer rows the same λ would weigh more.
-    """
-
-    def __init__(self, config: TakeUpConfig, x: csr_array, share: float = 1.0) -> None:
-        self.config, self.x, self.share = config, x, share
-        self.is_dense = x.shape[1] <= config.max_dense_items
-
-    def weights(self, settings: Settings) -> csr_array:
-        """Return B [I, I], with the `config.neighbors` largest weights of each item as a target."""
-        reg = settings.reg * self.share
-        if not self.is_dense:
-            return local_ridge(
-                self._nearest_items, reg, settings.count_reg, self.config.local_neighbors
-            )
-        gram = self._weighted_gram(settings.length_power)
-        if settings.nonnegative:
-            l1_reg = _L1_REG * self.share
-            return nonnegative_ridge(gram, reg, settings.count_reg, l1_reg, _NONNEGATIVE_ITEMS)
-        weights = _invert(gram, reg, settings.count_reg)
-        if settings.spectral_weight:
-            scale = float(weights.norm() / self._spectral_weights.norm().clamp(min=1e-9))
-            weights += settings.spectral_weight * scale * self._spectral_weights
-        by_target = csr_array(weights.T.float().numpy())
-        return csr_array(largest_per_row(by_target, self.config.neighbors).T)
-
-    def _weighted_gram(self, length_power: float) -> Tensor:
-        """Return XᵀDX [I, I], where D weighs a user by (length of the history)^-β, so that the mean
-        weight of a row is 1."""
-        lengths = np.maximum(np.diff(self.x.indptr), 1).astype(np.float64)
-        weight = lengths**-length_power
-        weight *= lengths.sum() / (weight @ lengths)
-        return torch.from_numpy((self.x.T @ (diags_array(weight) @ self.x)).toarray()).double()
-
-    @cached_property
-    def _nearest_items(self) -> NearestItems:
-        """The nearest items, with rows of very long histories sampled."""
-        rng = random_stream(0, "long histories")
-        rows = sample_long_rows(self.x, MAX_PAIRED_ITEMS, rng)
-        return find_nearest_items(rows, self.config.local_pairs)
-
-    @cached_property
-    def _spectral_weights(self) -> Tensor:
-        """S^½ V Vᵀ S^-½ [I, I] without its diagonal: V are the first right singular vectors of the
-        rows divided by the square roots of the lengths of users and items; S is 1 / n."""
-        counts, lengths = (np.asarray(self.x.sum(axis), np.float64).ravel() for axis in (0, 1))
-        item_scale = np.where(counts > 0, (counts + 1) ** -0.5, 0)
-        rows = diags_array((lengths + 1) ** -0.5) @ self.x.astype(np.float64)
-        rank = min(_RANK, min(self.x.shape) - 1)
-        if rank < 1:
-            return torch.zeros(2 * (self.x.shape[1],), dtype=torch.float64)
-        start = np.ones(min(self.x.shape))  # makes the result a function of the table
-        vectors = svds(rows @ diags_array(item_scale), rank, v0=start)[2].T
-        inverse_scale = np.divide(1, item_scale, np.zeros_like(item_scale), where=item_scale > 0)
-        weights = (vectors * item_scale[:, None]) @ (vectors * inverse_scale[:, None]).T
-        np.fill_diagonal(weights, 0)
-        return torch.from_numpy(weights)
+def choose_settings(
+    config: TakeUpConfig, relation: ItemRelation, held_out: HeldOutUsers
+) -> Settings:
+    """Return the settings with the best NDCG@20 of the held-out users; those of the config stay."""
+    given = {name: getattr(config, name) for name in Settings._fields}
+    given = {name: value for name, value in given.items() if value is not None}
+    first = _FIRST_DENSE if relation.is_dense else _FIRST_LOCAL
+    best, ndcg_by_settings = first._replace(**given), dict[Settings, float]()
+    for stage in _DENSE_STAGES if relation.is_dense else _LOCAL_STAGES:
+        trials = [best, *(best._replace(**_without(x, given)) for x in stage)]
+        for settings in trials:
+            if settings not in ndcg_by_settings:
+                ndcg_by_settings[settings] = _mean_ndcg(relation.matrix(settings), held_out)
+        best = max(trials, key=ndcg_by_settings.__getitem__)
+    return best
 
 
-def _invert(gram: Tensor, reg: float, count_reg: float) -> Tensor:
-    """Return B [I, I] from the inverse P of G + λ + a n: B_ji = -P_ji / P_ii."""
-    penalized = gram.clone()
-    penalized.diagonal().add_(reg + count_reg * gram.diagonal())
-    inverse = torch.cholesky_inverse(torch.linalg.cholesky(penalized))
-    weights = -inverse / inverse.diagonal()
-    weights.fill_diagonal_(0)
-    return weights
+def _without(changes: Mapping[str, float], given: Mapping[str, float]) -> dict[str, float]:
+    """Return the changes of settings that are not given."""
+    return {name: value for name, value in changes.items() if name not in given}
 
 
-def _batches(
-    model: TakeUpModel, held_out: HeldOutUsers
-) -> Iterator[tuple[History, History, Tensor]]:
-    """Yield histories, next items and s [B, I] of some held-out users at a time; s of the items of
-    the history is -inf."""
-    n_users, size = len(held_out.history.offsets) - 1, max(1, _MAX_BATCH_CELLS // model.n_items)
+def _batches(held_out: HeldOutUsers, n_items: int) -> Iterator[tuple[History, History]]:
+    """Yield histories and next items of some held-out users at a time."""
+    n_users, size = len(held_out.history.offsets) - 1, max(1, _MAX_BATCH_CELLS // n_items)
     for low in range(0, n_users, size):
         users = torch.arange(low, min(low + size, n_users))
-        history = select_histories(held_out.history, users)
-        score = model.regression(history)
+        yield select_histories(held_out.history, users), select_histories(held_out.targets, users)
+
+
+def _mean_ndcg(matrix: Tensor | csr_array, held_out: HeldOutUsers) -> float:
+    """Return NDCG@20 of the held-out users' next items with a relation."""
+    n_items, values = matrix.shape[0], []
+    for history, targets in _batches(held_out, n_items):
+        if isinstance(matrix, Tensor):
+            score = sum_pool(matrix, history, history.values)
+        else:
+            parts = (x.numpy() for x in (history.values, history.items, history.offsets))
+            rows = csr_array((*parts,), shape=(len(history.offsets) - 1, n_items))
+            score = torch.from_numpy((rows @ matrix).toarray())
         score[history.owner(), history.items] = -torch.inf
-        yield history, select_histories(held_out.targets, users), score
-
-
-def _mean_ndcg(model: TakeUpModel, held_out: HeldOutUsers) -> float:
-    """Return NDCG@20 of the held-out users' next items."""
-    values = []
-    for _, targets, score in _batches(model, held_out):
-        top = score.topk(min(20, model.n_items)).indices.numpy()
+        top = score.topk(min(20, n_items)).indices.numpy()
         relevant = RelevantItems(targets.items.numpy(), targets.offsets.numpy())
         values.append(ndcg_at(top, relevant, k=top.shape[1]))
     return float(np.nanmean(np.concatenate(values)))
 
 
+def _typical_score(model: TakeUpModel, held_out: HeldOutUsers) -> float:
+    """Return the mean of the 20 highest scores of the held-out users, 1 if it is not positive."""
+    means = []
+    for history, _ in _batches(held_out, model.n_items):
+        score = model.relation_scores(history)
+        score[history.owner(), history.items] = 0
+        means.append(score.topk(min(20, model.n_items)).values.mean(1))
+    typical = float(torch.cat(means).mean())
+    return typical if typical > 0 else 1.0
+
+
 def _fit_probabilities(
-    model: TakeUpModel, held_out: HeldOutUsers, rng: np.random.Generator
-) -> Array:
-    """Return the coefficients of logit P, fitted to the held-out users' next items."""
-    parts = [_sample_cells(*batch, rng) for batch in _batches(model, held_out)]
+    model: TakeUpModel,
+    held_out: HeldOutUsers,
+    max_length: int,
+    typical_score: float,
+    rng: np.random.Generator,
+) -> None:
+    """Fit logit P to the held-out users' next items: a logistic regression, then its correction.
+
+    P is meant for histories of up to `max_length` items, or of the longest one.
+    """
+    model.score_unit.fill_(typical_score / _SCORE_UNITS)
+    model.n_next_items.fill_(float(held_out.targets.lengths().float().mean()))
+    max_log_length = float(np.log1p(max(max_length, int(held_out.history.lengths().max()))))
+    model.max_log_length.fill_(max_log_length)
+    parts = [_sample_cells(model, *x, rng) for x in _batches(held_out, model.n_items)]
     features, labels, weights = (np.concatenate(column) for column in zip(*parts, strict=True))
-    coefficients = fit_logistic(features, labels, weights, _RIDGE)
-    longest = np.log1p(int(held_out.history.lengths().max()))
-    if min(coefficients[1], coefficients[1] + coefficients[3] * longest) <= 0:
-        # P must grow with s whatever the length of the history
-        coefficients = np.append(fit_logistic(features[:, :3], labels, weights, _RIDGE), 0.0)
-    coefficients[1] = max(coefficients[1], 1e-6)
-    return coefficients
+    c = fit_logistic(features, labels, weights, _RIDGE)
+    if min(c[2] + c[3] * np.log(2), c[2] + c[3] * max_log_length) <= 0:
+        # z must grow with t whatever the length of the history
+        c = np.append(fit_logistic(features[:, :3], labels, weights, _RIDGE), 0.0)
+        c[2] = max(c[2], 1e-6)
+    model.coefficients = torch.from_numpy(c).float()
+    knots, logits = fit_link(features @ c, labels, weights)
+    model.link_knots, model.link_logits = (torch.from_numpy(x).float() for x in (knots, logits))
+
+
+def fit_link(z: Array, labels: Array, weights: Array) -> tuple[Array, Array]:
+    """Return the knots and the values of an increasing piecewise linear function f of z.
+
+    Rows are divided, in the order of z, into groups with equal sums of two shares: of expected
+    labels, and of rows. At the mean of z of a group f is the logit of its observed rate; adjacent
+    groups whose rates do not increase have the rate of all of them.
+    """
+    n_groups, order = N_LINK_KNOTS - 2, np.argsort(z)
+    z, labels, weights = z[order], labels[order], weights[order]
+    expected, rows = np.cumsum(weights / (1 + np.exp(-z))), np.cumsum(weights)
+    share = (expected / expected[-1] + rows / rows[-1]) / 2
+    group = np.minimum(share * n_groups, n_groups - 1).astype(np.int64)
+    size, total, hits = (
+        np.bincount(group, x, n_groups).astype(np.float64)
+        for x in (weights, weights * z, weights * labels)
+    )
+    knots = np.divide(total, size, np.full(n_groups, -np.inf), where=size > 0)
+    knots = np.maximum.accumulate(np.maximum(knots, z[0])) + 1e-6 * np.arange(n_groups)
+    rate = isotonic_rates(hits + 0.5 * size / size.sum(), size)
+    logits = (1 - _IDENTITY_SHARE) * np.log(rate / (1 - rate)) + _IDENTITY_SHARE * knots
+    ends = np.array([-_OUTSIDE, _OUTSIDE])
+    knots, logits = (np.concatenate([[x[0]], x, [x[-1]]]) for x in (knots, logits))
+    knots[[0, -1]] += ends
+    logits[[0, -1]] += ends
+    return knots, logits
+
+
+def isotonic_rates(hits: Array, size: Array) -> Array:
+    """Return rates [K] that do not fall and are nearest to hits / size, weighted by size."""
+    pools: list[tuple[float, float, int]] = []  # hits, size and number of adjacent groups
+    for pool in zip(hits.tolist(), size.tolist(), strict=True):
+        pools.append((*pool, 1))
+        while len(pools) > 1 and pools[-2][0] * pools[-1][1] >= pools[-1][0] * pools[-2][1]:
+            a, b = pools.pop(), pools.pop()
+            pools.append((a[0] + b[0], a[1] + b[1], a[2] + b[2]))
+    pooled_hits, pooled_size, n = (np.array(x) for x in zip(*pools, strict=True))
+    rates: Array = np.repeat(pooled_hits / np.maximum(pooled_size, 1e-12), n).clip(1e-12, 1 - 1e-6)
+    return rates
 
 
 def _sample_cells(
-    history: History, targets: History, score: Tensor, rng: np.random.Generator
+    model: TakeUpModel, history: History, targets: History, rng: np.random.Generator
 ) -> tuple[Array, Array, Array]:
     """Return features [M, 4], labels [M] and weights [M] of items that were not in the history.
 
     The items near the top of a user's list and the next items are all taken. Of the others some are
     drawn, and weighted by the number of items that they stand for.
     """
+    score = model.relation_scores(history)
+    score[history.owner(), history.items] = -torch.inf
     n_items = score.shape[1]
     n_near = min(_N_NEAR_ITEMS, n_items)
     is_target = torch.zeros_like(score, dtype=torch.bool)
@@ -272,8 +283,9 @@ def _sample_cells(
     share = min(1.0, _N_FAR_ITEMS / max(1, n_items - n_near))
     is_drawn = torch.from_numpy(rng.random(score.shape, np.float32) < share)
     user, item = ((is_certain | is_drawn) & (score > -torch.inf)).nonzero(as_tuple=True)
-    length = history.lengths().double()[user, None]
-    features = take_up_features(score[user, item, None].double(), length)
-    columns = torch.cat([torch.ones_like(length), *features], 1)
+    lengths = history.lengths()[user].clamp(min=1)
+    t, log_length = take_up_features(score[user, item].double(), lengths, model.score_unit)
+    columns = [torch.ones_like(t), log_length, t, t * log_length]
     weights = torch.where(is_certain[user, item], 1.0, 1 / share).double()
-    return columns.numpy(), is_target[user, item].double().numpy(), weights.numpy()
+    labels = is_target[user, item].double()
+    return torch.stack(columns, 1).numpy(), labels.numpy(), weights.numpy()
