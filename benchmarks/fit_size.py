@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import resource
 import subprocess
 import sys
 import tempfile
@@ -103,9 +102,18 @@ def measure(size: tuple[int, int, int], model: str, n_threads: int) -> dict[str,
     return row | {
         "seconds": round(time.perf_counter() - start, 1),
         "processor_seconds": round(time.process_time() - processor, 1),
-        "peak_gib": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20, 2),
+        "peak_gib": round(peak_resident_kib() / 2**20, 2),
         "details": dict(result.details),
     }
+
+
+def peak_resident_kib() -> int:
+    """Return the peak resident memory of this process.
+
+    `ru_maxrss` would begin with the memory of the process that started it.
+    """
+    status = Path("/proc/self/status").read_text(encoding="utf-8")
+    return int(status.split("VmHWM:")[1].split()[0])
 
 
 def _fit_peer(table: Interactions, n_threads: int) -> tuple[float, float]:

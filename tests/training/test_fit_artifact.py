@@ -10,9 +10,10 @@ from idcf.errors import ConfigError, DataError
 from idcf.inference.artifact import load_artifact, save_artifact
 from idcf.inference.manifest import DomainInfo, RecommenderConfig, TrainingData
 from idcf.inference.model_card import render_model_card
+from idcf.models.take_up import TakeUpModel
+from idcf.training.fit_cost import DEFAULT_KEY_THRESHOLD
 from idcf.training.loop import TrainConfig
 from idcf.training.train import (
-    DEFAULT_KEY_THRESHOLD,
     MIN_KEY_USERS,
     _route_train_options,
     _split_key_users,
@@ -155,12 +156,11 @@ def test_a_wrong_configuration_is_named(config, message):
         )
 
 
-def test_clicks_of_a_large_table_get_the_model_that_inverts_nothing(monkeypatch, tmp_path) -> None:
+def test_clicks_get_the_model_of_lists(tmp_path) -> None:
     table = board(60, 40, 6, 14).as_implicit()
-    assert fit("idcf-bayes", table, key_threshold=5).manifest.model == "idcf-bayes"  # as idcf-odds
-    monkeypatch.setattr("idcf.models.registry.MAX_INVERTED_SIDE", 30)
     artifact = fit("idcf-bayes", table, key_threshold=5)
-    assert artifact.manifest.model == "idcf-takeup"
+    assert artifact.manifest.model == "idcf-bayes"
+    assert isinstance(artifact.model, TakeUpModel)
     assert artifact.manifest.details["idcf-takeup"]["relation"] == "all items"
     save_artifact(artifact, tmp_path / "model")
     assert load_artifact(tmp_path / "model").manifest.details == artifact.manifest.details
@@ -170,7 +170,7 @@ def test_the_manifest_says_what_the_solvers_chose() -> None:
     options = {"sweeps": 8, "burn_in": 4}
     manifest = fit("idcf-bayes", board(60, 24, 6, 14), key_threshold=5, options=options).manifest
     assert manifest.details["idcf-bayes"]["sweeps"] == 12
-    assert manifest.details["idcf-takeup"]["reg"] in (50.0, 200.0)
+    assert manifest.details["idcf-takeup"]["reg"] in (20.0, 100.0)
 
 
 def test_the_model_card_says_what_the_solvers_chose() -> None:

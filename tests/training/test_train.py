@@ -50,12 +50,23 @@ def test_new_users_are_not_trained_on_without_ratings():
 
     def models(mode):
         jobs = (TrainingJob(split, query_user_mode=mode) for split in (full, without))
-        return [train("idcf-bayes", job).model for job in jobs]
+        return [train("idcf-odds", job).model for job in jobs]
 
     assert same_weights(*models("new"))
     few_shot = models("few-shot")
     assert not same_weights(*few_shot)
     assert few_shot[0].exclude_self == 1
+
+
+def test_the_list_model_reads_of_new_users_how_many_rows_they_have_and_no_more():
+    """Other items of the query users change nothing; without their rows, lengths are drawn."""
+    table, n_items = IMPLICIT.train, len(IMPLICIT.train.items)
+    is_query = table.user_mask(IMPLICIT.query_users)[table.user]
+    moved = replace(table, item=np.where(is_query, (table.item + 1) % n_items, table.item))
+    jobs = [TrainingJob(split) for split in (IMPLICIT, replace(IMPLICIT, train=moved))]
+    assert same_weights(*(train("idcf-takeup", job).model for job in jobs))
+    np.testing.assert_array_equal(jobs[0].new_user_lengths(), jobs[1].new_user_lengths())
+    assert len(jobs[0].new_user_lengths()) > 0
 
 
 @pytest.mark.parametrize(

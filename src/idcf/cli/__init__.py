@@ -13,6 +13,7 @@ from idcf.cli import (
     demo,
     doctor,
     embed,
+    estimate,
     evaluate,
     export,
     recommend,
@@ -30,7 +31,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 for verb in (
-    *(train.train, recommend.recommend, embed.embed, export.export, serve.serve),
+    *(train.train, estimate.estimate, recommend.recommend, embed.embed, export.export, serve.serve),
     *(evaluate.evaluate, tune.tune, reproduce.reproduce, reproduce.report, demo.demo),
 ):
     app.command(verb.__name__)(verb)

@@ -44,7 +44,8 @@ DatasetArgument = Annotated[
     str,
     argument(
         "DATASET",
-        "Dataset name (see `idcf data list`) or path of a CSV or Parquet file of interactions.",
+        "Dataset name (see `idcf data list`), path of a CSV or Parquet file of interactions, or of "
+        "a folder of Parquet files.",
     ),
 ]
 ModelFolder = Annotated[Path, argument("MODEL_FOLDER", "Folder of a model saved by `idcf train`.")]
@@ -82,6 +83,14 @@ ImplicitSwitch = Annotated[
     switch(
         "--implicit/--no-implicit",
         "Treat as implicit feedback: ignore ratings. Default: implicit if there are none.",
+    ),
+]
+MemoryLimit = Annotated[
+    str | None,
+    option(
+        "SIZE",
+        "Memory that the fit may take, such as 4GiB; one that needs more ends before it begins. "
+        "Default: half of what is free.",
     ),
 ]
 Seed = Annotated[int, option("N", "Seed of the random numbers used in training.")]

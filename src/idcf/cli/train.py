@@ -54,6 +54,7 @@ def train(
     mlflow: Annotated[
         str | None, o.option("URI", "Log training curves to this MLflow tracking server.")
     ] = None,
+    memory: o.MemoryLimit = None,
     device: o.Device = "auto",
     threads: o.Threads = 1,
     as_json: o.JsonSwitch = False,
@@ -91,9 +92,11 @@ def train(
             users=user_features,
             items=items,
             titles=data.titles or None,
+            attributes=data.attributes,
             card_metrics=card_metrics,
             progress=not as_json,
             callback=trackers.combine_callbacks(callbacks),
+            memory=memory,
         )
     recommender.save(out)
     values = _training_summary(recommender.manifest, out, time.perf_counter() - start)

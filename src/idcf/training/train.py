@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
+from tqdm import tqdm
 
 from idcf.config import dataclass_to_dict
 from idcf.data.interactions import Interactions
@@ -15,16 +17,25 @@ from idcf.data.side_tables import EnrichedInteractions
 from idcf.data.split import Split, split_by_key_users
 from idcf.errors import ConfigError, DataError
 from idcf.inference.artifact import Artifact, library_versions, make_contiguous
-from idcf.inference.manifest import DomainInfo, Manifest, RecommenderConfig, TrainingData
+from idcf.inference.manifest import (
+    DomainInfo,
+    Manifest,
+    NewUserCurve,
+    RecommenderConfig,
+    TrainingData,
+)
 from idcf.models.base import Model
-from idcf.models.registry import configure, model_entry, resolve_model
+from idcf.models.registry import configure, has_option, model_entry, resolve_model
 from idcf.rng import random_stream
 from idcf.training.checkpoint import EpochCallback
 from idcf.training.choice_slope import fit_choice_slope
+from idcf.training.fit_cost import TableSize, default_key_threshold, estimate_fit
 from idcf.training.gradient import fit_standalone, select_stage
 from idcf.training.job import QueryUserMode, TrainingJob, TrainingResult, start_runtime
 from idcf.training.loop import TrainConfig
+from idcf.training.memory import check_memory
 from idcf.training.presets import StageConfig, stage_configs
+from idcf.training.recency import fit_recency
 from idcf.training.solvers import SolverContext
 from idcf.training.two_stage import train_two_stage
 from idcf.training.validation import grid_search_validation
@@ -38,7 +49,6 @@ __all__ = [
     "train_take_up_model",
 ]
 
-DEFAULT_KEY_THRESHOLD = 30  # the paper's δ for MovieLens
 MIN_KEY_USERS = 3  # one for validation, and two for a variance
 
 
@@ -49,14 +59,16 @@ def fit_artifact(
     *,
     progress: bool = False,
     callback: EpochCallback | None = None,
+    memory: int | float | str | None = None,
 ) -> Artifact:
     """Train a model on the key users of a table and describe it: the work of `Recommender.fit`.
 
-    `titles` has one entry per item. Raises `DataError` if there are too few key users, and
-    `ConfigError` for an unknown option, or a `callback` of a model that has no epochs.
+    `titles` has one entry per item; `memory` is the limit of `check_memory`. Raises `DataError` if
+    there are too few key users, and `ConfigError` for an unknown option, for a `callback` of a
+    model that has no epochs, or if the fit needs too much memory.
     """
     table, (split, threshold) = data.interactions, _split_key_users(data.interactions, config)
-    name = resolve_model(config.model, table.implicit, smaller_side=split.smaller_side)
+    name = resolve_model(config.model, table.implicit)
     entry = model_entry(name)
     if callback and entry.solver:
         raise ConfigError(
@@ -70,28 +82,25 @@ def fit_artifact(
         progress=progress,
         callback=callback,
     )
-    options, curve = _route_train_options(name, config.options), None
+    _check_cost(config, split, memory, progress)
+    options = _route_train_options(name, config.options)
     result = train(name, job, options=options)
-    if config.card_metrics:
-        from idcf.training.new_user_curve import measure_new_user_curve  # imports this module
-
-        curve = measure_new_user_curve(name, job, options)
-    backbone_options = {}
-    if entry.backbone:
-        backbone_options = dataclass_to_dict(configure(entry.backbone, result.backbone_options))
+    curve = _measure_curve(name, job, options) if config.card_metrics else None
     take_up = train_take_up_model(entry.take_up_model, job)
-    details, take_up_options, slope = {name: dict(result.details)}, {}, None
+    details, slope = {name: dict(result.details)}, None
     if entry.take_up_model and take_up:
         details[entry.take_up_model] = dict(take_up.details)
-        take_up_options = dataclass_to_dict(configure(entry.take_up_model, take_up.options))
         slope = _fit_choice_slope(result.model, table, split, config.seed)
+    list_name, list_result = entry.take_up_model or name, take_up or result
+    if table.time is not None and list_result.model.weighs_history:
+        details[list_name]["recency"] = _fit_recency(list_name, job, list_result)
     manifest = Manifest(
-        model=config.model if name == resolve_model(config.model, table.implicit) else name,
-        options=dataclass_to_dict(configure(name, result.options)),
+        model=config.model,
+        options=_all_options(name, result.options),
         backbone=entry.backbone,
-        backbone_options=backbone_options,
+        backbone_options=_all_options(entry.backbone, result.backbone_options),
         take_up_model=entry.take_up_model,
-        take_up_options=take_up_options,
+        take_up_options=_all_options(entry.take_up_model, take_up.options if take_up else {}),
         details={key: x for key, x in details.items() if x},
         choice_slope=slope,
         domain=DomainInfo.from_table(table, result.mean_rating),
@@ -105,6 +114,37 @@ def fit_artifact(
     model = make_contiguous(result.model)
     take_up_model = make_contiguous(take_up.model) if take_up else None
     return Artifact(manifest, model, table.items, tuple(titles), take_up_model, data.attributes)
+
+
+def _all_options(name: str | None, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of a model with its defaults, as JSON values; none without a name."""
+    return dataclass_to_dict(configure(name, options)) if name else {}
+
+
+def _measure_curve(name: str, job: TrainingJob, options: Mapping[str, Any]) -> NewUserCurve | None:
+    """Return the quality for new users of a second model; None: there are too few."""
+    from idcf.training.new_user_curve import measure_new_user_curve  # imports this module
+
+    return measure_new_user_curve(name, job, options)
+
+
+def _check_cost(
+    config: RecommenderConfig, split: Split, memory: int | float | str | None, progress: bool
+) -> None:
+    """Raise ConfigError if the fit needs too much memory; with progress, print what it needs."""
+    cost = estimate_fit(
+        config.model,
+        TableSize.from_split(split),
+        config.options,
+        preset=config.preset,
+        threads=torch.get_num_threads(),
+        card_metrics=config.card_metrics,
+    )
+    if cost is None:
+        return
+    if progress:
+        tqdm.write(str(cost), file=sys.stderr)
+    check_memory(cost, memory)
 
 
 def train_take_up_model(name: str | None, job: TrainingJob) -> TrainingResult | None:
@@ -125,13 +165,28 @@ def _fit_choice_slope(model: Model, table: Interactions, split: Split, seed: int
     return fit_choice_slope(model.eval(), table, split.key_users, rng)
 
 
+def _fit_recency(name: str, job: TrainingJob, result: TrainingResult) -> float:
+    """Return the recency that is best for the lists of held-out key users; see `recency`."""
+    chosen = {key: x for key, x in result.details.items() if has_option(name, key)}
+    if has_option(name, "max_held_out_users"):
+        chosen["max_held_out_users"] = 50  # only the order counts, not how well P is calibrated
+
+    def train_on(table: Interactions) -> Model:
+        """Train the model on other rows, with the settings that it chose on all of them."""
+        split = dataclasses.replace(job.split, train=table, test=table.where(table.item < 0))
+        quiet = dataclasses.replace(job, split=split, progress=False)
+        return train(name, quiet, options={**result.options, **chosen}).model
+
+    table = job.training_table().as_implicit()
+    return fit_recency(table, train_on, random_stream(job.seed, "recency"))
+
+
 def _split_key_users(table: Interactions, config: RecommenderConfig) -> tuple[Split, int]:
     """Return the split and the threshold of key users: by default 30 rows, or the median of the
     users' numbers of rows if that is less."""
     threshold, rule = config.key_threshold, config.key_users
     if threshold is None:
-        counts = table.user_counts()
-        threshold = max(1, min(DEFAULT_KEY_THRESHOLD, int(np.median(counts[counts > 0]))))
+        threshold = default_key_threshold(table.user_counts())
     no_test_rows = table.where(np.zeros(len(table), bool))
     split = split_by_key_users(table, no_test_rows, threshold, rule, config.seed)
     if len(split.key_users) < MIN_KEY_USERS:
@@ -162,8 +217,7 @@ def train(
     `options` are those of the model, of its backbone, or `train.*` options of its training. They
     win over the preset, and options of the model's grid that are given are not searched.
     """
-    split = job.split
-    name = resolve_model(name, split.train.implicit, smaller_side=split.smaller_side)
+    name = resolve_model(name, job.split.train.implicit)
     configs = stage_configs(
         name, options, preset=job.preset, dataset=job.dataset, query_user_mode=job.query_user_mode
     )
@@ -184,6 +238,7 @@ def _train_by_solver(name: str, job: TrainingJob, options: Mapping[str, Any]) ->
         device=job.runtime.device,
         progress_label=name if job.progress else None,
         query_users_in_table=job.query_user_mode == "few-shot",
+        new_user_lengths=job.new_user_lengths(),
     )
     candidates = model_entry(name).expand_grid(options, table.implicit)
     best = candidates[0]
