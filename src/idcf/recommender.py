@@ -22,7 +22,9 @@ from idcf.inference.from_factors import Biases, FoldInSpec, from_factors
 from idcf.inference.manifest import Manifest, RecommenderConfig
 from idcf.inference.new_items import add_items
 from idcf.inference.onnx import export_onnx
-from idcf.inference.predictor import ListOptions, Predictor, TableLike
+from idcf.inference.predictor import Predictor, TableLike
+from idcf.inference.ranking_query import ListOptions
+from idcf.inference.recency import Recency
 from idcf.metrics.calibration import interval_half_width
 from idcf.models.base import resolve_device
 from idcf.models.registry import has_option, model_entry, require_option, resolve_model
@@ -127,9 +129,11 @@ class Recommender:
         columns: Mapping[str, str] | None = None,
         implicit: bool | None = None,
         titles: Mapping[Any, str] | None = None,
+        attributes: Any = None,
         card_metrics: bool = False,
         progress: bool = False,
         callback: Callable[[str, Mapping[str, float]], None] | None = None,
+        memory: int | float | str | None = None,
     ) -> Self:
         """Train the model on a table of interactions, and return this recommender.
 
@@ -140,8 +144,8 @@ class Recommender:
         Parameters
         ----------
         interactions
-            A dataframe, the path of a file, or `Interactions`, with columns user_id, item_id and,
-            unless the feedback is implicit, rating.
+            A dataframe, the path of a file or of a folder of Parquet files, or `Interactions`, with
+            columns user_id, item_id and, unless the feedback is implicit, rating.
         users, items
             Tables (or paths of files) of features: user_id or item_id, and one column per feature.
             A column title of `items` gives titles. The other columns of `items` are what `where` of
@@ -152,24 +156,38 @@ class Recommender:
             Whether to ignore ratings. None: if there are none.
         titles
             {item_id: title}, instead of those of `items`.
+        attributes
+            {column: {item_id: value, or list of values}}, or a table (or the path of a file) of
+            item_id and one column per attribute. `where` of `recommend` chooses by them, too; no
+            model learns from them.
         card_metrics
             Whether to train a second model, to measure the quality for new users in the model card.
         callback
             Called as callback(stage, metrics) after each epoch, for models trained by epochs.
+        memory
+            Bytes that the process may take, as a number or a text such as "4GiB". A fit that needs
+            more, by an estimate from the size of the table, raises ConfigError before it begins.
+            None: half of what is free.
         """
         from idcf.training.train import fit_artifact
 
         table = read_interactions(interactions, columns=columns, implicit=implicit)
         name = resolve_model(self.config.model, table.implicit)
         data = add_side_tables(
-            table, users, items, reads_item_features=has_option(name, "item_features")
+            table,
+            users,
+            items,
+            attributes=attributes,
+            reads_item_features=has_option(name, "item_features"),
         )
         for option in data.feature_fields:
             require_option(self.config.model, option)
         defaults = dict.fromkeys(data.feature_fields, True)
         config = replace(self.config.with_default_options(defaults), card_metrics=card_metrics)
         item_titles = titles_by_row(table.items, data.titles if titles is None else titles)
-        artifact = fit_artifact(config, data, item_titles, progress=progress, callback=callback)
+        artifact = fit_artifact(
+            config, data, item_titles, progress=progress, callback=callback, memory=memory
+        )
         self._set_state(artifact, data.interactions)
         return self
 
@@ -334,7 +352,7 @@ class Recommender:
     @overload
     def recommend(
         self,
-        history: Mapping[Any, float] | list[tuple[Any, Any]] | list[str] | list[int] | None = None,
+        history: Mapping[Any, float] | list[tuple[Any, ...]] | list[str] | list[int] | None = None,
         *,
         features: Mapping[str, Any] | None = None,
         **options: Unpack[ListOptions],
@@ -371,6 +389,7 @@ class Recommender:
         quality: float | None = None,
         diversity: float = 0.0,
         damping: float = 0.0,
+        recency: Recency = 0.0,
         where: Mapping[str, Any] | None = None,
     ) -> Recommendations | RecommendationBatch:
         """Return the n best items for one user, or a batch of such lists for several users.
@@ -378,9 +397,10 @@ class Recommender:
         Parameters
         ----------
         history
-            For one user {item_id: rating}, a list of (item_id, rating) or, for implicit feedback, a
-            list of item ids. For several users a list of dicts or lists, or a table with a column
-            user_id. An empty history gets popular items, or those liked by users of its features.
+            For one user {item_id: rating}, a list of (item_id, rating) or of (item_id, rating,
+            timestamp) or, for implicit feedback, a list of item ids. For several users a list of
+            dicts or lists, or a table with a column user_id. An empty history gets popular items,
+            or those liked by users of its features.
         users
             Instead of a history: the id, or a list of ids, of users in the table of `fit`.
         filter_seen
@@ -397,12 +417,17 @@ class Recommender:
             up, to 1, the highest expected ratings. None: 0.4, which balances both.
         diversity
             From 0, the best items, to 1, the best item and then those least similar to the ones
-            before; the list is chosen from the 5n best items, at least 100. `similar_items` says
-            what similar is.
+            before; the list is chosen from the 5n best items, at least 100, or with `where` from
+            the best tenth, at least 2n. `similar_items` says what similar is.
         damping
             From 0 to 1: divide the probability that an item is taken up by this power of its
             popularity. At 1, `quality=0` orders by lift: how much more likely this user takes an
             item up than others.
+        recency
+            From 0, the order of a history does not matter, to below 1: an item of the history with
+            k later ones weighs 1 / (1 + k)^recency in how likely others are taken up. The order is
+            that of the timestamps or, without any, the one given, oldest first. "fitted": the value
+            that was best for held-out users in `fit`, which needs timestamps there.
         where
             {column: value, or list of values} of the table `items` of `fit`, such as
             {"genre": "Comedy"}: recommend only items that have one of the values in each column.
@@ -432,6 +457,7 @@ class Recommender:
             quality=quality,
             diversity=diversity,
             damping=damping,
+            recency=recency,
             where=where,
         )
         if users is not None:
@@ -526,11 +552,12 @@ class Recommender:
         features: Any = None,
         quality: float | None = None,
         damping: float = 0.0,
+        recency: Recency = 0.0,
     ) -> Explanation:
         """Explain the score of one item for one new user by the history and by similar key users.
 
-        `history`, `features`, `quality` and `damping` are those of `recommend` for one user, and
-        the score is that of its list; `item` is an id.
+        `history`, `features`, `quality`, `damping` and `recency` are those of `recommend` for one
+        user, and the score is that of its list; `item` is an id.
 
         Examples
         --------
@@ -543,7 +570,8 @@ class Recommender:
         new_user = predictor.read_new_user(history, features)
         item_row = predictor.history_reader.item_row(item)
         quality, damping = predictor.check_quality(quality), predictor.check_damping(damping)
-        return explain(predictor, new_user, item_row, quality, damping)
+        recency = predictor.check_recency(recency)
+        return explain(predictor, new_user, item_row, quality, damping, recency)
 
     def next_question(
         self,

@@ -6,10 +6,11 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from builders import board, write_csv
 from calls import call, call_with_error
-from pyarrow import parquet
+from pyarrow import csv, parquet
 
 from idcf import Recommender
 
@@ -33,9 +34,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_lists_are_those_of_the_python_recommender(folder: Path, tmp_path: Path) -> None:
     arguments = ("--where", "group=g1", "--where", "group=g2", "--where", "year=1991")
-    arguments += ("--diversity", "0.5", "--damping", "0.5", "--quality", "0.2")
+    arguments += ("--diversity", "0.5", "--damping", "0.5", "--quality", "0.2", "--recency", "0.4")
     options: dict[str, Any] = {"where": {"group": ["g1", "g2"], "year": "1991"}}
-    options |= {"diversity": 0.5, "damping": 0.5, "quality": 0.2}
+    options |= {"diversity": 0.5, "damping": 0.5, "quality": 0.2, "recency": 0.4}
     expected = Recommender.load(folder).recommend({"i2": 5, "i3": 1}, **options)
     output = call("recommend", str(folder), *RATINGS, *arguments, "--json", "--explain")
     items = json.loads(output)["items"]
@@ -50,6 +51,34 @@ def test_lists_are_those_of_the_python_recommender(folder: Path, tmp_path: Path)
     assert listed == [x.item_id for x in expected]
 
 
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_a_history_file_is_in_the_order_of_its_times(
+    folder: Path, tmp_path: Path, suffix: str
+) -> None:
+    files = ("--histories", str(tmp_path / f"histories{suffix}"), "--out", str(tmp_path / "out"))
+    table = pa.table({"user_id": ["u", "u", "u", "v"], "item_id": ["i2", "i3", "x", "i2"]})
+    for columns, history in (
+        ({}, {"i2": 5, "i3": 4}),
+        ({"timestamp": [2, 1, 3, 1]}, {"i3": 4, "i2": 5}),
+        ({"timestamp": [f"2020-01-0{n}" for n in (2, 1, 3, 1)]}, {"i3": 4, "i2": 5}),
+    ):
+        rows = table.append_column("rating", [[5, 4, 3, 2]])
+        for name, values in columns.items():
+            rows = rows.append_column(name, [values])
+        write = csv.write_csv if suffix == ".csv" else parquet.write_table
+        write(rows, tmp_path / f"histories{suffix}")
+        lists = {}
+        for recency in ("0", "0.5"):
+            call("recommend", str(folder), *files, "--recency", recency)
+            written = parquet.read_table(tmp_path / "out").to_pylist()
+            lists[recency] = [(x["item_id"], x["score"]) for x in written if x["user_id"] == "u"]
+            expected = Recommender.load(folder).recommend(history, recency=float(recency))
+            assert [x for x, _ in lists[recency]] == [x.item_id for x in expected]
+            scores = pytest.approx([x.score for x in expected], rel=1e-4)
+            assert [x for _, x in lists[recency]] == scores
+        assert lists["0"] != lists["0.5"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -57,6 +86,9 @@ def test_lists_are_those_of_the_python_recommender(folder: Path, tmp_path: Path)
         (("--where", "=g1"), "write COLUMN=VALUE"),
         (("--where", "gruop=g1"), "no column named 'gruop'; did you mean 'group'?"),
         (("--where", "group=g7"), "no item has group 'g7'"),
+        (("--recency", "soon"), "--recency 'soon': write a number from 0 to below 1, or fitted"),
+        (("--recency", "1"), "recency must be a number from 0 to below 1, or 'fitted', got 1.0"),
+        (("--recency", "fitted"), "fitted without timestamps, so that no value was chosen"),
     ],
 )
 def test_what_is_wrong_is_named(folder: Path, monkeypatch, capsys, arguments, message) -> None:

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from idcf.errors import ConfigError, DataError
-from idcf.inference.reranking import diversify
+from idcf.inference.reranking import diversify, diversify_batch, pool_size
 from idcf.recommender import Recommender
 from idcf.results import Recommendations
 
@@ -40,6 +40,12 @@ def fitted(name: str = "idcf-bayes", kind: str = "ratings") -> Recommender:
 
 def history_of(kind: str) -> Any:
     return HISTORY if kind == "ratings" else CLICKS
+
+
+def random_items(n_histories: int, length: int) -> list[list[str]]:
+    """Return histories of different items of the world."""
+    rng = np.random.default_rng(0)
+    return [[f"i{n}" for n in rng.choice(40, length, replace=False)] for _ in range(n_histories)]
 
 
 def ids(recommendations: Recommendations) -> list[str]:
@@ -75,6 +81,18 @@ def test_diversify_is_its_definition(seed: int, m: int, n: int) -> None:
     assert diversify(same, n, diversity).tolist() == list(range(min(n, m)))
 
 
+@settings(deadline=None, max_examples=40)
+@given(seed=st.integers(0, 999), m=st.integers(1, 12), n=st.integers(1, 14))
+def test_a_batch_is_diversified_list_by_list(seed: int, m: int, n: int) -> None:
+    rng = np.random.default_rng(seed)
+    similarity = rng.normal(2, 3, (5, m, m)).astype(np.float32)
+    similarity[3] = 0.3
+    diversity = rng.random(5).astype(np.float32)
+    chosen = diversify_batch(similarity.copy(), n, diversity)
+    for one, share, positions in zip(similarity, diversity, chosen, strict=True):
+        assert positions.tolist() == slow_diversify(one, n, float(share))
+
+
 @pytest.mark.parametrize(
     ("name", "kind"),
     [
@@ -92,6 +110,9 @@ def test_similarities_among_some_items_are_those_of_similar_items(name: str, kin
     rows = np.array([7, 0, 31, 12])
     expected = np.stack([ranker.item_similarities(row)[rows] for row in rows])
     np.testing.assert_allclose(ranker.similarities_among(rows), expected, rtol=1e-4, atol=1e-6)
+    both = ranker.similarities_among(np.stack([rows, rows[::-1]]))
+    expected = np.stack([expected, expected[::-1, ::-1]])
+    np.testing.assert_allclose(both, expected, rtol=1e-4, atol=1e-6)
 
 
 def test_a_model_with_similarities_of_single_items_alone_is_served(monkeypatch) -> None:
@@ -100,6 +121,7 @@ def test_a_model_with_similarities_of_single_items_alone_is_served(monkeypatch) 
     expected = ranker.similarities_among(rows)
     monkeypatch.setattr(type(ranker.model), "similarities_among", lambda model, rows: None)
     np.testing.assert_allclose(ranker.similarities_among(rows), expected, rtol=1e-5)
+    np.testing.assert_allclose(ranker.similarities_among(rows[None])[0], expected, rtol=1e-5)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -107,12 +129,15 @@ def test_a_diverse_list_has_less_similar_items(kind: str) -> None:
     recommender, history = fitted(kind=kind), history_of(kind)
     ranker = recommender.predictor.ranker
     row_by_id = {x: n for n, x in enumerate(recommender.predictor.item_ids)}
+    pairs = ~np.eye(6, dtype=bool)
+    # a greedy choice need not improve every list, but the mean of many
+    histories = [dict.fromkeys(x, 5.0) for x in random_items(40, 3)]
     means = []
-    for diversity in (0.0, 0.8, 1.0):
-        items = ids(recommender.recommend(history, n=6, diversity=diversity))
-        similarity = ranker.similarities_among(np.array([row_by_id[x] for x in items]))
-        means.append(similarity[~np.eye(6, dtype=bool)].mean())
-    assert means[0] > means[1] >= means[2]
+    for diversity in (0.0, 0.5, 1.0):
+        lists = recommender.recommend(histories, n=6, diversity=diversity)
+        rows = np.array([[row_by_id[x] for x in ids(one)] for one in lists])
+        means.append(ranker.similarities_among(rows)[:, pairs].mean())
+    assert means[0] > means[1] > means[2]
     plain = recommender.recommend(history, n=6)
     assert recommender.recommend(history, n=6, diversity=0) == plain
     assert ids(recommender.recommend(history, n=6, diversity=0.9))[0] == plain[0].item_id
@@ -274,3 +299,34 @@ def test_take_up_of_a_few_items_is_that_of_the_catalogue() -> None:
         torch.testing.assert_close(model(users, items, owner), expected, rtol=1e-4, atol=1e-6)
     finally:
         model.item_weights.eval()
+
+
+def test_the_pool_of_a_narrow_filter_is_small() -> None:
+    assert pool_size(10, 0.0) == 10
+    assert pool_size(10, 0.5) == 100
+    assert pool_size(30, 0.5) == 150
+    for n_matches, size in ((1682, 100), (600, 60), (250, 25), (90, 20), (5, 20)):
+        assert pool_size(10, 0.5, n_matches, 1682) == size
+    assert pool_size(10, 0.5, 5_000, 100_000) == 100  # a tenth is more than there would be
+    assert pool_size(10, 0.5, 60, 200) == 30  # all of 200 items would have a pool of a half
+    assert pool_size(10, 0.0, 90, 1682) == 10
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_diversity_does_not_reach_far_down_a_filtered_list(kind: str, monkeypatch) -> None:
+    """With a pool of 20 of 40 items, a list of the 20 even ones is chosen from the best ten."""
+    monkeypatch.setattr("idcf.inference.reranking._MIN_POOL", 20)
+    recommender, history = fitted(kind=kind), history_of(kind)
+    even = ids(recommender.recommend(history, n=40, where={"group": "even"}))
+    row_by_id = {x: n for n, x in enumerate(recommender.predictor.item_ids)}
+    expected = {}
+    for size in (10, 20):
+        rows = np.array([row_by_id[x] for x in even[:size]])
+        similarity = recommender.predictor.ranker.similarities_among(rows)
+        expected[size] = [even[k] for k in diversify(similarity, 4, 0.9)]
+    assert expected[10] != expected[20]
+    candidates = [x for x in row_by_id if int(x[1:]) % 2 == 0]  # no filter by attributes
+    for size, options in ((10, {"where": {"group": "even"}}), (20, {"candidates": candidates})):
+        assert ids(recommender.recommend(history, n=4, diversity=0.9, **options)) == expected[size]
+        for one in recommender.recommend([history] * 3, n=4, diversity=0.9, **options):
+            assert ids(one) == expected[size]

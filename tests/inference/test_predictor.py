@@ -9,7 +9,8 @@ import pytest
 
 from idcf import ColdUserError, Recommender
 from idcf.data.interactions import Ints
-from idcf.inference.predictor import Filters, Predictor, RankingQuery
+from idcf.inference.predictor import Predictor
+from idcf.inference.ranking_query import Filters, RankingQuery
 from idcf.results import Recommendations
 from idcf.testing.synthetic import checkerboard
 

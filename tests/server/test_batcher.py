@@ -11,7 +11,7 @@ from serve_world import EVEN_HISTORY, fitted, history_body
 
 from idcf import ArtifactError, DataError
 from idcf.errors import OverloadedError
-from idcf.inference.predictor import Filters, RankingQuery
+from idcf.inference.ranking_query import Filters, RankingQuery
 from idcf.server.batcher import BatcherLimits, RequestBatcher
 from idcf.server.schemas import HistoryItem, RecommendRequest
 

@@ -19,6 +19,7 @@ OPTIONS: list[dict[str, Any]] = [
     {"where": {"group": "g1"}},
     {"where": {"group": ["g0", "g2"], "year": 1990}, "diversity": 0.4, "n": 30},
     {"where": {"group": "g1"}, "candidates": ["i1", "i2", "i7"], "exclude": ["i7"], "damping": 0.5},
+    {"recency": 0.4},
 ]
 
 
@@ -47,11 +48,30 @@ def test_lists_are_those_of_the_python_recommender() -> None:
             assert list(pool.map(request, OPTIONS * 4)) == expected * 4
         info = httpx2.get(f"{address}/v1/model").json()
         assert info["attributes"] == ["year", "group"]
+        assert info["attribute_values"] == {"year": ["1990", "1991"], "group": ["g0", "g1", "g2"]}
         assert info["can_diversify"] is info["can_damp_popularity"] is True
-        explained = {**body, "item_id": "i6", "damping": 0.5}
+        assert info["can_weigh_recency"] is True
+        assert info["fitted_recency"] is None
+        explained = {**body, "item_id": "i6", "damping": 0.5, "recency": 0.4}
         score = httpx2.post(f"{address}/v1/explain", json=explained).json()["score"]
-        explanation = with_attributes().explain(EVEN_HISTORY, "i6", damping=0.5)
+        explanation = with_attributes().explain(EVEN_HISTORY, "i6", damping=0.5, recency=0.4)
         assert score == pytest.approx(explanation.score, abs=1e-4)
+
+
+def test_timestamps_give_the_order() -> None:
+    entries = history_body(EVEN_HISTORY)
+    timed = [{**x, "timestamp": 100 - k} for k, x in enumerate(entries)]
+    with served(with_attributes()) as address:
+
+        def request(history: list[dict[str, Any]], recency: float) -> list[str]:
+            body = {"history": history, "recency": recency, "n": 30}
+            return item_ids(httpx2.post(f"{address}/v1/recommend", json=body))
+
+        assert request(timed, 0.7) == request(entries[::-1], 0.7) != request(entries, 0.7)
+        assert request(timed, 0.0) == request(entries, 0.0)
+        response = httpx2.post(f"{address}/v1/recommend", json={"history": [*timed, *entries]})
+        assert response.status_code == 422
+        assert "3 of 6 items have a timestamp; give it for all or for none" in response.text
 
 
 def test_ratings_if_shown() -> None:
@@ -84,6 +104,9 @@ def test_ratings_if_shown() -> None:
         ({"diversity": 1.1}, "body: Expected `float` <= 1"),
         ({"damping": -1}, "body: Expected `float` >= 0"),
         ({"damping": None}, "body: Expected `float`"),
+        ({"recency": 1.0}, "body: Expected `float` < 1"),
+        ({"recency": "soon"}, "body: Invalid enum value 'soon'"),
+        ({"recency": "fitted"}, "recency: no value was fitted, as there were no timestamps"),
     ],
 )
 def test_what_is_wrong_is_named(options: dict[str, Any], message: str) -> None:
@@ -99,10 +122,14 @@ def test_a_model_that_lacks_an_option_refuses_it() -> None:
             ({"diversity": 0.5}, "diversity: this model knows no similarity between items"),
             ({"damping": 0.5}, "damping: this model does not know how popular items are"),
             ({"where": {"group": "g1"}}, "where: this model knows no attributes of items"),
+            ({"recency": 0.5}, "recency: this model cannot weigh items of a history"),
+            ({"recency": "fitted"}, "recency: this model cannot weigh items of a history"),
         ):
             response = httpx2.post(f"{address}/v1/recommend", json=options)
             assert response.status_code == 422
             assert message in response.json()["detail"]
         info = httpx2.get(f"{address}/v1/model").json()
         assert info["attributes"] == []
+        assert info["attribute_values"] == {}
         assert info["can_diversify"] is info["can_damp_popularity"] is False
+        assert info["can_weigh_recency"] is False

@@ -6,11 +6,15 @@ import os
 import re
 import shutil
 from collections.abc import Iterator
+from functools import cache
 from typing import Any
 
+import pandas as pd
 import pytest
 from playwright.sync_api import Browser, ConsoleMessage, Page, Route, expect, sync_playwright
-from serve_world import fitted, served
+from serve_world import TITLES, fitted, served, world
+
+from idcf import Recommender
 
 CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium")
 pytestmark = pytest.mark.skipif(
@@ -250,6 +254,97 @@ def test_the_order_of_the_list_can_be_chosen(browser: Browser) -> None:
                 expected = recommender.recommend({rated: 5.0}, n=10, quality=quality)
                 shown = page.locator("#list > li").evaluate_all("x => x.map((y) => y.dataset.item)")
                 assert shown == [x.item_id for x in expected]
+
+
+@cache
+def with_attributes() -> Recommender:
+    table, numbers = world(), [int(x[1:]) for x in world().items.ids]
+    items = pd.DataFrame({"item_id": table.items.ids, "year": [1990 + n // 20 for n in numbers]})
+    items["genre"] = ["Comedy" if n % 3 else "War" for n in numbers]
+    options = {"sweeps": 16, "burn_in": 8, "embedding_size": 4, "rank": 6}
+    model = Recommender(key_threshold=12, device="cpu", **options)
+    return model.fit(table, titles=TITLES, attributes=items)
+
+
+def shown_items(page: Page) -> list[str]:
+    ids: list[str] = page.locator("#list > li").evaluate_all("x => x.map((y) => y.dataset.item)")
+    return ids
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_options_of_the_list(browser: Browser, width: int) -> None:
+    recommender = with_attributes()
+    viewport = {"width": width, "height": 844}
+    with served(recommender) as address:
+        for page in open_page(browser, address, viewport=viewport):
+            for number in range(2):
+                page.locator("#question-item label").nth(4 - number).click()
+                wait_for_update(page, 2 + number)
+            rated = page.locator("#ratings fieldset").evaluate_all(
+                "x => x.map((y) => [y.dataset.item, Number(y.querySelector(':checked').value)])"
+            )
+            history = dict(rated[::-1])  # the page shows the latest first
+            page.locator("summary").click()
+            changes: list[tuple[str, str, dict[str, Any]]] = [
+                ("Diversity", "0.8", {"diversity": 0.8}),
+                ("Popularity damping", "0.5", {"damping": 0.5}),
+                ("Recency", "0.9", {"recency": 0.9}),
+                ("Only titles of this genre", "War", {"where": {"genre": "War"}}),
+            ]
+            options: dict[str, Any] = {}
+            for update, (label, value, option) in enumerate(changes, 4):
+                if label.startswith("Only"):
+                    page.get_by_role("combobox", name=label).select_option(value)
+                else:
+                    page.get_by_role("slider", name=label).fill(value)
+                wait_for_update(page, update)
+                options |= option
+                expected = recommender.recommend(history, n=10, **options)
+                assert shown_items(page) == [x.item_id for x in expected]
+            expect(page.locator("summary")).to_have_text("Options (4 in use)")
+            expect(page.locator(".reasons").first).to_contain_text("because")
+            assert page.evaluate("document.documentElement.scrollWidth") <= width
+            page.get_by_role("button", name="Reset the options").click()
+            wait_for_update(page, 8)
+            assert shown_items(page) == [x.item_id for x in recommender.recommend(history, n=10)]
+            expect(page.locator("summary")).to_have_text("Options")
+
+
+def test_options_by_keyboard(browser: Browser) -> None:
+    with served(with_attributes()) as address:
+        for page in open_page(browser, address):
+            page.get_by_label("Order of the list").focus()
+            page.keyboard.press("Tab")
+            expect(page.locator("summary")).to_be_focused()
+            expect(page.get_by_role("slider", name="Diversity")).to_be_hidden()
+            page.keyboard.press("Enter")
+            for name in ("Diversity", "Popularity damping", "Recency"):
+                page.keyboard.press("Tab")
+                slider = page.get_by_role("slider", name=name)
+                expect(slider).to_be_focused()
+                expect(slider).to_have_accessible_description(re.compile(r"^0: .*\. More: .*\.$"))
+            for name in ("year", "genre"):
+                page.keyboard.press("Tab")
+                select = page.get_by_role("combobox", name=f"Only titles of this {name}")
+                expect(select).to_be_focused()
+
+
+def test_options_that_no_title_fits(browser: Browser) -> None:
+    with served(with_attributes()) as address:
+        for page in open_page(browser, address):
+            expect(page.locator("#no-items")).to_be_hidden()
+            page.route("**/v1/recommend", lambda route: route.fulfill(json={"items": []}))
+            page.locator("summary").click()
+            page.get_by_role("combobox", name="genre").select_option("War")
+            expect(page.locator("#no-items")).to_be_visible()
+
+
+def test_options_that_a_model_lacks_are_not_shown(browser: Browser, page: Page) -> None:
+    page.locator("summary").click()  # idcf-dot on ratings knows similar items only
+    expect(page.get_by_role("slider")).to_have_count(1)
+    with served(fitted("bias")) as address:
+        for other in open_page(browser, address):
+            expect(other.locator("#options")).to_be_hidden()
 
 
 def test_implicit_feedback_has_a_like_button(browser: Browser) -> None:

@@ -14,7 +14,9 @@ from idcf.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
     from idcf.data.title_search import TitleIndex
-    from idcf.inference.predictor import ListOptions, Predictor
+    from idcf.inference.predictor import Predictor
+    from idcf.inference.ranking_query import ListOptions
+    from idcf.inference.recency import Recency
     from idcf.results import Explanation, Recommendations
 
 _MAX_REASONS = 3  # printed for each item
@@ -77,13 +79,21 @@ def recommend(
             max=1,
         ),
     ] = 0.0,
+    recency: Annotated[
+        str,
+        o.option(
+            "R",
+            "From 0 to below 1: an item of the history with k later ones weighs 1 / (1 + k)^R; "
+            "`fitted`: the value that training chose. --rate options are in order, oldest first.",
+        ),
+    ] = "0",
     where: Annotated[
         list[str] | None,
         o.option(
             "COLUMN=VALUE",
-            "Recommend only items with this value in a column of `idcf train --items`, e.g. "
-            "genre=Comedy; repeatable: values of one column are alternatives, several columns must "
-            "all fit.",
+            "Recommend only items with this value in a column of `idcf train --items`, such as "
+            "genre=Comedy (ml-100k and ml-1m have genre and year); repeatable: values of one "
+            "column are alternatives, several columns must all fit.",
         ),
     ] = None,
     histories: Annotated[
@@ -122,19 +132,29 @@ def recommend(
         "quality": quality,
         "diversity": diversity,
         "damping": damping,
+        "recency": _parse_recency(recency),
         "where": _parse_where(where or []),
         "return_std": True,
     }
     if histories and out:
         make_table = partial(_recommendation_table, predictor, options)
-        values = history_files.convert_histories(predictor, histories, out, make_table)
+        values = history_files.convert_histories(
+            predictor, histories, out, make_table, reads_times=options["recency"] != 0
+        )
         history_files.print_conversion({**values, "n": n}, f"up to {n} items each", as_json)
         return
     history = dict(_parse_rating(x, titles, predictor) for x in rate or [])
     features = parse_overrides(feature) if feature else None
     recommendations = recommender.recommend(history, features=features, **options)
     explanations = [
-        recommender.explain(history, x.item_id, features=features, quality=quality, damping=damping)
+        recommender.explain(
+            history,
+            x.item_id,
+            features=features,
+            quality=quality,
+            damping=damping,
+            recency=options["recency"],
+        )
         for x in (recommendations if explain else ())
     ]
     o.print_result(
@@ -154,6 +174,18 @@ def _recommendation_table(
         for user_id, new_user in zip(histories.user_ids, histories.new_users, strict=True)
     ]
     return predictor.recommend(queries, min_batch=1).to_table()
+
+
+def _parse_recency(text: str) -> Recency:
+    """Return the value of --recency, which `Recommender.recommend` checks."""
+    if text == "fitted":
+        return "fitted"
+    try:
+        return float(text)
+    except ValueError:
+        raise ConfigError(
+            f"--recency {text!r}: write a number from 0 to below 1, or fitted"
+        ) from None
 
 
 def _parse_where(texts: list[str]) -> dict[str, list[str]] | None:

@@ -33,7 +33,7 @@ from idcf.models.base import Backbone, Model
 from idcf.models.registry import configure, model_entry, resolve_model
 from idcf.types import History, Users
 
-FORMAT = 3  # 2 had no take-up model; before 2, options, tensors and fields had other names
+FORMAT = 4  # 3 had another take-up model, 2 none; before 2, options and tensors had other names
 _CONFIG, _WEIGHTS, _ITEMS, _CARD = "config.json", "weights.safetensors", "items.parquet", "card.md"
 _FILES = (_WEIGHTS, _ITEMS, _CARD)
 _TAKE_UP_PREFIX = "take_up_model."

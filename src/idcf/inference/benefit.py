@@ -65,10 +65,13 @@ class BenefitRanker:
         features: Floats | None,
         quality: float,
         damping: float = 0.0,
+        recency_weights: Floats | None = None,
     ) -> BenefitParts:
-        """Return the benefit of every item for one new user."""
+        """Return the benefit of every item for one new user; see `idcf.inference.recency`."""
         rating = self.ratings.score_one_user(item_rows, values, features)
         weights = (values * self.slope + self.intercept).clip(0, 1)
+        if recency_weights is not None:
+            weights *= recency_weights
         counts = weights > 0
         probability = self.take_up.score_one_user(item_rows[counts], weights[counts])
         log_benefit = np.log(np.maximum(probability, MIN_SCORE))
@@ -80,14 +83,20 @@ class BenefitRanker:
 
     @torch.inference_mode()
     def score_catalog(
-        self, users: Users, quality: Tensor, damping: Tensor | None = None
+        self,
+        users: Users,
+        quality: Tensor,
+        damping: Tensor | None = None,
+        recency_weights: Tensor | None = None,
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Return log benefit, probability and rating of every item for every user: [B, I] each.
 
-        `quality` and `damping` are [B]; None: no damping.
+        `quality` and `damping` are [B], the weights of history entries [N]; None: no damping, and
+        weights of 1.
         """
         rating = self.ratings.score_catalog(users).float().cpu()
-        probability = self.take_up.score_catalog(self._weigh_history(users)).float().cpu()
+        readers = self._weigh_history(users, recency_weights)
+        probability = self.take_up.score_catalog(readers).float().cpu()
         log_s = None
         if damping is not None and self.log_popularity is not None:
             log_s = damping[:, None] * torch.from_numpy(self.log_popularity)
@@ -104,13 +113,20 @@ class BenefitRanker:
         return log_benefit.add_(quality * self.rating_scale * (rating - self.rating_mean))
 
     @torch.inference_mode()
-    def score_item(self, users: Users, item_row: int, quality: float, damping: float) -> Tensor:
+    def score_item(
+        self,
+        users: Users,
+        item_row: int,
+        quality: float,
+        damping: float,
+        recency_weights: Tensor | None = None,
+    ) -> Tensor:
         """Return the benefit of one item for every user [B], without scoring the other items."""
         items, owner = torch.full((len(users), 1), item_row), torch.arange(len(users))
         scores = []
         for model, readers in (
             (self.ratings.model, users),
-            (self.take_up.model, self._weigh_history(users)),
+            (self.take_up.model, self._weigh_history(users, recency_weights)),
         ):
             device = model.device
             column = model(readers.to(device), items.to(device), owner.to(device))[:, 0]
@@ -120,10 +136,12 @@ class BenefitRanker:
             damped = torch.tensor(damping * float(self.log_popularity[item_row]))
         return self._log_benefit(scores[1], scores[0], quality, damped).exp()
 
-    def _weigh_history(self, users: Users) -> Users:
+    def _weigh_history(self, users: Users, recency_weights: Tensor | None) -> Users:
         """Return users with the histories that the take-up model reads, without entries of 0."""
         history = users.history
         weights = (history.values * self.slope + self.intercept).clamp(0, 1)
+        if recency_weights is not None:
+            weights *= recency_weights.to(weights.device)
         counts = weights > 0
         lengths = torch.zeros(len(users), dtype=torch.int64, device=weights.device)
         lengths.index_add_(0, history.owner(), counts.long())
@@ -139,9 +157,12 @@ class BenefitRanker:
         excluded_by_user: History | None,
         candidates: Tensor | None,
         damping: Tensor | None = None,
+        recency_weights: Tensor | None = None,
     ) -> tuple[RankedItems, Tensor, Tensor]:
         """Return the k best items of each user of one block, with probabilities and ratings."""
-        log_benefit, probability, rating = self.score_catalog(users, quality, damping)
+        log_benefit, probability, rating = self.score_catalog(
+            users, quality, damping, recency_weights
+        )
         ranked = top_k(mask_scores(log_benefit, excluded_by_user, candidates), k)
         rows = ranked.item_rows
         # the exponential of -inf would be 0, and an excluded item would look like any other

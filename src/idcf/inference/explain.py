@@ -12,11 +12,13 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from idcf.data.history_reader import NewUser, as_users
 from idcf.data.interactions import Floats, Ints
 from idcf.errors import ConfigError
 from idcf.inference.predictor import Predictor, no_posterior_message
+from idcf.inference.recency import require_order, stacked_recency_weights
 from idcf.inference.topk import mask_scores_1d, top_k_1d
 from idcf.models.base import Model
 from idcf.results import Cohort, Explanation, Question, Reason
@@ -31,11 +33,12 @@ def explain(
     item_row: int,
     quality: float | None = None,
     damping: float = 0.0,
+    recency: float = 0.0,
 ) -> Explanation:
     """Explain the score of one item by the user's history and by cohorts of key users.
 
-    The score is the one that orders the lists of this quality and damping. ConfigError: the model
-    cannot score new users.
+    The score is the one that orders the lists of this quality, damping and recency. ConfigError:
+    the model cannot score new users.
     """
     model = predictor.ranker.model
     if not model.inductive:
@@ -44,7 +47,10 @@ def explain(
             "an idcf-* model or 'als'"
         )
     rows, values = new_user.item_rows, new_user.values
-    score_users = _score_function(predictor, item_row, quality, damping)
+    weights = None
+    if recency:
+        weights = _weights_without_each(require_order(new_user.n_later), recency)
+    score_users = _score_function(predictor, item_row, quality, damping, weights)
     score, effects = leave_one_out(score_users, rows, values, new_user.features)
     reasons = [
         Reason(predictor.item_ids[row], predictor.titles[row], value, effect)
@@ -108,14 +114,32 @@ def _top_cohorts(predictor: Predictor, users: Users) -> tuple[Cohort, ...]:
 
 
 def _score_function(
-    predictor: Predictor, item_row: int, quality: float | None, damping: float
+    predictor: Predictor,
+    item_row: int,
+    quality: float | None,
+    damping: float,
+    weights: Tensor | None,
 ) -> Callable[[Users], list[float]]:
-    """Return a function that gives the score of one item for each of several users."""
+    """Return a function that gives the score of one item for each of several users, whose history
+    entries have weights [N]."""
     benefit_ranker, log_s = predictor.benefit_ranker, predictor.log_popularity
     if benefit_ranker is not None and quality is not None:
-        return lambda users: benefit_ranker.score_item(users, item_row, quality, damping).tolist()
+        return lambda users: benefit_ranker.score_item(
+            users, item_row, quality, damping, weights
+        ).tolist()
     divisor = 1.0 if log_s is None else float(np.exp(damping * log_s[item_row]))
-    return partial(_score_by_model, predictor.ranker.model, item_row, divisor)
+    score = partial(_score_by_model, predictor.ranker.model, item_row, divisor)
+    return lambda users: score(users.weighted(weights))
+
+
+def _weights_without_each(n_later: Ints, recency: float) -> Tensor:
+    """Return the weights of a whole history, then of the histories that lack one entry each, as
+    `leave_one_out` lays them out: without an entry, those before it have one later item fewer."""
+    parts = [n_later]
+    parts += [np.delete(n_later - (n_later > x), k) for k, x in enumerate(n_later.tolist())]
+    lengths = [len(x) for x in parts]
+    weights = stacked_recency_weights(np.concatenate(parts), lengths, [recency] * len(parts))
+    return torch.from_numpy(weights)
 
 
 def _score_by_model(model: Model, item_row: int, divisor: float, users: Users) -> list[float]:

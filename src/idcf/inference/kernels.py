@@ -12,7 +12,6 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 import torch.nn.functional as F
-from numpy.typing import NDArray
 from scipy.linalg.lapack import sposv
 from torch import Tensor
 
@@ -23,7 +22,7 @@ from idcf.models.bayes import BayesModel, UserPosterior, rating_std
 from idcf.models.idcf import IDCF, POOLING_POWER, split_latents
 from idcf.models.layers.heads import DotHead
 from idcf.models.matrix_factorization import MatrixFactorization
-from idcf.models.take_up import SCORE_UNIT, TakeUpModel
+from idcf.models.take_up import TakeUpModel
 from idcf.types import Embeddings, EncodedHistory, History, Users, select_histories
 
 _MAX_NUMPY_TABLE_SIZE = 1 << 20  # numbers in a matrix; above this PyTorch multiplies faster
@@ -425,7 +424,9 @@ class IDCFSingleUserScorer:
 class TakeUpSingleUserScorer:
     """`TakeUpModel.score_catalog` for one history that is not empty.
 
-    A small matrix is held with its zeros, so that whole rows are added.
+    A small matrix is held with its zeros, so that whole rows are added. In a large catalogue most
+    items have no relation to the history; their probabilities depend on its length alone, and are
+    kept for each length.
     """
 
     rating_std = None
@@ -439,25 +440,46 @@ class TakeUpSingleUserScorer:
         self._dense: Floats | None = None
         if self.n_items**2 <= _MAX_DENSE_WEIGHTS:
             self._dense = to_float32_array(weights.to_dense())
+        self._prior_scores = to_float32_array(model.prior_scores)
+        self._inverse_unit = 1 / float(model.score_unit)
         self._coefficients = model.coefficients.tolist()
+        self._max_log_length = float(model.max_log_length)
+        self._knots, self._logits = (
+            x.double().cpu().numpy() for x in (model.link_knots, model.link_logits)
+        )
+        self._unrelated: dict[float, Floats] = {}  # by L: probabilities without any relation
 
     def __call__(self, item_rows: Ints, values: Floats) -> Floats:
         """Return the probability of every item [I]."""
-        score: NDArray[np.floating]
+        log_length = min(float(np.log1p(len(item_rows))), self._max_log_length)
         if self._dense is not None:
-            score = values @ self._dense[item_rows]
-        else:
-            entries = np.concatenate(
-                [np.arange(self._offsets[row], self._offsets[row + 1]) for row in item_rows]
+            return self._probability(
+                values @ self._dense[item_rows] + self._prior_scores, log_length
             )
-            lengths = self._offsets[item_rows + 1] - self._offsets[item_rows]
-            weights = self._values[entries] * np.repeat(values, lengths)
-            score = np.bincount(self._columns[entries], weights, self.n_items).astype(np.float32)
+        entries = np.concatenate(
+            [np.arange(self._offsets[row], self._offsets[row + 1]) for row in item_rows]
+        )
+        lengths = self._offsets[item_rows + 1] - self._offsets[item_rows]
+        weights = self._values[entries] * np.repeat(values, lengths)
+        columns, position = np.unique(self._columns[entries], return_inverse=True)
+        score = np.bincount(position, weights, len(columns)).astype(np.float32)
+        probability = self._unrelated_probability(log_length).copy()
+        probability[columns] = self._probability(score + self._prior_scores[columns], log_length)
+        return probability
+
+    def _unrelated_probability(self, log_length: float) -> Floats:
+        """Return P of every item [I] without a relation to a history of this L."""
+        if log_length not in self._unrelated:
+            self._unrelated[log_length] = self._probability(self._prior_scores, log_length)
+        return self._unrelated[log_length]
+
+    def _probability(self, score: Floats, log_length: float) -> Floats:
+        """Return P for scores and L, as the model does."""
         c0, c1, c2, c3 = self._coefficients
-        log_length = float(np.log1p(len(item_rows)))
-        logit = np.arcsinh(score / SCORE_UNIT)
-        logit *= c1 + c3 * log_length
-        logit += c0 + c2 * log_length
+        z = np.arcsinh(score * np.float32(self._inverse_unit))
+        z *= c2 + c3 * log_length
+        z += c0 + c1 * log_length
+        logit = np.interp(z, self._knots, self._logits)
         probability: Floats = (1 / (1 + np.exp(-logit))).astype(np.float32)
         return probability
 

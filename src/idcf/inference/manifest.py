@@ -143,6 +143,12 @@ class Manifest:
     user_encoder: FeatureEncoder | None = None  # of user features
     new_user_curve: NewUserCurve | None = None  # None: not measured
 
+    @property
+    def fitted_recency(self) -> float | None:
+        """Recency that was best for held-out users, see `training.recency`; None: not fitted."""
+        values = [x["recency"] for x in self.details.values() if "recency" in x]
+        return float(values[0]) if values else None
+
     def config(self, device: str) -> RecommenderConfig:
         """Return a configuration that trains such a model again."""
         data = self.training_data

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import compress
-from typing import Any, NamedTuple, Protocol, TypedDict
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -18,6 +18,7 @@ from idcf.data.history_reader import (
     HistoryReader,
     NewUser,
     as_users,
+    count_later,
     history_from_item_rows,
     read_new_user,
     read_new_users,
@@ -29,12 +30,21 @@ from idcf.inference.artifact import Artifact
 from idcf.inference.benefit import BenefitRanker, check_quality
 from idcf.inference.if_shown import rating_if_shown
 from idcf.inference.ranked_lists import RankedBlock, RankedList
+from idcf.inference.ranking_query import (
+    Filters,
+    RankingQuery,
+    block_size,
+    damping_of,
+    recency_weights_of,
+    shared_candidates,
+)
+from idcf.inference.recency import Recency, check_recency
 from idcf.inference.reranking import (
     check_share,
     damp_scores,
     diversify,
+    diversify_batch,
     log_popularity,
-    pool_size,
 )
 from idcf.inference.topk import (
     EXCLUDED_SCORE,
@@ -50,6 +60,7 @@ from idcf.types import History, Users
 _NO_HISTORY = NewUser(np.empty(0, np.int64), np.empty(0, np.float32))
 _MIN_BATCH = 8  # below this, ranking one by one is faster
 _MIN_BATCH_WITH_STD = 2  # for standard deviations there is less to gain one by one
+_MAX_SIMILARITIES = 1 << 21  # between items of the lists that are diversified at once
 _MAX_USERS_WITH_STD = 512  # per block: posteriors and item moments need memory for each user
 SOURCE_POPULAR = "popular"  # source of a list for a user with neither history nor features
 SOURCE_FEATURES = "features"  # source of a list for a user with features and no history
@@ -61,47 +72,6 @@ class TableLike(Protocol):
     @property
     def columns(self) -> Any:
         """Columns or their names."""
-
-
-class ListOptions(TypedDict, total=False):
-    """Options of a recommendation list in item ids, see `Recommender.recommend`."""
-
-    n: int
-    filter_seen: bool
-    candidates: Iterable[Any] | None
-    exclude: Iterable[Any] | None
-    return_std: bool
-    quality: float | None
-    diversity: float
-    damping: float
-    where: Mapping[str, Any] | None
-
-
-class Filters(NamedTuple):
-    """The items that may be recommended, as rows of the catalogue."""
-
-    candidates: Ints | None = None  # None: all items
-    excluded: Ints | None = None  # items never recommended; None: no items
-    filter_seen: bool = True  # whether the items of the history are excluded
-
-    def excluded_rows(self, seen: Ints) -> Ints:
-        """Return the rows of all items excluded for a user with these seen items."""
-        if self.excluded is None:
-            return seen if self.filter_seen else seen[:0]
-        return np.concatenate([seen, self.excluded]) if self.filter_seen else self.excluded
-
-
-class RankingQuery(NamedTuple):
-    """A request for the n best items of one user."""
-
-    new_user: NewUser
-    n: int  # number of items
-    filters: Filters = Filters()  # all items but those of the history by default
-    return_std: bool = False  # add standard deviations, if the model has a posterior
-    user_id: Hashable = None  # copied into the result
-    quality: float | None = None  # see `idcf.inference.benefit`; None: the default
-    diversity: float = 0.0  # see `idcf.inference.reranking`, as for damping
-    damping: float = 0.0
 
 
 class Predictor:
@@ -156,6 +126,11 @@ class Predictor:
         """Names of the columns by which lists can be restricted."""
         return list(self.artifact.attributes.columns) if self.artifact.attributes else []
 
+    def attribute_values(self, n: int) -> dict[str, list[str]]:
+        """Return the n most frequent values of each of these columns, in ascending order."""
+        columns = self.artifact.attributes.columns if self.artifact.attributes else {}
+        return {name: column.frequent_words(n) for name, column in columns.items()}
+
     def check_diversity(self, diversity: float) -> float:
         """Return a valid diversity of a request; ConfigError: the model has no similarities."""
         diversity, model = check_share("diversity", diversity), self.artifact.model
@@ -175,6 +150,23 @@ class Predictor:
                 "it is: fit idcf-bayes, or 'ease', 'item-knn' or 'als' on implicit feedback"
             )
         return damping
+
+    @property
+    def can_weigh_history(self) -> bool:
+        """Whether the model that orders lists by who took what weighs the items of a history."""
+        model = self.artifact.take_up_model or self.artifact.model
+        return model.weighs_history
+
+    def check_recency(self, recency: Recency) -> float:
+        """Return a valid recency of a request; ConfigError: this model cannot weigh items."""
+        value = check_recency(recency, self.artifact.manifest.fitted_recency)
+        if value and not self.can_weigh_history:
+            name = type(self.artifact.model).__name__
+            raise ConfigError(
+                f"recency needs a model that can weigh the items of a history, and {name} cannot: "
+                "fit 'idcf-bayes' or, for implicit feedback, 'idcf-takeup'"
+            )
+        return value
 
     @cached_property
     def history_reader(self) -> HistoryReader:
@@ -208,14 +200,18 @@ class Predictor:
         Unknown ids are ignored, unless all candidates are unknown.
         """
         reader = self.history_reader
-        rows = None if candidates is None else reader.item_rows(candidates, "candidates")
+        rows, n_unfiltered = None, 0
+        if candidates is not None:
+            rows = reader.item_rows(candidates, "candidates")
         if where is not None and where != {}:
+            n_unfiltered = len(self.item_ids) if rows is None else len(rows)
             matches = self._attribute_rows(where)
             rows = matches if rows is None else np.intersect1d(rows, matches)
         return Filters(
             rows,
             None if exclude is None else reader.item_rows(exclude, "exclude", strict=False),
             filter_seen,
+            n_unfiltered,
         )
 
     def list_query(
@@ -229,6 +225,7 @@ class Predictor:
         quality: float | None = None,
         diversity: float = 0.0,
         damping: float = 0.0,
+        recency: Recency = 0.0,
         where: Mapping[str, Any] | None = None,
     ) -> RankingQuery:
         """Check the options of `Recommender.recommend`; return the query of an empty history."""
@@ -241,6 +238,7 @@ class Predictor:
             quality=self.check_quality(quality),
             diversity=self.check_diversity(diversity),
             damping=self.check_damping(damping),
+            recency=self.check_recency(recency),
         )
 
     def _attribute_rows(self, where: Mapping[str, Any]) -> Ints:
@@ -248,7 +246,8 @@ class Predictor:
         if self.artifact.attributes is None:
             raise DataError(
                 "where: this model knows no attributes of items; fit it with items= (--items), a "
-                "table with a column item_id and one column per attribute"
+                "table of item_id and one column per attribute (of the named datasets, ml-100k and "
+                "ml-1m alone bring their own)"
             )
         return self.artifact.attributes.rows(where)
 
@@ -268,7 +267,7 @@ class Predictor:
         """
         if not queries:
             return RecommendationBatch()
-        candidates = _shared_candidates(queries)
+        candidates = shared_candidates(queries)
         in_batch = [
             len(x.new_user.item_rows) > 0 and x.filters.candidates is candidates for x in queries
         ]
@@ -308,9 +307,12 @@ class Predictor:
         ends = users.history.offsets[1:-1].numpy()
         item_rows = np.split(users.history.items.numpy(), ends)
         values = np.split(users.history.values.numpy(), ends)
+        order = self._training_order(rows) if query.recency else [None] * len(rows)
         queries = [
-            query._replace(new_user=NewUser(user_items, user_values), user_id=user_id)
-            for user_items, user_values, user_id in zip(item_rows, values, user_ids, strict=True)
+            query._replace(new_user=NewUser(items, ratings, n_later=n_later), user_id=user_id)
+            for items, ratings, n_later, user_id in zip(
+                item_rows, values, order, user_ids, strict=True
+            )
         ]
         users = users.anonymous() if is_inductive else users
         return RecommendationBatch(self._rank_batch(users, queries))
@@ -322,6 +324,16 @@ class Predictor:
                 "a loaded model does not store training histories; pass history= instead"
             )
         return self.training_table
+
+    def _training_order(self, rows: Ints) -> list[Ints]:
+        """Return how many items of each training user are later than each of them."""
+        times = self._require_training_table().times_of(rows)
+        if times is None:
+            raise DataError(
+                "recency of users= needs the times of their rows, and the table of fit has no "
+                "column timestamp; pass history= instead, oldest item first"
+            )
+        return [count_later(x) for x in times]
 
     @cached_property
     def _training_row_by_id(self) -> dict[Hashable, int]:
@@ -340,14 +352,15 @@ class Predictor:
     def _recommend_one(self, query: RankingQuery) -> Recommendations:
         """Rank the catalogue for one user on NumPy arrays."""
         user, filters, quality = query.new_user, query.filters, self.check_quality(query.quality)
-        history, probability = (user.item_rows, user.values, user.features), None
+        weights, probability = query.recency_weights(), None
         if self.benefit_ranker is None or quality is None:
-            scores = ratings = self.ranker.score_one_user(*history)
+            values = user.values if weights is None else user.values * weights
+            scores = ratings = self.ranker.score_one_user(user.item_rows, values, user.features)
             if query.damping and self.log_popularity is not None:
                 scores = damp_scores(scores, query.damping, self.log_popularity)
         else:
             scores, probability, ratings = self.benefit_ranker.score_one_user(
-                *history, quality, query.damping
+                user.item_rows, user.values, user.features, quality, query.damping, weights
             )
         order = scores
         if self.popularity is not None and not user.has_data:
@@ -355,7 +368,7 @@ class Predictor:
             if query.damping and self.log_popularity is not None:
                 order = damp_scores(order, query.damping, self.log_popularity)
         mask_scores_1d(order, filters.excluded_rows(user.item_rows), filters.candidates)
-        rows = top_k_1d(order, pool_size(query.n, query.diversity))
+        rows = top_k_1d(order, query.pool_size())
         if query.diversity:
             rows = rows[self._diverse_positions(rows, query)]
         std = if_shown = None
@@ -391,6 +404,7 @@ class Predictor:
                 [x.filters.excluded_rows(x.new_user.item_rows) for x in part]
             )
             if self.benefit_ranker is None:
+                block = block.weighted(recency_weights_of(part))
                 parts = self._rank_block(block, part, excluded, candidates, buffer, needs_std)
             else:
                 parts = self._rank_block_by_benefit(
@@ -418,7 +432,7 @@ class Predictor:
         needs_std: bool,
     ) -> RankedBlock:
         """Return the best items of each user by the scores of the model."""
-        k, damping, std = _block_size(queries), _damping(queries), None
+        k, damping, std = block_size(queries), damping_of(queries), None
         if damping is not None and self.log_popularity is not None:
             scores = self.ranker.score_catalog(users).float().cpu()
             scores = torch.from_numpy(
@@ -444,24 +458,35 @@ class Predictor:
         quality = torch.tensor([self.check_quality(x.quality) for x in queries])
         return RankedBlock(
             *benefit_ranker.top_k_block(
-                users, quality, _block_size(queries), excluded, candidates, _damping(queries)
+                users,
+                quality,
+                block_size(queries),
+                excluded,
+                candidates,
+                damping_of(queries),
+                recency_weights_of(queries),
             )
         )
 
     def _diversify_block(self, parts: RankedBlock, queries: Sequence[RankingQuery]) -> RankedBlock:
         """Return the items that each query chooses from its best ones; the first n are theirs."""
         width = max(x.n for x in queries)
-        scores, item_rows = parts.ranked.scores, parts.ranked.item_rows
-        positions = torch.arange(item_rows.shape[1]).repeat(len(queries), 1)
+        scores, item_rows = parts.ranked.scores, parts.ranked.item_rows.cpu().numpy()
+        positions = np.tile(np.arange(item_rows.shape[1]), (len(queries), 1))
         n_allowed = (scores > EXCLUDED_SCORE).sum(1).tolist()
-        for query, row, n_items, order in zip(
-            queries, item_rows.cpu().numpy(), n_allowed, positions, strict=True
-        ):
+        blocks: dict[tuple[int, int], list[int]] = {}  # users by the sizes of pool and list
+        for user, (query, n_items) in enumerate(zip(queries, n_allowed, strict=True)):
             if query.diversity and n_items:
-                pool = row[: min(n_items, pool_size(query.n, query.diversity))]
-                chosen = torch.from_numpy(self._diverse_positions(pool, query))
-                order[: len(chosen)] = chosen
-        return parts.take(positions[:, :width])
+                size = min(n_items, query.pool_size())
+                blocks.setdefault((size, query.n), []).append(user)
+        for (size, n), users in blocks.items():
+            for start in range(0, len(users), n_users := max(1, _MAX_SIMILARITIES // size**2)):
+                block = np.array(users[start : start + n_users])
+                diversity = np.array([queries[x].diversity for x in block], np.float32)
+                similarity = self.ranker.similarities_among(item_rows[block, :size])
+                chosen = diversify_batch(similarity, n, diversity)
+                positions[block, : chosen.shape[1]] = chosen
+        return parts.take(torch.from_numpy(positions[:, :width]))
 
     def _needs_std(self, queries: Iterable[RankingQuery]) -> bool:
         """Return whether a query wants standard deviations and the model has them."""
@@ -553,19 +578,3 @@ def no_posterior_message(operation: str, source: str) -> str:
         f"{operation} needs a posterior model such as idcf-bayes; the scores of this model come "
         f"from {source!r}"
     )
-
-
-def _block_size(queries: Sequence[RankingQuery]) -> int:
-    """Return how many items of each user must be ranked."""
-    return max(pool_size(x.n, x.diversity) for x in queries)
-
-
-def _damping(queries: Sequence[RankingQuery]) -> Tensor | None:
-    """Return the damping of each query [B]; None: there is none."""
-    return torch.tensor([x.damping for x in queries]) if any(x.damping for x in queries) else None
-
-
-def _shared_candidates(queries: Sequence[RankingQuery]) -> Ints | None:
-    """Return the candidates of all queries if they are one array, else None."""
-    first = queries[0].filters.candidates
-    return first if all(x.filters.candidates is first for x in queries) else None

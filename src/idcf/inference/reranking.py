@@ -10,7 +10,8 @@ Goldstein 1998): the next item has the largest
     (1 - λ) · relevance - λ · mean similarity to the items before it.
 
 The relevance is the position in the list that is re-ranked, the similarity that of `similar_items`,
-both in standard deviations over these items. So λ means the same whatever a model's scores are.
+both in standard deviations over these items. So λ means the same whatever a model's scores are. The
+list that is re-ranked is the pool: see `pool_size`.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from idcf.errors import ConfigError
 _SMOOTHING = 10.0  # key users added to the number of every item
 _POOL_PER_ITEM = 5  # items that are re-ranked for each item of the list
 _MIN_POOL = 100
+_MAX_SHARE_OF_MATCHES, _MIN_POOL_PER_ITEM = 0.1, 2  # of items that pass a filter by attributes
 MIN_SCORE = 1e-30  # bounds the logarithm
 
 
@@ -52,9 +54,18 @@ def damp_scores(scores: Floats, damping: float | Floats, log_s: Floats) -> Float
     return out
 
 
-def pool_size(n: int, diversity: float) -> int:
-    """Return how many items must be ranked, so that n can be chosen from them."""
-    return max(_MIN_POOL, _POOL_PER_ITEM * n) if diversity else n
+def pool_size(n: int, diversity: float, n_matches: int = 0, n_items: int = 0) -> int:
+    """Return how many items must be ranked, so that n can be chosen from them.
+
+    A filter by attributes leaves `n_matches` of `n_items` items, 0 if there is none. Then the pool
+    is a tenth of them (or the share that it would be of all items, if that is more): few items are
+    left, and those far down among them are not what the user would take up.
+    """
+    size = max(_MIN_POOL, _POOL_PER_ITEM * n) if diversity else n
+    if not diversity or not n_items:
+        return size
+    share = max(_MAX_SHARE_OF_MATCHES, size / n_items)
+    return min(size, max(_MIN_POOL_PER_ITEM * n, int(share * n_matches)))
 
 
 def diversify(similarity: Floats, n: int, diversity: float) -> Ints:
@@ -62,33 +73,48 @@ def diversify(similarity: Floats, n: int, diversity: float) -> Ints:
 
     `similarity` is [m, m], with the best item of the list first.
     """
-    m = len(similarity)
-    chosen = np.zeros(min(n, m), np.int64)
-    if len(chosen) < 2:
-        return chosen
-    penalty = diversity * _standardized(similarity)
-    # positions from 0 to 1 have the standard deviation 1 / √12
-    relevance = (1 - diversity) * 12**0.5 * (1 - np.arange(m) / m)
-    relevance[0] = -np.inf  # the best item is chosen first
-    total = penalty[0].copy()
-    for k in range(1, len(chosen)):
-        best = int((relevance - total / k).argmax())
-        chosen[k] = best
-        relevance[best] = -np.inf
-        total += penalty[best]
+    chosen: Ints = diversify_batch(similarity[None], n, np.array([diversity], np.float32))[0]
     return chosen
 
 
-def _standardized(similarity: Floats) -> Floats:
-    """Return symmetric similarities with mean 0 and deviation 1 over different items: [m, m].
+def diversify_batch(similarity: Floats, n: int, diversity: Floats) -> Ints:
+    """Return what `diversify` does for B lists of m items, [B, min(n, m)], each with a diversity.
 
-    If all are equal they are 0, so that they change no order.
+    `similarity` is [B, m, m].
     """
-    m = len(similarity)
-    similarity = (similarity + similarity.T).astype(np.float32) / np.float32(2)
-    np.fill_diagonal(similarity, 0)
-    mean = similarity.sum(dtype=np.float64) / (m * (m - 1))
-    variance = (similarity**2).sum(dtype=np.float64) / (m * (m - 1)) - mean**2
-    scale = variance**-0.5 if variance > 1e-6 * mean**2 else 0.0
-    out: Floats = ((similarity - mean) * scale).astype(np.float32)
+    n_lists, m, _ = similarity.shape
+    chosen = np.zeros((n_lists, min(n, m)), np.int64)
+    if chosen.shape[1] < 2:
+        return chosen
+    similarity = (similarity + similarity.transpose(0, 2, 1)) / np.float32(2)
+    penalty = (diversity * _inverse_deviation(similarity))[:, None]
+    # positions from 0 to 1 have the standard deviation 1 / √12
+    relevance = (1 - diversity[:, None]) * np.float32(12**0.5) * (1 - np.arange(m) / m)
+    relevance = relevance.astype(np.float32)
+    lists = np.arange(n_lists)
+    relevance[:, 0] = -np.inf  # the best item is chosen first
+    total = similarity[:, 0].copy()
+    for k in range(1, chosen.shape[1]):
+        # the mean similarity of the pool would shift all values alike
+        best = (relevance - penalty / np.float32(k) * total).argmax(1)
+        chosen[:, k] = best
+        relevance[lists, best] = -np.inf
+        total += similarity[lists, best]
+    return chosen
+
+
+def _inverse_deviation(similarity: Floats) -> Floats:
+    """Return 1 / the standard deviation of similarities [B, m, m] over different items: [B].
+
+    If all are equal it is 0, so that they change no order.
+    """
+    n_lists, m, _ = similarity.shape
+    diagonal, n_pairs = np.einsum("bii->bi", similarity).astype(np.float64), m * (m - 1)
+    flat = similarity.reshape(n_lists, -1)
+    mean = (flat.sum(1, dtype=np.float64) - diagonal.sum(1)) / n_pairs
+    squares = (flat**2).sum(1, dtype=np.float64) - (diagonal**2).sum(1)
+    variance = squares / n_pairs - mean**2
+    is_flat = variance <= 1e-6 * mean**2
+    scale = np.where(is_flat, 1.0, variance) ** -0.5
+    out: Floats = np.where(is_flat, 0.0, scale).astype(np.float32)
     return out

@@ -303,15 +303,17 @@ class CatalogRanker:
 
     @torch.inference_mode()
     def similarities_among(self, item_rows: Ints) -> Floats:
-        """Return `item_similarities` of some items [K] to one another: [K, K]."""
+        """Return `item_similarities` of some items [..., K] to one another: [..., K, K]."""
         rows = torch.from_numpy(item_rows).to(self.model.device)
         similarities = self.model.similarities_among(rows)
         if similarities is None and self._has_own_similarities:
+            if item_rows.ndim > 1:
+                return np.stack([self.similarities_among(x) for x in item_rows])
             by_item = [self.item_similarities(row)[item_rows] for row in item_rows.tolist()]
             return np.stack(by_item)
         if similarities is None:
             vectors = self._unit_vectors[rows]
-            similarities = vectors @ vectors.T
+            similarities = vectors @ vectors.mT
         out: Floats = similarities.float().cpu().numpy()
         return out
 

@@ -8,7 +8,7 @@ garbage collector then skips them.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Generic, TypeVar
+from typing import Annotated, Any, Generic, Literal, TypeVar
 
 from msgspec import Meta, Struct, json
 
@@ -18,10 +18,20 @@ MAX_PREDICT_ITEMS = 1_000  # ids in one /v1/predict request
 MAX_RESULTS = 500  # `n` of /v1/recommend
 MAX_QUESTIONS = 50  # `n` of /v1/next-question
 MAX_LISTED_ITEMS = 100  # `n` of the GET routes
+MAX_ATTRIBUTE_VALUES = 100  # of each column, in /v1/model
 MAX_BODY_BYTES = 1 << 19
 
 TextId = Annotated[str, Meta(min_length=1, max_length=256, description="Id of an item.")]
 ItemId = TextId | int | float
+
+
+Timestamp = Annotated[
+    int | float,
+    Meta(
+        description="When the user took the item up, in seconds since 1970: of all items of the "
+        "history or of none. It matters with `recency` only."
+    ),
+]
 
 
 class HistoryItem(Struct, forbid_unknown_fields=True, frozen=True, gc=False):
@@ -29,13 +39,15 @@ class HistoryItem(Struct, forbid_unknown_fields=True, frozen=True, gc=False):
 
     item_id: ItemId
     rating: float | None = None
+    timestamp: Timestamp | None = None
 
 
 HistoryItems = Annotated[
     list[HistoryItem],
     Meta(
         max_length=MAX_HISTORY_ITEMS,
-        description="Items that the new user rated or interacted with, in any order.",
+        description="Items that the new user rated or interacted with. The order matters with "
+        "`recency` only: without timestamps, it is oldest first.",
     ),
 ]
 ItemIds = Annotated[list[ItemId], Meta(max_length=MAX_ITEM_IDS)]
@@ -70,6 +82,14 @@ DampingField = Annotated[
         le=1,
         description="From 0 to 1: divide the probability that an item is taken up by this power "
         "of its popularity.",
+    ),
+]
+RecencyField = Annotated[
+    Annotated[float, Meta(ge=0, lt=1)] | Literal["fitted"],
+    Meta(
+        description="From 0 to below 1: an item of the history with k later ones weighs "
+        '1 / (1 + k)^recency. 0: the order does not matter. "fitted": the value that training '
+        "chose."
     ),
 ]
 AttributeValue = str | bool | int | float
@@ -113,6 +133,7 @@ class RecommendRequest(UserRequest, frozen=True):
     quality: QualityField = None
     diversity: DiversityField = 0.0
     damping: DampingField = 0.0
+    recency: RecencyField = 0.0
     where: AttributeFilter = {}
 
 
@@ -139,6 +160,7 @@ class ExplainRequest(UserRequest, frozen=True, kw_only=True):
     item_id: ItemId
     quality: QualityField = None
     damping: DampingField = 0.0
+    recency: RecencyField = 0.0
 
 
 class NextQuestionRequest(UserRequest, frozen=True):
@@ -258,8 +280,19 @@ class ModelInfo(Struct, frozen=True):
     can_choose_quality: bool
     can_diversify: bool
     can_damp_popularity: bool
+    can_weigh_recency: bool
+    fitted_recency: Annotated[
+        float | None, Meta(description='What "fitted" stands for; null: none was fitted.')
+    ]
     attributes: Annotated[
         list[str], Meta(description="Columns that `where` of a request may name.")
+    ]
+    attribute_values: Annotated[
+        dict[str, list[str]],
+        Meta(
+            description=f"Values of each of these columns, the {MAX_ATTRIBUTE_VALUES} that most "
+            "items have if there are more."
+        ),
     ]
     version: str
     training_data_sha256: str

@@ -8,11 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple, NoReturn
 
-from idcf.data.history_reader import NewUser, with_features
+from idcf.data.history_reader import NewUser, read_times, with_features
 from idcf.data.title_search import TitleIndex
 from idcf.errors import DataError
 from idcf.inference.explain import explain, next_questions
-from idcf.inference.predictor import Filters, Predictor, RankingQuery
+from idcf.inference.predictor import Predictor
+from idcf.inference.ranking_query import Filters, RankingQuery
+from idcf.inference.recency import FITTED, Recency
 from idcf.recommender import Recommender
 from idcf.results import Recommendations
 from idcf.server import schemas as s
@@ -50,7 +52,10 @@ class RecommendationService:
             can_choose_quality=self.predictor.artifact.take_up_model is not None,
             can_diversify=model.has_item_similarities,
             can_damp_popularity=self.predictor.log_popularity is not None,
+            can_weigh_recency=self.predictor.can_weigh_history,
+            fitted_recency=manifest.fitted_recency,
             attributes=self.predictor.attribute_names,
+            attribute_values=self.predictor.attribute_values(s.MAX_ATTRIBUTE_VALUES),
             version=manifest.versions.get("idcf", ""),
             training_data_sha256=manifest.training_data.sha256,
         )
@@ -77,6 +82,7 @@ class RecommendationService:
             quality=self._check_quality(request.quality),
             diversity=self._check_diversity(request.diversity),
             damping=self._check_damping(request.damping),
+            recency=self._check_recency(request.recency),
         )
         return ParsedRequest(query, self._ignores_ratings(request))
 
@@ -105,6 +111,14 @@ class RecommendationService:
         if damping and self.predictor.log_popularity is None:
             raise DataError("damping: this model does not know how popular items are; leave it out")
         return self.predictor.check_damping(damping)
+
+    def _check_recency(self, recency: Recency) -> float:
+        """Return the recency of a request; DataError: the model has none."""
+        if recency and not self.predictor.can_weigh_history:
+            raise DataError("recency: this model cannot weigh items of a history; leave it out")
+        if recency == FITTED and self.predictor.artifact.manifest.fitted_recency is None:
+            raise DataError("recency: no value was fitted, as there were no timestamps; give one")
+        return self.predictor.check_recency(recency)
 
     def has_item(self, item: Any) -> bool:
         """Return whether the model knows an item id."""
@@ -155,7 +169,8 @@ class RecommendationService:
         item_row = predictor.history_reader.item_row(request.item_id)
         quality = self._check_quality(request.quality)
         damping = self._check_damping(request.damping)
-        result = explain(predictor, new_user, item_row, quality, damping)
+        recency = self._check_recency(request.recency)
+        result = explain(predictor, new_user, item_row, quality, damping, recency)
         return s.ExplanationBody(
             str(result.item_id),
             result.title,
@@ -186,8 +201,15 @@ class RecommendationService:
         if history and not any(self.has_item(x.item_id) for x in history):
             _raise_unknown_items("history", [x.item_id for x in history])
         default_rating = 1.0 if self.predictor.domain.implicit else None
+        times = [x.timestamp for x in history if x.timestamp is not None]
+        if times and len(times) < len(history):
+            raise DataError(
+                f"history: {len(times)} of {len(history)} items have a timestamp; give it for all "
+                "or for none"
+            )
         new_user = self.predictor.history_reader.read_pairs(
-            [(x.item_id, default_rating if x.rating is None else x.rating) for x in history]
+            [(x.item_id, default_rating if x.rating is None else x.rating) for x in history],
+            read_times(times) if times else None,
         )
         if not request.features:
             return new_user

@@ -6,7 +6,6 @@ const ratings = new Map(); // item id -> {title, rating}, in the order in which 
 const skipped = new Set(); // ids of suggested items that the user could not rate
 let model = null;          // the response of /v1/model
 let listLength = 10;
-const quality = () => (model.can_choose_quality ? { quality: $("quality").valueAsNumber } : {});
 let lastUpdate = 0;        // number of the latest update; answers of older ones are dropped
 
 // ---- small helpers -----------------------------------------------------------------------------
@@ -102,6 +101,53 @@ function refresh(message = "") {
   updateList(message);
 }
 
+// ---- options of the list: those that the model has -----------------------------------------------
+const MAX_COLUMNS = 6; // of attributes to choose by
+const sliders = [
+  { name: "diversity", has: (m) => m.can_diversify, label: "Diversity", max: 1, hint: () => "0: the best titles. More: titles that differ from one another." },
+  { name: "damping", has: (m) => m.can_damp_popularity, label: "Popularity damping", max: 1, hint: () => "0: as likely as they are. More: titles that fewer people know." },
+  { name: "recency", has: (m) => m.can_weigh_recency, label: "Recency", max: 0.9,
+    hint: (m) => "0: all your ratings count alike. More: the latest count more." + (m.fitted_recency > 0 ? ` In training ${m.fitted_recency} was best.` : "") },
+];
+
+function drawOptions() {
+  const fields = sliders.filter((x) => x.has(model)).map((x) => h("label", {}, x.label, h("span", { class: "value", "aria-hidden": "true" }, "0"),
+    h("input", { id: `option-${x.name}`, type: "range", min: 0, max: x.max, step: 0.1, value: 0, "data-option": x.name, "aria-label": x.label, "aria-describedby": `hint-${x.name}` }),
+    h("small", { id: `hint-${x.name}` }, x.hint(model))));
+  const columns = model.attributes.slice(0, MAX_COLUMNS).filter((x) => model.attribute_values[x].length);
+  fields.push(...columns.map((column, k) => h("label", {}, column[0].toUpperCase() + column.slice(1),
+    h("select", { "data-column": column, "aria-label": `Only titles of this ${column}`, "aria-describedby": `hint-column-${k}` },
+      h("option", { value: "" }, "any"), ...model.attribute_values[column].map((value) => h("option", { value }, value))),
+    h("small", { id: `hint-column-${k}` }, `Only titles of this ${column}.`))));
+  $("option-fields").replaceChildren(...fields);
+  $("options").hidden = !fields.length;
+}
+
+const optionFields = () => [...$("option-fields").querySelectorAll("input, select")];
+const optionsInUse = () => optionFields().filter((x) => (x.dataset.option ? x.valueAsNumber > 0 : x.value));
+
+// what both a list and an explanation are computed with
+function orderOptions() {
+  const options = model.can_choose_quality ? { quality: $("quality").valueAsNumber } : {};
+  for (const field of optionsInUse()) if (["damping", "recency"].includes(field.dataset.option)) options[field.dataset.option] = field.valueAsNumber;
+  return options;
+}
+
+function listOptions() {
+  const options = orderOptions(), fields = optionsInUse();
+  const diversity = fields.find((x) => x.dataset.option === "diversity"), columns = fields.filter((x) => x.dataset.column);
+  if (diversity) options.diversity = diversity.valueAsNumber;
+  if (columns.length) options.where = Object.fromEntries(columns.map((x) => [x.dataset.column, [x.value]]));
+  return options;
+}
+
+function changeOptions(message) {
+  for (const field of optionFields()) if (field.dataset.option) field.parentElement.querySelector(".value").textContent = field.value;
+  const n = optionsInUse().length;
+  $("options-in-use").textContent = n ? ` (${n} in use)` : "";
+  updateList(message);
+}
+
 // ---- requests to the server ----------------------------------------------------------------------
 let abortController = null;
 async function updateList(message) {
@@ -111,7 +157,7 @@ async function updateList(message) {
   const { signal } = abortController, userHistory = history();
   try {
     const questions = model.can_suggest_questions ? call("/v1/next-question", { history: userHistory, n: 1, exclude: [...skipped] }, signal) : null;
-    const { items } = await call("/v1/recommend", { history: userHistory, n: listLength, ...quality() }, signal);
+    const { items } = await call("/v1/recommend", { history: userHistory, n: listLength, ...listOptions() }, signal);
     if (update !== lastUpdate) return;
     drawList(items);
     const duration = performance.now() - start;
@@ -128,7 +174,7 @@ async function updateList(message) {
 
 async function explainItems(items, userHistory, signal, update) {
   for (const item of items) { // one at a time: explanations share a core with the list
-    const explanation = await call("/v1/explain", { history: userHistory, item_id: item.item_id, ...quality() }, signal);
+    const explanation = await call("/v1/explain", { history: userHistory, item_id: item.item_id, ...orderOptions() }, signal);
     if (update !== lastUpdate) return;
     $("list").querySelector(`${byItem(item)} .reasons`)?.replaceChildren(...reasonNodes(explanation));
   }
@@ -162,7 +208,7 @@ function drawRatings() {
   }));
 }
 
-function scoreElement({ rating: score, std, probability }) {
+function scoreElement({ rating: score, std, probability }, showsProbability) {
   if (score == null || model.rating_levels.length < 2) return null;
   const low = model.rating_levels[0], high = model.rating_levels.at(-1);
   const percent = (x) => 100 * Math.min(1, Math.max(0, (x - low) / (high - low)));
@@ -179,13 +225,18 @@ function scoreElement({ rating: score, std, probability }) {
   return h("p", { class: "score" }, scale,
     h("span", { "aria-hidden": "true" }, `${formatNumber(score)}${plusMinus}`),
     h("span", { class: "visually-hidden" }, `expected rating ${formatNumber(score)} of ${high}${std == null ? "" : `, plus or minus ${formatNumber(std)}`}`),
-    probability == null ? null : h("span", { class: "likely", title: "how likely this is among your next ten" }, `${Math.round(100 * probability)} % likely`));
+    probability == null || !showsProbability ? null : h("span", { class: "likely", title: "how likely this is among your next ten" }, formatProbability(probability)));
 }
 
+const formatProbability = (p) => (p < 0.005 ? "under 1 % likely" : `${Math.round(100 * p)} % likely`);
+
 function drawList(items) {
+  // a number that is the same in every row says nothing
+  const showsProbability = items.length < 2 || new Set(items.map((x) => x.probability && formatProbability(x.probability))).size > 1;
+  $("no-items").hidden = items.length > 0;
   const list = $("list"), oldTops = new Map([...list.children].map((x) => [x.dataset.item, x.getBoundingClientRect().top]));
   list.replaceChildren(...items.map((item) => h("li", { "data-item": item.item_id },
-    h("span", { class: "rank", "aria-hidden": "true" }, String(item.rank)), titleElement(item), scoreElement(item),
+    h("span", { class: "rank", "aria-hidden": "true" }, String(item.rank)), titleElement(item), scoreElement(item, showsProbability),
     h("div", { class: "rate" }, ratingControl(item)), h("p", { class: "reasons" }))));
   $("more").hidden = items.length < listLength || listLength >= 50;
   if (matchMedia("(prefers-reduced-motion: reduce)").matches) return;
@@ -284,6 +335,11 @@ $("query").addEventListener("keydown", (event) => {
 });
 $("reset").addEventListener("click", () => { ratings.clear(); skipped.clear(); listLength = 10; $("selected").hidden = true; refresh("All ratings removed."); $("query").focus(); });
 $("quality").addEventListener("change", () => updateList("Another order."));
+$("option-fields").addEventListener("change", () => changeOptions("Options changed."));
+$("reset-options").addEventListener("click", () => {
+  for (const field of optionFields()) field.value = field.dataset.option ? "0" : "";
+  changeOptions("All options reset.");
+});
 $("more").addEventListener("click", () => { listLength += 10; updateList("Longer list."); });
 
 // ---- start ---------------------------------------------------------------------------------------
@@ -291,6 +347,7 @@ try {
   model = await call("/v1/model");
   $("about").textContent = `${model.model} · ${model.n_items.toLocaleString("en")} titles · idcf ${model.version}`;
   $("quality-field").hidden = !model.can_choose_quality;
+  drawOptions();
   refresh();
 } catch (error) {
   announce(`The server could not be reached: ${error.message}`);
