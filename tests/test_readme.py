@@ -1,4 +1,7 @@
-"""The README as written: its Python runs, its commands run, its targets exist."""
+"""The README as written: its Python runs, its commands run, its targets exist.
+
+python tests/test_readme.py --write    # write the list that the example prints into the README
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ import shlex
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 import urllib.request
 from pathlib import Path
@@ -38,14 +42,18 @@ def commands() -> list[str]:
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """A folder with the tables that the README and the executed pages of the site use."""
+    write_tables(tmp_path)
+    return tmp_path
+
+
+def write_tables(folder: Path) -> None:
     location = ROOT / "docs" / "_ext" / "example_data.py"
     spec = importlib.util.spec_from_file_location("example_data", location)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    module.write_example_files(tmp_path)
-    return tmp_path
+    module.write_example_files(folder)
 
 
 def run(words: list[str], folder: Path) -> str:
@@ -55,10 +63,73 @@ def run(words: list[str], folder: Path) -> str:
     return done.stdout
 
 
+ROW = re.compile(r"(\d+) (\S+) (\d+)% (\d\.\d) ± (\d\.\d)")
+# the values depend on the processor: the chain of the default model draws others
+PROBABILITY_TOLERANCE, RATING_TOLERANCE, STD_TOLERANCE = 0.015, 0.2, 0.15
+SCORE_TOLERANCE = 0.05  # relative; items whose scores are closer may change positions
+LONGER_LIST = """
+import json
+best = recommender.recommend(history, n=20, return_std=True)
+print(json.dumps({x.item_id: [x.score, x.probability, x.rating, x.std] for x in best}))
+"""
+
+
+def shown_list() -> str:
+    return next(block for block in blocks("text") if "±" in block and "──►" not in block)
+
+
+def parse_list(text: str) -> list[tuple[str, float, float, float]]:
+    """Item, probability, rating and standard deviation of each row; the ranks count from 1."""
+    rows = []
+    for rank, line in enumerate(text.splitlines(), 1):
+        match = ROW.fullmatch(line)
+        assert match, line
+        assert int(match[1]) == rank
+        rows.append((match[2], int(match[3]) / 100, float(match[4]), float(match[5])))
+    return rows
+
+
+def check_list(shown: str, printed: str, here: dict[str, list[float]]) -> None:
+    """Compare the list of the page with values {item: [score, probability, rating, std]} computed
+    here: each number within a tolerance, and the order where scores are clearly apart."""
+    rows = parse_list(shown)
+    assert len(parse_list(printed)) == len(rows)
+    tolerances = (PROBABILITY_TOLERANCE, RATING_TOLERANCE, STD_TOLERANCE)
+    remaining = {item: score for item, (score, *_) in here.items()}
+    for item, *numbers in rows:
+        assert item in remaining, f"{item} is not among the best {len(here)}"
+        for number, value, tolerance in zip(numbers, here[item][1:], tolerances, strict=True):
+            assert value == pytest.approx(number, abs=tolerance), item
+        best = max(remaining.values())
+        assert remaining.pop(item) >= best - SCORE_TOLERANCE * abs(best), f"{item} is too high"
+
+
 def test_the_python_prints_what_the_page_shows(folder: Path) -> None:
     (code,) = blocks("python")
-    shown = next(block for block in blocks("text") if "±" in block and "──►" not in block)
-    assert run([sys.executable, "-W", "error", "-c", code], folder) == shown
+    *lines, values = run(
+        [sys.executable, "-W", "error", "-c", code + LONGER_LIST], folder
+    ).splitlines()
+    check_list(shown_list(), "\n".join(lines), json.loads(values))
+
+
+def test_a_list_differs_if_numbers_or_items_do() -> None:
+    shown = "1 a 20% 4.0 ± 0.5\n2 b 10% 4.5 ± 0.5\n"
+    here = {"a": [0.6, 0.2, 4.0, 0.5], "b": [0.5, 0.1, 4.5, 0.5], "c": [0.3, 0.1, 3.0, 0.5]}
+    check_list(shown, shown, here)
+    check_list(shown, shown, here | {"b": [0.61, 0.11, 4.6, 0.55]})  # before "a", but hardly
+    changes: list[dict[str, list[float]]] = [
+        {"b": [0.7, 0.1, 4.5, 0.5]},
+        {"c": [0.55, 0.1, 4.5, 0.5]},
+        {"a": [0.6, 0.25, 4.0, 0.5]},
+        {"a": [0.6, 0.2, 4.3, 0.5]},
+        {"a": [0.6, 0.2, 4.0, 0.8]},
+    ]
+    for change in changes:
+        with pytest.raises(AssertionError):
+            check_list(shown, shown, here | change)
+    for printed in (shown[:18], shown.replace("2 b", "3 b"), shown.replace("%", "")):
+        with pytest.raises(AssertionError):
+            check_list(shown, printed, here)
 
 
 def test_the_commands_run_in_order(folder: Path) -> None:
@@ -149,3 +220,19 @@ def test_the_table_shows_the_committed_rows() -> None:
             assert text.strip("*") == cells[model, dataset], (model, dataset)
         checked.add(model)
     assert checked == {"item-mean", "bias", "item-knn", "als", "paper", "idcf-bayes"}
+
+
+def main(arguments: list[str]) -> None:
+    """Run the example of the README and write what it prints into the README."""
+    if arguments != ["--write"]:
+        raise SystemExit(f"usage: {sys.argv[0]} --write")
+    (code,) = blocks("python")
+    with tempfile.TemporaryDirectory() as name:
+        write_tables(Path(name))
+        printed = run([sys.executable, "-W", "error", "-c", code], Path(name))
+    text = TEXT.replace(f"```text\n{shown_list()}```", f"```text\n{printed}```")
+    (ROOT / "README.md").write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

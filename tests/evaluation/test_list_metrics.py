@@ -139,8 +139,8 @@ def test_the_rating_scale_by_hand() -> None:
 def fitted() -> tuple[Split, Recommender, BenefitOrder]:
     """A recommender of the key users, and the order of its lists."""
     split = split_of()
-    recommender = Recommender(key_threshold=1, device="cpu", **OPTIONS)
-    recommender.fit(split.train.for_users(split.key_users))
+    recommender = Recommender(key_threshold=15, device="cpu", **OPTIONS)
+    recommender.fit(split.train)
     artifact = recommender.artifact
     assert artifact.take_up_model is not None
     return split, recommender, BenefitOrder(artifact.take_up_model, artifact.manifest.domain)

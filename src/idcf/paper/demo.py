@@ -179,7 +179,9 @@ def _recommendations_section(dataset: Dataset, echo: Callable[[str], None]) -> S
     ratings, item_by_title = NEW_USER_RATINGS, {t: item for item, t in dataset.titles.items()}
     if not ratings.keys() <= item_by_title.keys():
         ratings = dict(zip(item_by_title, ratings.values(), strict=False))
-    recommender = Recommender(BEST_MODEL).fit(dataset.interactions, titles=dataset.titles)
+    recommender = Recommender(BEST_MODEL).fit(
+        dataset.interactions, titles=dataset.titles, attributes=dataset.attributes
+    )
     history = {item_by_title[title]: rating for title, rating in ratings.items()}
     films = recommender.recommend(history, n=10, return_std=True)
     scores = [
