@@ -1,4 +1,4 @@
-"""Lists for new users: `idcf-takeup` beside simple systems and other libraries, evenly tuned.
+"""Lists for new users: `idcf-takeup` beside simple systems and other libraries, tuned.
 
 Every system is trained on the key users of the standard split, as implicit feedback (`ease-ratings`
 sees the ratings), and ranks the catalogue less the history for the new users with test rows. The

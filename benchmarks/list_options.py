@@ -59,12 +59,12 @@ def measure(name: str, seed: int, implicit: bool) -> list[dict[str, object]]:
     users = np.unique(split.test.for_users(split.query_users).user)
     recommender = Recommender(key_threshold=dataset.key_threshold, seed=seed, device="cpu")
     recommender.fit(split.train.as_implicit() if implicit else split.train)
-    evaluate, describe = list_metrics(split, users), list_description(dataset, split)
+    evaluate, describe = list_metrics(split), list_description(dataset, split)
     rows = []
     for option in ("diversity", "damping"):
         for value in VALUES:
             top = recommend(recommender, split, users, {option: value})
-            metrics = {k: float(np.nanmean(x)) for k, x in evaluate(top).items()} | describe(top)
+            metrics = {k: x.mean() for k, x in evaluate(top).items()} | describe(top)
             row: dict[str, object] = {"dataset": name, "split": split_name, "seed": seed}
             row |= {"model": recommender.predictor.artifact.manifest.model, "implicit": implicit}
             row |= {option: value, "users": len(users)}

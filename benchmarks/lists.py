@@ -32,7 +32,7 @@ from idcf.data.split import Split
 from idcf.evaluation.evaluation_set import EvaluationSet
 from idcf.evaluation.list_metrics import measure_lists
 from idcf.evaluation.protocol import open_dataset, standard_split
-from idcf.inference.predictor import RankingQuery
+from idcf.inference.ranking_query import RankingQuery
 from idcf.inference.scoring import top_unseen_items
 from idcf.metrics import PerUserMetric, ndcg_at, paired_difference
 from idcf.recommender import Recommender
