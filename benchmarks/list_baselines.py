@@ -5,9 +5,12 @@ sees the ratings), and ranks the catalogue less the history for the new users wi
 first 20 items count: `recall@20` is the share of a user's test rows, `ndcg@20` has gain 1.
 
 Options are chosen on *light key users*: at most 1,000 of the least active quarter of the key users,
-who are hidden from training, have 1 to 25 random items as a history, and up to 10 others to be
-ranked first. The measure is NDCG@20, the values to try are in `list_systems.py`. The system is then
-trained on all key users. Test rows and new users choose nothing.
+who are hidden from training. A part of their items is the history, up to 10 others are to be ranked
+first. Half of the histories lack a tenth of the user's items, the others are as long as those of
+the new users; where there are few users each is cut in several ways. `idcf-takeup` holds out users
+in the same way inside its fit. The measure is NDCG@20, the values to try are in `list_systems.py`.
+The system is then trained on all key users. Of new users only the numbers of training rows are read
+for this, of test rows nothing.
 
 `implicit` and `irspack` run in a Python of their own, that of the variable IDCF_PEERS.
 
@@ -31,6 +34,8 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import reduce
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -41,8 +46,8 @@ from peers import peer_python
 from scipy.sparse import csr_matrix, save_npz
 from serving import ONE_THREAD
 
-from idcf.data.interactions import Interactions, Ints
-from idcf.data.split import Split, hold_out_users, least_active_users
+from idcf.data.interactions import Interactions, Ints, Vocab
+from idcf.data.split import Split, least_active_users, rank_in_user
 from idcf.evaluation.protocol import open_dataset, standard_split
 from idcf.files import write_text
 from idcf.inference.scoring import top_unseen_items
@@ -58,7 +63,8 @@ K = 20
 REFERENCE = "idcf-takeup"  # whose paired differences are computed
 METRICS = ("recall@20", "ndcg@20")
 LIGHT_SHARE, MAX_LIGHT_USERS = 0.25, 1000  # of the key users; at most
-HISTORY_LENGTHS, MAX_TARGETS = (1, 25), 10  # of light key users
+UNKNOWN_SHARE, MAX_TARGETS = 0.1, 10  # of the items of a light key user
+N_HISTORIES, MAX_CUTS = 2000, 4  # of light key users in all, and of each
 Row = dict[str, Any]
 
 
@@ -177,7 +183,7 @@ def has_library(library: str) -> bool:
 
 
 def light_user_split(split: Split, seed: int) -> Split:
-    """Split the training rows of the key users again; light ones become query users.
+    """Split the training rows of the key users again; query users are cuts of light key users.
 
     No row of a query user and no test row of `split` is in the result.
     """
@@ -185,10 +191,35 @@ def light_user_split(split: Split, seed: int) -> Split:
     rng = random_stream(seed, "light key users")
     light = least_active_users(table, LIGHT_SHARE, rng)
     held_out = np.sort(rng.permutation(light)[:MAX_LIGHT_USERS])
-    n_targets = max(1, min(MAX_TARGETS, int(np.median(table.user_counts()[held_out])) // 2))
-    others, task = hold_out_users(table, held_out, HISTORY_LENGTHS, rng, n_targets)
-    key_users = np.setdiff1d(split.key_users, held_out)
-    return Split(others.concat(task.history_table), task.target_table, key_users, held_out)
+    n_cuts = min(MAX_CUTS, max(1, N_HISTORIES // len(held_out)))
+    cuts = copy_users(table, held_out, n_cuts)
+    users = np.arange(len(table.users), len(cuts.users))
+    counts = cuts.user_counts()[users]
+    new_lengths = split.train.user_counts()[split.query_users]
+    lengths = rng.choice(new_lengths[new_lengths > 0], size=len(users))
+    whole = counts - np.maximum(2, np.rint(UNKNOWN_SHARE * counts).astype(np.int64))
+    lengths = np.where(np.arange(len(users)) % 2, whole, lengths)
+    lengths = np.minimum(lengths, np.maximum(counts - 2, counts // 2))
+    n_targets = max(1, min(MAX_TARGETS, int(np.median(counts)) // 2))
+    rank = rank_in_user(cuts, rng.random(len(cuts))) - lengths[cuts.user - users[0]]
+    others = table.where(~table.user_mask(held_out)[table.user])
+    histories = cuts.where(rank < 0)
+    return Split(
+        replace(others, users=cuts.users, user_features=None).concat(histories),
+        cuts.where((rank >= 0) & (rank < n_targets)),
+        np.setdiff1d(split.key_users, held_out),
+        users,
+    )
+
+
+def copy_users(table: Interactions, users: Ints, n: int) -> Interactions:
+    """Return the rows of some users [U'] n times, as those of n · U' users after all others."""
+    rows = table.for_users(users)
+    first = len(table.users) + n * np.searchsorted(users, rows.user)
+    parts = [replace(rows, user=first + k) for k in range(n)]
+    ids = Vocab(range(len(table.users) + n * len(users)))
+    rows = reduce(Interactions.concat, parts)
+    return replace(rows, users=ids, user_features=None)
 
 
 def choose_options(system: System, tuning: Task, seed: int) -> tuple[Options, list[Row]]:
