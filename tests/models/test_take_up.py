@@ -1,5 +1,6 @@
 """The take-up model: weights against slow solutions, probabilities against observed rates."""
 
+from collections.abc import Callable
 from functools import cache
 
 import numpy as np
@@ -13,11 +14,15 @@ from idcf.models.registry import configure, model_entry
 from idcf.models.take_up import TakeUpConfig, TakeUpModel, interpolate
 from idcf.testing.synthetic import clusters
 from idcf.training.solvers import SolverContext
-from idcf.training.solvers.item_relation import MAX_SHOWN_SHARE, ItemRelation, Settings
+from idcf.training.solvers.item_relation import (
+    MAX_SHOWN_SHARE,
+    ItemRelation,
+    Settings,
+    spectral_rank,
+)
 from idcf.training.solvers.nearest_items import (
     find_nearest_items,
     local_ridge,
-    nearest_cosines,
     sample_long_rows,
 )
 from idcf.training.solvers.odds import cut_after, cut_histories, interaction_matrix
@@ -68,7 +73,12 @@ def slow_column(
 
 def relation(x: csr_array, settings: Settings, **options: int) -> np.ndarray:
     """B with all its weights."""
-    return ItemRelation(TakeUpConfig(neighbors=60, **options), x).weights(settings).toarray()
+    weights, factors = ItemRelation(TakeUpConfig(neighbors=60, **options), x).stored(settings)
+    if factors is None:
+        return weights.toarray()
+    low_rank = factors.sources @ factors.targets.T
+    np.fill_diagonal(low_rank, 0)
+    return weights.toarray() + low_rank
 
 
 def scaled(matrix: np.ndarray) -> np.ndarray:
@@ -123,16 +133,41 @@ def test_with_equal_shares_the_regression_is_a_ridge_whose_penalty_grows_with_th
     np.testing.assert_allclose(weights[:, columns], ratio * expected[:, columns], atol=1e-4)
 
 
-def test_the_spectral_part_is_a_relation_of_low_rank(monkeypatch) -> None:
+@pytest.mark.parametrize("max_dense_items", [60, 0])
+def test_the_spectral_part_is_a_relation_of_low_rank(max_dense_items: int, monkeypatch) -> None:
+    """In a small catalogue a part of the weights, in a large one factors."""
     monkeypatch.setattr("idcf.training.solvers.item_relation._RANK", 4)
-    x = interaction_matrix(table())
-    plain = relation(x, Settings(reg=5.0))
-    both = relation(x, Settings(reg=5.0, spectral_weight=0.5))
+    x, options = interaction_matrix(table()), {"max_dense_items": max_dense_items}
+    plain = relation(x, Settings(reg=5.0, power=1.5), **options)
+    both = relation(x, Settings(reg=5.0, power=1.5, spectral_weight=0.5), **options)
     scale, lengths = ((x.toarray().sum(axis) + 1.0) ** 0.5 for axis in (0, 1))
     vectors = np.linalg.svd(x.toarray() / scale / lengths[:, None])[2][:4].T
     expected = (vectors / scale[:, None]) @ (vectors * scale[:, None]).T
     np.fill_diagonal(expected, 0)
     np.testing.assert_allclose(both - plain, 0.5 * scaled(expected), rtol=1e-3, atol=1e-5)
+
+
+def test_factors_that_would_be_too_large_are_left_out(monkeypatch) -> None:
+    small, large = TakeUpConfig(), TakeUpConfig(max_dense_items=0)
+    assert spectral_rank(large, 400, 60) == 59
+    assert spectral_rank(large, 10**6, 40_000) == 128
+    assert 64 <= spectral_rank(large, 10**6, 90_000) < 70
+    assert spectral_rank(large, 10**6, 10**6) == 0
+    monkeypatch.setattr("idcf.training.solvers.item_relation._MAX_FACTOR_CELLS", 60 * 63)
+    assert spectral_rank(large, 400, 60) == 0
+    assert spectral_rank(small, 400, 60) == 59  # a small catalogue has no factors
+    settings = Settings(reg=5.0, spectral_weight=1.0)
+    assert ItemRelation(large, interaction_matrix(table())).stored(settings)[1] is None
+
+
+def test_the_spectral_part_of_many_rows_is_that_of_some(monkeypatch) -> None:
+    x = interaction_matrix(table())
+    monkeypatch.setattr("idcf.training.solvers.item_relation._RANK", 3)
+    settings = Settings(reg=5.0, spectral_weight=1.0)
+    part = [relation(x, settings) - relation(x, Settings(reg=5.0))]
+    monkeypatch.setattr("idcf.training.solvers.item_relation._MAX_SPECTRAL_ROWS", x.nnz // 2)
+    part.append(relation(x, settings) - relation(x, Settings(reg=5.0)))
+    assert 0.8 < np.corrcoef(part[0].ravel(), part[1].ravel())[0, 1] < 0.9999
 
 
 @pytest.mark.parametrize("max_dense_items", [60, 0])
@@ -144,18 +179,15 @@ def test_a_power_keeps_the_signs(max_dense_items: int) -> None:
     np.testing.assert_allclose(squared, np.sign(plain) * plain**2, rtol=1e-5, atol=1e-7)
 
 
-def test_cosines_of_the_nearest_items_may_be_added() -> None:
+def test_a_small_catalogue_may_use_the_nearest_items_too() -> None:
     x = interaction_matrix(table())
-    local = {"max_dense_items": 0, "local_neighbors": 60}
-    plain, both = (
-        relation(x, Settings(reg=5.0, cosine_weight=weight), **local) for weight in (0.0, 0.5)
+    nearest = Settings(reg=5.0, regression="nearest")
+    np.testing.assert_allclose(
+        relation(x, nearest, local_neighbors=7),
+        relation(x, nearest, local_neighbors=7, max_dense_items=0),
+        rtol=1e-5,
     )
-    counts = x.toarray().sum(0)
-    expected = (x.T @ x).toarray() / np.sqrt((counts + 5) * (counts[:, None] + 5))
-    np.fill_diagonal(expected, 0)
-    np.testing.assert_allclose(both - plain, 0.5 * scaled(expected), rtol=1e-4, atol=1e-6)
-    few = csr_array(nearest_cosines(find_nearest_items(x, 9), 5.0, 3).T)
-    assert np.diff(few.indptr).max() == 3
+    assert np.count_nonzero(relation(x, nearest, local_neighbors=7)) == 7 * 60
 
 
 @pytest.mark.parametrize("at_once", [1 << 23, 1])
@@ -300,20 +332,48 @@ def test_probabilities_are_the_observed_rates_of_new_users() -> None:
     assert p[top].mean() == pytest.approx(hit[top].mean(), rel=0.25)
 
 
+def fitted_with_factors() -> TakeUpModel:
+    """A model of a catalogue that counts as large, whose relation has a part of low rank."""
+    return fitted(max_dense_items=0, local_neighbors=7, spectral_weight=0.7)
+
+
 @pytest.mark.parametrize("neighbors", [60, 10])
 def test_the_kernel_gives_the_scores_of_the_model(neighbors: int, monkeypatch) -> None:
     for limit in (1 << 24, 0):  # with zeros, and without
         monkeypatch.setattr("idcf.inference.kernels._MAX_DENSE_WEIGHTS", limit)
-        model = fitted(neighbors=neighbors)
-        ranker = CatalogRanker(model)
-        rows = np.array([5, 9, 2], np.int64)
-        score = ranker.score_one_user(rows, np.ones(3, np.float32))
-        users = Users(torch.tensor([-1]), as_history(rows.tolist()))
-        np.testing.assert_allclose(score, model.score_catalog(users)[0], rtol=1e-4)
+        for model in (fitted(neighbors=neighbors), fitted_with_factors()):
+            ranker = CatalogRanker(model)
+            rows, values = np.array([5, 9, 2], np.int64), np.array([1, 0.5, 2], np.float32)
+            score = ranker.score_one_user(rows, values)
+            history = as_history(rows.tolist())._replace(values=torch.from_numpy(values))
+            users = Users(torch.tensor([-1]), history)
+            np.testing.assert_allclose(score, model.score_catalog(users)[0], rtol=1e-4)
 
 
-def test_added_items_are_unseen() -> None:
-    model, history = fitted(), as_history([3, 7])
+def test_factors_are_added_to_scores_and_similarities() -> None:
+    model = fitted_with_factors()
+    assert model.low_rank_weights.rank == 59
+    part = model.low_rank_weights
+    weights = model.item_weights.to_dense() + (part.sources @ part.targets.T).fill_diagonal_(0)
+    history = as_history([5, 9, 2], [], [7])
+    expected = torch.stack([weights[[5, 9, 2]].sum(0), 0 * weights[0], weights[7]])
+    scores = model.relation_scores(history) - model.prior_scores
+    torch.testing.assert_close(scores, expected, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(model.item_similarities(9), weights[9])
+    rows = torch.tensor([[3, 5], [5, 5]])
+    expected = torch.stack([weights[x][:, x] for x in rows])
+    torch.testing.assert_close(model.similarities_among(rows), expected)
+    users, items = Users(torch.tensor([-1] * 3), history), torch.tensor([[4, 9], [0, 1], [59, 7]])
+    some = model(users, items, torch.arange(3))
+    torch.testing.assert_close(some, model.score_catalog(users).gather(1, items))
+    copy = TakeUpModel(TakeUpConfig(), table().domain())
+    copy.load_state_dict(model.state_dict())
+    torch.testing.assert_close(copy.eval().logits(history), model.logits(history))
+
+
+@pytest.mark.parametrize("build", [fitted, fitted_with_factors])
+def test_added_items_are_unseen(build: Callable[[], TakeUpModel]) -> None:
+    model, history = build(), as_history([3, 7])
     larger = model.with_n_items(63)
     before, after = model.logits(history), larger.logits(history)
     assert after.shape == (1, 63)
@@ -327,22 +387,26 @@ def test_added_items_are_unseen() -> None:
 
 def test_given_settings_are_not_searched(monkeypatch) -> None:
     seen: list[Settings] = []
-    compute = ItemRelation.matrix
+    compute = ItemRelation.in_settings
 
     def record(self: ItemRelation, settings: Settings) -> object:
         seen.append(settings)
         return compute(self, settings)
 
-    monkeypatch.setattr(ItemRelation, "matrix", record)
+    monkeypatch.setattr(ItemRelation, "in_settings", record)
     given = {"reg": 7.0, "shown_items": 5.0, "spectral_weight": 0.0, "power": 1.5}
+    given |= {"regression": "all"}
     solve, context = model_entry("idcf-takeup").load_solver(), SolverContext()
     solve(configure("idcf-takeup", given), table(), context)
     assert set(seen) == {Settings(**given)}
     assert len(seen) == 3  # once to be measured, then without the held-out users, and on all
+    del given["regression"]
     assert context.details == {"relation": "all items", **given}
     seen.clear()
     solve(configure("idcf-takeup", {}), table(), SolverContext())
-    assert len(set(seen)) >= 1 + 2 + 3 + 2  # the first settings, and what each stage tries
+    # the first settings, and what each stage tries
+    assert len(set(seen)) >= 1 + 4 + 3 + 2 + 1
+    assert {x.regression for x in seen} == {"all", "nearest"}
 
 
 def test_half_of_the_held_out_histories_are_as_long_as_those_of_new_users() -> None:

@@ -424,9 +424,9 @@ class IDCFSingleUserScorer:
 class TakeUpSingleUserScorer:
     """`TakeUpModel.score_catalog` for one history that is not empty.
 
-    A small matrix is held with its zeros, so that whole rows are added. In a large catalogue most
-    items have no relation to the history; their probabilities depend on its length alone, and are
-    kept for each length.
+    A small matrix is held with its zeros, so that whole rows are added. In a large catalogue whose
+    relation has no part of low rank most items have no relation to the history; their probabilities
+    depend on its length alone, and are kept for each length.
     """
 
     rating_std = None
@@ -440,6 +440,11 @@ class TakeUpSingleUserScorer:
         self._dense: Floats | None = None
         if self.n_items**2 <= _MAX_DENSE_WEIGHTS:
             self._dense = to_float32_array(weights.to_dense())
+        self._low_rank: tuple[Floats, Floats, Floats] | None = None  # sources, targets, diagonal
+        if model.has_factors:
+            part = model.low_rank_weights
+            tensors = (part.sources, part.targets, part.diagonal())
+            self._low_rank = tuple(map(to_float32_array, tensors))  # type: ignore[assignment]
         self._prior_scores = to_float32_array(model.prior_scores)
         self._inverse_unit = 1 / float(model.score_unit)
         self._coefficients = model.coefficients.tolist()
@@ -453,19 +458,30 @@ class TakeUpSingleUserScorer:
         """Return the probability of every item [I]."""
         log_length = min(float(np.log1p(len(item_rows))), self._max_log_length)
         if self._dense is not None:
-            return self._probability(
-                values @ self._dense[item_rows] + self._prior_scores, log_length
-            )
+            score = values @ self._dense[item_rows] + self._prior_scores
+            return self._probability(self._with_low_rank(score, item_rows, values), log_length)
         entries = np.concatenate(
             [np.arange(self._offsets[row], self._offsets[row + 1]) for row in item_rows]
         )
         lengths = self._offsets[item_rows + 1] - self._offsets[item_rows]
         weights = self._values[entries] * np.repeat(values, lengths)
+        if self._low_rank is not None:
+            score = np.bincount(self._columns[entries], weights, self.n_items).astype(np.float32)
+            score = self._with_low_rank(score + self._prior_scores, item_rows, values)
+            return self._probability(score, log_length)
         columns, position = np.unique(self._columns[entries], return_inverse=True)
         score = np.bincount(position, weights, len(columns)).astype(np.float32)
         probability = self._unrelated_probability(log_length).copy()
         probability[columns] = self._probability(score + self._prior_scores[columns], log_length)
         return probability
+
+    def _with_low_rank(self, score: Floats, item_rows: Ints, values: Floats) -> Floats:
+        """Add the part of low rank to the scores of all items [I], in place."""
+        if self._low_rank is not None:
+            sources, targets, diagonal = self._low_rank
+            score += targets @ (values @ sources[item_rows])
+            np.subtract.at(score, item_rows, values * diagonal[item_rows])
+        return score
 
     def _unrelated_probability(self, log_length: float) -> Floats:
         """Return P of every item [I] without a relation to a history of this L."""

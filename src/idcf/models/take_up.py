@@ -1,10 +1,11 @@
 """How likely a new user takes each item up, from a relation between items.
 
-    s_i(H) = m_i + Σ_{j ∈ H} w_j B_ji
+    s_i(H) = m_i + Σ_{j ∈ H} w_j (B_ji + S_ji)
     logit P(i | H) = f(c₀ + c₁ L + (c₂ + c₃ L) asinh(s_i / σ))
 
-B is the relation (`idcf.training.solvers.item_relation`): weights of a regression of every item on
-the others, to which other relations may be added. w are the values of the history: 1, or less for
+B + S is the relation (`idcf.training.solvers.item_relation`): weights of a regression of every item
+on others, and a relation of low rank. S is a part of B where the catalogue is small, and 0 where it
+does not help. w are the values of the history: 1, or less for
 an item that was not liked. m grows with the item's popularity; it is small, and orders the items
 that have no relation to the history. L = log(1 + |H|), at most that of the longest histories that
 P is meant for. f is increasing and piecewise linear, so that P orders items as s does. P is fitted
@@ -17,14 +18,14 @@ from __future__ import annotations
 
 from copy import copy
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from idcf.models.base import Model
-from idcf.models.layers.item_matrix import ItemMatrix
+from idcf.models.layers.item_matrix import ItemMatrix, LowRankItemMatrix
 from idcf.types import Domain, History, Users
 
 _MAX_FEW_ITEMS = 64  # up to so many, only the weights of these items are read
@@ -36,16 +37,16 @@ _MIN_EXPECTED_COUNT = 1e-9  # of an item for an empty history, so that its logit
 class TakeUpConfig:
     """Options of idcf-takeup. None: chosen on held-out users."""
 
+    regression: Literal["all", "nearest"] | None = None  # which items an item is regressed on
     reg: float | None = None  # λ of the regression
-    shown_items: float | None = None  # l: expected part of a history; up to `max_dense_items`
-    count_reg: float | None = None  # a: penalty per user of an item; above `max_dense_items`
-    spectral_weight: float | None = None  # c of the relation of low rank; up to `max_dense_items`
-    cosine_weight: float | None = None  # g of the cosines; above `max_dense_items`
-    power: float | None = None  # p of the weights
+    shown_items: float | None = None  # l: expected part of a history; of the regression on all
+    count_reg: float | None = None  # a: penalty per user of an item; of that on the nearest
+    power: float | None = None  # p of the weights of the regression
+    spectral_weight: float | None = None  # c of the relation of low rank
     neighbors: int = 1000  # weights stored per item
-    max_dense_items: int = 6000  # up to here one matrix is inverted; above, each item has its own
-    local_neighbors: int = 50  # items that an item is regressed on, above that size
-    local_pairs: int = 300  # entries of XᵀX kept per item, above that size
+    max_dense_items: int = 6000  # above, no item is regressed on all others
+    local_neighbors: int = 50  # nearest items that an item is regressed on
+    local_pairs: int = 300  # entries of XᵀX kept per item for that
     history_lengths: tuple[int, int] = (1, 25)  # of half of the held-out histories
     n_next_items: int = 10  # P is the probability to be among so many next items
     max_held_out_users: int = 1000
@@ -72,6 +73,7 @@ class TakeUpModel(Model):
         self.n_items = domain.n_items
         self.predicts_ratings = False
         self.item_weights = ItemMatrix(domain.n_items)  # B: row j holds the weights of item j
+        self.low_rank_weights = LowRankItemMatrix(domain.n_items)  # S
         self.register_buffer("item_counts", torch.zeros(domain.n_items))
         self.register_buffer("prior_scores", torch.zeros(domain.n_items))
         self.register_buffer("score_unit", torch.tensor(0.01))
@@ -91,7 +93,7 @@ class TakeUpModel(Model):
         if len(columns) > _MAX_FEW_ITEMS:
             return self.score_catalog(users)[owner[:, None], items]
         history = users.history
-        weights = self.item_weights.block(history.items, columns) * history.values[:, None]
+        weights = self._block(history.items, columns) * history.values[:, None]
         scores = self.prior_scores[columns].repeat(len(users), 1)
         scores = scores.index_add(0, history.owner(), weights)
         logits = self._logits(scores, history, self.item_counts[columns])
@@ -103,11 +105,15 @@ class TakeUpModel(Model):
 
     def item_similarities(self, item_row: int) -> Tensor:
         """Return the weights of one item for all items: [I]."""
-        return self.item_weights.dense_row(item_row)
+        weights = self.item_weights.dense_row(item_row)
+        if not self.has_factors:
+            return weights
+        row = torch.tensor([item_row], device=weights.device)
+        return weights + self.low_rank_weights.block(row, torch.arange(self.n_items).to(row))[0]
 
     def similarities_among(self, item_rows: Tensor) -> Tensor:
         """Return the weights of some items [..., K] for one another: [..., K, K]."""
-        return self.item_weights.block(item_rows, item_rows)
+        return self._block(item_rows, item_rows)
 
     def item_popularity(self) -> Tensor:
         """Return n."""
@@ -125,6 +131,7 @@ class TakeUpModel(Model):
         )
         model.item_weights.columns = self.item_weights.columns
         model.item_weights.values = self.item_weights.values
+        model.low_rank_weights = self.low_rank_weights.with_n_items(n_items)
         return model
 
     def logits(self, history: History) -> Tensor:
@@ -144,7 +151,18 @@ class TakeUpModel(Model):
 
     def relation_scores(self, history: History) -> Tensor:
         """Return s of every item for every history: [B, I]."""
-        return self.item_weights.sum_pool(history, history.values).add_(self.prior_scores)
+        scores = self.item_weights.sum_pool(history, history.values).add_(self.prior_scores)
+        return scores + self.low_rank_weights.sum_pool(history) if self.has_factors else scores
+
+    @property
+    def has_factors(self) -> bool:
+        """Whether S is held by its factors."""
+        return self.low_rank_weights.rank > 0
+
+    def _block(self, rows: Tensor, columns: Tensor) -> Tensor:
+        """Return the weights of some items [..., R] for others [..., C]: [..., R, C]."""
+        block = self.item_weights.block(rows, columns)
+        return block + self.low_rank_weights.block(rows, columns) if self.has_factors else block
 
 
 def take_up_features(scores: Tensor, lengths: Tensor, score_unit: Tensor) -> tuple[Tensor, Tensor]:

@@ -27,6 +27,7 @@ from idcf.training.solvers.bayes import (
     MIN_SAMPLED_ROWS,
     SAMPLED_ROWS_PER_ITEM,
 )
+from idcf.training.solvers.item_relation import spectral_rank
 
 _PROCESS = 0.28e9  # bytes of Python with PyTorch
 _TABLE_ROW = 28  # bytes: two ids, rating, time
@@ -171,9 +172,12 @@ def _take_up_work(config: TakeUpConfig, size: TableSize) -> _Work:
         dense = 8 * items**2 * 8 + 40 * rows + 16 * weights + 0.15e9
         return _Work(dense, 8 * weights, 2 + 45e-6 * rows + 1.4e-6 * items**2)
     width, pairs = min(config.local_neighbors, items), min(config.local_pairs, items)
-    model = 8 * items * width
-    memory = 8 * items * pairs + 48 * items * width + 40 * rows + 0.5e9
-    return _Work(memory, model, 2 + 7e-6 * rows + 200e-6 * items)
+    rank = spectral_rank(config, size.key_users, items)
+    model = 8 * items * width + 8 * items * rank
+    side = min(size.key_users, items)  # of the Lanczos vectors of the part of low rank
+    memory = 8 * items * pairs + 48 * items * width + 40 * rows + 24 * side * rank + 0.5e9
+    seconds = 2 + 7e-6 * rows + 200e-6 * items
+    return _Work(memory, model, seconds + rank * (10e-9 * rows + 2e-6 * items))
 
 
 def _odds_work(config: OddsConfig, size: TableSize) -> _Work:

@@ -1,4 +1,4 @@
-"""A sparse matrix of item-item weights, and the selection of its entries while it is built."""
+"""Matrices of item-item weights: sparse, and of low rank; the selection of entries."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from scipy.sparse import csr_array
 from torch import Tensor, nn
 
 from idcf.models.layers.ragged import sum_pool
-from idcf.types import Ragged, RaggedRows, select_rows
+from idcf.types import History, Ragged, RaggedRows, select_rows
 
 _MAX_DENSE_CELLS = 1 << 24  # a matrix of up to so many cells is held with its zeros for scoring
 _MAX_BLOCK_ENTRIES = 1 << 23  # approximate number of co-occurrences in a block
@@ -127,6 +128,52 @@ class ItemMatrix(nn.Module):
         return out
 
 
+class LowRankItemMatrix(nn.Module):
+    """A matrix [I, I] of rank D with a zero diagonal: entry (j, i) is sources_j · targets_i.
+
+    It is empty, with D = 0, until `set_factors`.
+    """
+
+    sources: Tensor  # float32 [I, D]
+    targets: Tensor  # float32 [I, D]
+
+    def __init__(self, n_items: int) -> None:
+        super().__init__()
+        for name in ("sources", "targets"):
+            self.register_buffer(name, torch.zeros(n_items, 0))
+        self.register_load_state_dict_pre_hook(_resize_buffers)  # type: ignore[no-untyped-call]
+
+    @property
+    def rank(self) -> int:
+        """D."""
+        return self.sources.shape[1]
+
+    def set_factors(self, sources: Tensor, targets: Tensor) -> None:
+        """Replace the factors, both [I, D]."""
+        self.sources, self.targets = (x.float().contiguous() for x in (sources, targets))
+
+    def diagonal(self) -> Tensor:
+        """Return what the product of the factors has in place of the zeros: [I]."""
+        return (self.sources * self.targets).sum(1)
+
+    def sum_pool(self, history: History) -> Tensor:
+        """Return Σ over the items of each history of value · row of the matrix: [B, I]."""
+        out = sum_pool(self.sources, history, history.values) @ self.targets.T
+        rows = (self.sources[history.items] * self.targets[history.items]).sum(1)
+        return out.index_put_((history.owner(), history.items), -rows * history.values, True)
+
+    def block(self, rows: Tensor, columns: Tensor) -> Tensor:
+        """Return the entries of some rows [..., R] in some columns [..., C]: [..., R, C]."""
+        products = self.sources[rows] @ self.targets[columns].mT
+        return products.masked_fill_(rows[..., :, None] == columns[..., None, :], 0)
+
+    def with_n_items(self, n_items: int) -> LowRankItemMatrix:
+        """Return the matrix with further items, all of whose entries are 0."""
+        out, n_new = LowRankItemMatrix(n_items), n_items - len(self.sources)
+        out.set_factors(*(F.pad(x, (0, 0, 0, n_new)) for x in (self.sources, self.targets)))
+        return out
+
+
 def _parts(sizes: Tensor, max_size: int) -> list[slice]:
     """Divide positions into runs whose sizes add up to about `max_size` at most."""
     end = sizes.cumsum(0)
@@ -139,8 +186,8 @@ def _parts(sizes: Tensor, max_size: int) -> list[slice]:
 def _resize_buffers(
     module: nn.Module, state: Mapping[str, Any], prefix: str, *args: Any, **kwargs: Any
 ) -> None:
-    """Give the buffers the number of entries of the state that is about to be loaded."""
-    for name in ("columns", "values"):
+    """Give the buffers the shapes of the state that is about to be loaded."""
+    for name in ("columns", "values", "sources", "targets"):
         if (loaded := state.get(prefix + name)) is not None:
             buffer = getattr(module, name)
             setattr(module, name, buffer.new_zeros(loaded.shape))

@@ -1,28 +1,28 @@
 """The relation between items of `TakeUpModel`: a matrix B [I, I], from rows x of zeros and ones.
 
-    B_ji = sign(M_ji) |M_ji|^p,   M = R/|R| + c S/|S| + g C/|C|
+    B_ji = sign(R_ji) |R_ji / |R||^p + c S_ji / |S|
 
-R  regression of every item on the other items, see below
-S  relation of low rank: n^-½ V Vᵀ n^½, where V are the first right singular vectors of the rows
-   divided by the square roots of the lengths of users and items
-C  shrunk cosines
+R  regression of every item on others, see below
+S  relation of low rank: n^-½ V Vᵀ n^½ without its diagonal, where V are the first right singular
+   vectors of the rows divided by the square roots of the lengths of users and items
 |·| is the mean over items i of the largest weight in column i. With p > 1 a few items of a history
 that are closely related to i count for more than many that are loosely related.
 
-Up to `max_dense_items` items R minimizes, over matrices with a zero diagonal,
+On all other items, R minimizes over matrices with a zero diagonal
 
     Σ_u (d_u / q_u) E ‖x_u - z_u R‖² + λ ‖R‖²,   q_u = min(0.9, l / |x_u|),   d_u ∝ |x_u|^-½
 
 where z_u holds each item of x_u with probability q_u: key users show a part of expected length l,
 as new users do. The expectation is exact; it is EASE (Steck 2019) with a dropout that differs
-between users. Above that size R is the regression on the nearest items (`nearest_items`), S is left
-out, and C holds the same items; below it C is left out.
+between users. It inverts a matrix of all items, and is left out above `max_dense_items`. The
+other choice is the regression on the nearest items (`nearest_items`), which many sparse catalogues
+prefer. In large catalogues S is held by its factors, and left out where these would be too large.
 """
 
 from __future__ import annotations
 
 from functools import cache, cached_property
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -31,6 +31,7 @@ from scipy.sparse import csr_array, diags_array
 from scipy.sparse.linalg import svds
 from torch import Tensor
 
+from idcf.data.interactions import Ints
 from idcf.models.layers.item_matrix import largest_per_row
 from idcf.models.take_up import TakeUpConfig
 from idcf.rng import random_stream
@@ -39,14 +40,15 @@ from idcf.training.solvers.nearest_items import (
     NearestItems,
     find_nearest_items,
     local_ridge,
-    nearest_cosines,
     sample_long_rows,
 )
 
 MAX_SHOWN_SHARE = 0.9  # of a user's items: with all of them, an item would predict itself
 _USER_WEIGHT_POWER = 0.5  # of d_u
-_RANK = 128  # of S
-_COSINE_SUPPORT = 5.0  # pseudo-count of C
+_RANK, _MIN_RANK = 128, 64  # of S: with fewer it is left out
+_MAX_FACTOR_CELLS = 6_000_000  # of the factors: a list adds their products to all items
+_MAX_SPECTRAL_ROWS = 4_000_000  # entries of x that determine S
+_N_SCALE_ITEMS = 1000  # whose largest weights scale S
 
 Array = NDArray[np.float64]
 
@@ -55,11 +57,34 @@ class Settings(NamedTuple):
     """Settings of the relation, see `TakeUpConfig`."""
 
     reg: float  # λ
-    shown_items: float = 20.0  # l
-    count_reg: float = 1.0  # a of the regression on the nearest items
-    spectral_weight: float = 0.0  # c
-    cosine_weight: float = 0.0  # g
+    regression: Literal["all", "nearest"] = "all"
+    shown_items: float = 20.0  # l; of the regression on all items
+    count_reg: float = 1.0  # a; of the regression on the nearest items
     power: float = 1.0  # p
+    spectral_weight: float = 0.0  # c
+
+
+class Factors(NamedTuple):
+    """A matrix of low rank: entry (j, i) is sources_j · targets_i, or 0 on the diagonal."""
+
+    sources: Array  # [I, D]
+    targets: Array  # [I, D]
+
+
+class Relation(NamedTuple):
+    """B, or the part of it that is not held by factors, and these."""
+
+    weights: Tensor | csr_array  # [I, I]
+    factors: Factors | None = None
+
+
+def spectral_rank(config: TakeUpConfig, n_users: int, n_items: int) -> int:
+    """Return the rank of S, 0 if it is left out because its factors would be too large."""
+    rank = max(0, min(_RANK, n_users - 1, n_items - 1))
+    if n_items <= config.max_dense_items:
+        return rank
+    max_rank = _MAX_FACTOR_CELLS // n_items
+    return min(rank, max_rank) if max_rank >= _MIN_RANK else 0
 
 
 class ItemRelation:
@@ -71,35 +96,43 @@ class ItemRelation:
 
     def __init__(self, config: TakeUpConfig, x: csr_array, share: float = 1.0) -> None:
         self.config, self.x, self.share = config, x, share
-        self.is_dense = x.shape[1] <= config.max_dense_items
+        self.is_small = x.shape[1] <= config.max_dense_items
+        self.rank = spectral_rank(config, *x.shape)
         self._regression = cache(self._dense_regression)
         self._local_regression = cache(self._regression_on_nearest)
 
-    def weights(self, settings: Settings) -> csr_array:
-        """Return B, with the `config.neighbors` largest weights of each item as a target."""
-        matrix = self.matrix(settings)
-        if isinstance(matrix, csr_array):
-            return matrix
-        by_target = csr_array(matrix.T.numpy())
-        return csr_array(largest_per_row(by_target, self.config.neighbors).T)
+    def stored(self, settings: Settings) -> tuple[csr_array, Factors | None]:
+        """Return B with the `config.neighbors` largest weights of each item as a target."""
+        weights, factors = self.in_settings(settings)
+        if isinstance(weights, Tensor):
+            by_target = csr_array(weights.T.numpy())
+            weights = csr_array(largest_per_row(by_target, self.config.neighbors).T)
+        return weights, factors
 
-    def matrix(self, settings: Settings) -> Tensor | csr_array:
-        """Return B with all weights: a tensor, or above `max_dense_items` a sparse matrix."""
-        reg = settings.reg * self.share
-        if self.is_dense:
-            matrix = self._regression(reg, settings.shown_items)
-            if settings.spectral_weight:
-                matrix = matrix + settings.spectral_weight * self._spectral_relation
+    def in_settings(self, settings: Settings) -> Relation:
+        """Return B with all weights: a tensor, or in a large catalogue a sparse matrix."""
+        weights = self._regression_weights(settings)
+        if isinstance(weights, Tensor):
             if settings.power != 1:
-                matrix = matrix.abs().pow_(settings.power).copysign_(matrix)
-            return matrix
-        local = self._local_regression(reg, settings.count_reg)
-        if settings.cosine_weight:
-            local = csr_array(local + np.float32(settings.cosine_weight) * self._cosines)
+                weights = weights.abs().pow_(settings.power).copysign_(weights)
+            if settings.spectral_weight and self.rank:
+                weights = weights + settings.spectral_weight * self._spectral_relation
+            return Relation(weights)
         if settings.power != 1:
-            data = np.copysign(np.abs(local.data) ** np.float32(settings.power), local.data)
-            local = csr_array((data, local.indices, local.indptr), shape=local.shape)
-        return local
+            data = np.copysign(np.abs(weights.data) ** np.float32(settings.power), weights.data)
+            weights = csr_array((data, weights.indices, weights.indptr), shape=weights.shape)
+        if not (settings.spectral_weight and self.rank):
+            return Relation(weights)
+        sources, targets = self._factors
+        return Relation(weights, Factors(sources, np.float32(settings.spectral_weight) * targets))
+
+    def _regression_weights(self, settings: Settings) -> Tensor | csr_array:
+        """Return R / |R|."""
+        reg = settings.reg * self.share
+        if self.is_small and settings.regression == "all":
+            return self._regression(reg, settings.shown_items)
+        weights = self._local_regression(reg, settings.count_reg)
+        return torch.from_numpy(weights.toarray()) if self.is_small else weights
 
     def _dense_regression(self, reg: float, shown_items: float) -> Tensor:
         """Return R / |R| by all items."""
@@ -135,18 +168,22 @@ class ItemRelation:
     @cached_property
     def _spectral_relation(self) -> Tensor:
         """S / |S| [I, I]."""
-        counts, lengths = (np.asarray(self.x.sum(axis), np.float64).ravel() for axis in (0, 1))
+        sources, targets = map(torch.from_numpy, self._factors)
+        return (sources @ targets.T).fill_diagonal_(0)
+
+    @cached_property
+    def _factors(self) -> Factors:
+        """The factors of S / |S|."""
+        x = _sample_rows(self.x, _MAX_SPECTRAL_ROWS, random_stream(0, "spectral rows"))
+        counts, lengths = (np.asarray(x.sum(axis), np.float64).ravel() for axis in (0, 1))
         scale = np.where(counts > 0, (counts + 1) ** -0.5, 0)
-        rank = min(_RANK, min(self.x.shape) - 1)
-        if rank < 1:
-            return torch.zeros(2 * (len(counts),))
-        start = np.ones(min(self.x.shape))  # makes the result a function of the table
-        rows = diags_array((lengths + 1) ** -0.5) @ self.x.astype(np.float64) @ diags_array(scale)
-        vectors = svds(rows, rank, v0=start)[2].T
+        start = np.ones(min(x.shape))  # makes the result a function of the table
+        rows = diags_array((lengths + 1) ** -0.5) @ x.astype(np.float64) @ diags_array(scale)
+        vectors = svds(rows, min(self.rank, len(lengths) - 1), v0=start)[2].T
         inverse_scale = np.divide(1, scale, np.zeros_like(scale), where=scale > 0)
-        relation = (vectors * scale[:, None]) @ (vectors * inverse_scale[:, None]).T
-        np.fill_diagonal(relation, 0)
-        return _scaled(torch.from_numpy(relation))
+        sources, targets = vectors * scale[:, None], vectors * inverse_scale[:, None]
+        targets /= _mean_largest(sources, targets, np.flatnonzero(counts))
+        return Factors(sources.astype(np.float32), targets.astype(np.float32))
 
     @cached_property
     def _nearest_items(self) -> NearestItems:
@@ -160,12 +197,6 @@ class ItemRelation:
         width = self.config.local_neighbors
         return _scaled_rows(local_ridge(self._nearest_items, reg, count_reg, width))
 
-    @cached_property
-    def _cosines(self) -> csr_array:
-        """C / |C|."""
-        support, width = _COSINE_SUPPORT * self.share, self.config.local_neighbors
-        return _scaled_rows(nearest_cosines(self._nearest_items, support, width))
-
 
 def _scaled(matrix: Tensor) -> Tensor:
     """Return the matrix divided by the mean of the positive column maxima."""
@@ -174,7 +205,27 @@ def _scaled(matrix: Tensor) -> Tensor:
 
 def _scaled_rows(matrix: csr_array) -> csr_array:
     """Return the sparse matrix divided by the mean of the positive column maxima."""
-    return csr_array(matrix / np.float32(_mean_positive(matrix.max(0).toarray().ravel())))
+    scale = 1 / _mean_positive(matrix.max(0).toarray().ravel())
+    return csr_array(matrix * np.float32(scale))
+
+
+def _mean_largest(sources: Array, targets: Array, items: Ints) -> float:
+    """Return the mean, over some of the `items`, of the largest weight for an item, if positive."""
+    chosen = items[np.linspace(0, len(items) - 1, min(len(items), _N_SCALE_ITEMS)).astype(int)]
+    largest = np.empty(len(chosen))
+    for n, item in enumerate(chosen):
+        weights = sources @ targets[item]
+        weights[item] = 0
+        largest[n] = weights.max()
+    return _mean_positive(largest)
+
+
+def _sample_rows(x: csr_array, max_entries: int, rng: np.random.Generator) -> csr_array:
+    """Return random rows of x with about `max_entries` entries, all if there are no more."""
+    if x.nnz <= max_entries:
+        return x
+    n_rows = round(x.shape[0] * max_entries / x.nnz)
+    return csr_array(x[np.sort(rng.permutation(x.shape[0])[:n_rows])])
 
 
 def _mean_positive(values: NDArray[np.floating]) -> float:

@@ -23,7 +23,6 @@ MAX_PAIRED_ITEMS = 1000  # of a user, drawn at random: n items have n² pairs
 _SUPPORT = 20.0  # pseudo-count that shrinks the cosines
 _MAX_EQUATION_CELLS = 1 << 23  # cells of the equations set up at once
 _MAX_POSITION_CELLS = 1 << 27  # cells of the table of positions, 2 bytes each
-_COSINE_ROWS = 10_000  # items whose cosines are computed at once
 _MAX_SWEEPS = 200
 _TOLERANCE = 1e-5  # largest change of a weight in the last sweep
 
@@ -130,19 +129,6 @@ def _solve(
         factor[failed > 0] = torch.diag_embed(total.sqrt())
     solution: Tensor = torch.cholesky_solve(counts[..., None], factor)[..., 0]
     return solution * is_neighbor
-
-
-def nearest_cosines(nearest: NearestItems, support: float, width: int) -> csr_array:
-    """Return C [I, I]: column i holds G_ij / √((n_i + s)(n_j + s)) of its first `width` nearest
-    items j, where s is `support`."""
-    width = min(width, nearest.items.shape[1])
-    scale = (nearest.n_users + support).rsqrt()
-    cosines = torch.empty(nearest.n_items, width)
-    for low in range(0, nearest.n_items, _COSINE_ROWS):
-        rows = slice(low, low + _COSINE_ROWS)
-        near_scale = scale[nearest.items[rows, :width].long()]
-        cosines[rows] = nearest.counts[rows, :width] * near_scale * scale[rows, None]
-    return _by_target(nearest, cosines)
 
 
 def _by_target(nearest: NearestItems, weights: Tensor) -> csr_array:

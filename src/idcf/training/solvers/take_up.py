@@ -12,6 +12,7 @@ lengths. Then the relation is computed for all key users.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 import numpy as np
 import torch
@@ -25,7 +26,7 @@ from idcf.models.layers.ragged import sum_pool
 from idcf.models.take_up import N_LINK_KNOTS, TakeUpConfig, TakeUpModel, take_up_features
 from idcf.rng import random_stream
 from idcf.training.solvers import SolverContext
-from idcf.training.solvers.item_relation import ItemRelation, Settings
+from idcf.training.solvers.item_relation import Factors, ItemRelation, Relation, Settings
 from idcf.training.solvers.odds import (
     HeldOutUsers,
     cut_after,
@@ -48,16 +49,26 @@ _SCORE_UNITS = 100  # σ is the typical score divided by this
 _IDENTITY_SHARE = 0.05  # of f, so that it increases where observed rates are equal
 _OUTSIDE = 30.0  # how far beyond its groups f is a straight line
 
-_POWERS = tuple({"power": x} for x in (1.0, 1.25, 1.5, 2.0))
-_SPECTRAL_WEIGHTS = tuple({"spectral_weight": x} for x in (0.0, 0.3, 1.0))
-_COSINE_WEIGHTS = tuple({"cosine_weight": x} for x in (0.0, 0.5, 1.0))
-_PENALTIES = tuple(
+Changes = Mapping[str, Any]  # of some settings
+_POWERS: tuple[Changes, ...] = tuple({"power": x} for x in (1.0, 1.25, 1.5, 2.0))
+_SPECTRAL_WEIGHTS: tuple[Changes, ...] = tuple(
+    {"spectral_weight": x} for x in (0.0, 0.1, 0.3, 1.0, 3.0)
+)
+_PENALTIES: tuple[Changes, ...] = tuple(
     {"reg": x, "shown_items": y} for x, y in ((100.0, 40.0), (100.0, 20.0), (20.0, 10.0))
 )
-_FIRST_DENSE, _FIRST_LOCAL = Settings(reg=100.0), Settings(reg=50.0)
+_NEAREST: Changes = {"regression": "nearest", "reg": 50.0}
+_FIRST_SMALL, _FIRST_LARGE = Settings(reg=100.0), Settings(**_NEAREST)
 # each stage tries its values in place of those of the best settings so far
-_DENSE_STAGES = (_SPECTRAL_WEIGHTS, _POWERS, _PENALTIES, _SPECTRAL_WEIGHTS, _POWERS)
-_LOCAL_STAGES = (_POWERS, _COSINE_WEIGHTS, _POWERS)
+_SMALL_STAGES = (
+    _SPECTRAL_WEIGHTS,
+    _POWERS,
+    _PENALTIES,
+    (_NEAREST,),
+    _SPECTRAL_WEIGHTS,
+    _POWERS,
+)
+_LARGE_STAGES = (_SPECTRAL_WEIGHTS, _POWERS, _SPECTRAL_WEIGHTS)
 
 Array = NDArray[np.float64]
 
@@ -74,15 +85,9 @@ def fit_take_up(config: TakeUpConfig, table: Interactions, context: SolverContex
     relation = ItemRelation(config, train_matrix, share)
     n_history = _history_lengths(config, context, np.diff(light_rows.indptr), rng)
     settings = choose_settings(config, relation, cut_after(light_rows, n_history, n_next, rng))
-    unused = (
-        ("count_reg", "cosine_weight") if relation.is_dense else ("shown_items", "spectral_weight")
-    )
-    context.details.update(
-        relation="all items" if relation.is_dense else "nearest items",
-        **{name: x for name, x in settings._asdict().items() if name not in unused},
-    )
+    context.details.update(_details(settings))
     model = TakeUpModel(config, table.domain()).eval()  # adds whole rows where they are small
-    model.item_weights.set_entries(relation.weights(settings))
+    _set_relation(model, *relation.stored(settings))
     less_active = light_rows[: -(-light_rows.shape[0] // 2)]
     held_out = cut_histories(
         csr_array(less_active),
@@ -94,12 +99,29 @@ def fit_take_up(config: TakeUpConfig, table: Interactions, context: SolverContex
     typical_score = _typical_score(model, held_out)
     _set_counts(model, train_matrix, typical_score)
     _fit_probabilities(model, held_out, config.history_lengths[1], typical_score, rng)
-    is_dense = relation.is_dense
+    is_small = relation.is_small
     del relation  # its nearest items take as much memory as those of the next one
-    if is_dense or share < 1 - _MAX_SHARE_LEFT_OUT:
-        model.item_weights.set_entries(ItemRelation(config, x).weights(settings))
+    if is_small or share < 1 - _MAX_SHARE_LEFT_OUT:
+        _set_relation(model, *ItemRelation(config, x).stored(settings))
         _set_counts(model, x, typical_score)
     return model
+
+
+def _details(settings: Settings) -> dict[str, Any]:
+    """Return what the manifest says of the settings: those of the regression that was chosen."""
+    unused = "count_reg" if settings.regression == "all" else "shown_items"
+    values = settings._asdict()
+    return {
+        "relation": f"{values.pop('regression')} items",
+        **{name: x for name, x in values.items() if name != unused},
+    }
+
+
+def _set_relation(model: TakeUpModel, weights: csr_array, factors: Factors | None) -> None:
+    """Set B and S."""
+    model.item_weights.set_entries(weights)
+    if factors is not None:
+        model.low_rank_weights.set_factors(*map(torch.from_numpy, factors))
 
 
 def _history_lengths(
@@ -146,18 +168,20 @@ def choose_settings(
     """Return the settings with the best NDCG@20 of the held-out users; those of the config stay."""
     given = {name: getattr(config, name) for name in Settings._fields}
     given = {name: value for name, value in given.items() if value is not None}
-    first = _FIRST_DENSE if relation.is_dense else _FIRST_LOCAL
+    first = _FIRST_SMALL if relation.is_small else _FIRST_LARGE
+    if relation.is_small and given.get("regression") == "nearest":
+        first = _FIRST_LARGE
     best, ndcg_by_settings = first._replace(**given), dict[Settings, float]()
-    for stage in _DENSE_STAGES if relation.is_dense else _LOCAL_STAGES:
+    for stage in _SMALL_STAGES if relation.is_small else _LARGE_STAGES:
         trials = [best, *(best._replace(**_without(x, given)) for x in stage)]
         for settings in trials:
             if settings not in ndcg_by_settings:
-                ndcg_by_settings[settings] = _mean_ndcg(relation.matrix(settings), held_out)
+                ndcg_by_settings[settings] = _mean_ndcg(relation.in_settings(settings), held_out)
         best = max(trials, key=ndcg_by_settings.__getitem__)
     return best
 
 
-def _without(changes: Mapping[str, float], given: Mapping[str, float]) -> dict[str, float]:
+def _without(changes: Changes, given: Changes) -> dict[str, Any]:
     """Return the changes of settings that are not given."""
     return {name: value for name, value in changes.items() if name not in given}
 
@@ -170,21 +194,29 @@ def _batches(held_out: HeldOutUsers, n_items: int) -> Iterator[tuple[History, Hi
         yield select_histories(held_out.history, users), select_histories(held_out.targets, users)
 
 
-def _mean_ndcg(matrix: Tensor | csr_array, held_out: HeldOutUsers) -> float:
+def _mean_ndcg(relation: Relation, held_out: HeldOutUsers) -> float:
     """Return NDCG@20 of the held-out users' next items with a relation."""
-    n_items, values = matrix.shape[0], []
+    n_items, values = relation.weights.shape[0], []
     for history, targets in _batches(held_out, n_items):
-        if isinstance(matrix, Tensor):
-            score = sum_pool(matrix, history, history.values)
-        else:
-            parts = (x.numpy() for x in (history.values, history.items, history.offsets))
-            rows = csr_array((*parts,), shape=(len(history.offsets) - 1, n_items))
-            score = torch.from_numpy((rows @ matrix).toarray())
+        score = _relation_scores(relation, history, n_items)
         score[history.owner(), history.items] = -torch.inf
         top = score.topk(min(20, n_items)).indices.numpy()
         relevant = RelevantItems(targets.items.numpy(), targets.offsets.numpy())
         values.append(ndcg_at(top, relevant, k=top.shape[1]))
     return float(np.nanmean(np.concatenate(values)))
+
+
+def _relation_scores(relation: Relation, history: History, n_items: int) -> Tensor:
+    """Return Σ_j w_j B_ji of items that are not in the history: [B, I]."""
+    if isinstance(relation.weights, Tensor):
+        return sum_pool(relation.weights, history, history.values)
+    parts = (x.numpy() for x in (history.values, history.items, history.offsets))
+    rows = csr_array((*parts,), shape=(len(history.offsets) - 1, n_items))
+    score = torch.from_numpy((rows @ relation.weights).toarray())
+    if relation.factors is None:
+        return score
+    sources, targets = map(torch.from_numpy, relation.factors)
+    return score.addmm_(sum_pool(sources, history, history.values), targets.T)
 
 
 def _typical_score(model: TakeUpModel, held_out: HeldOutUsers) -> float:
