@@ -64,18 +64,18 @@ class Settings(NamedTuple):
     spectral_weight: float = 0.0  # c
 
 
-class Factors(NamedTuple):
+class LowRankFactors(NamedTuple):
     """A matrix of low rank: entry (j, i) is sources_j · targets_i, or 0 on the diagonal."""
 
     sources: Array  # [I, D]
     targets: Array  # [I, D]
 
 
-class Relation(NamedTuple):
+class RelationParts(NamedTuple):
     """B, or the part of it that is not held by factors, and these."""
 
     weights: Tensor | csr_array  # [I, I]
-    factors: Factors | None = None
+    factors: LowRankFactors | None = None
 
 
 def spectral_rank(config: TakeUpConfig, n_users: int, n_items: int) -> int:
@@ -101,7 +101,7 @@ class ItemRelation:
         self._regression = cache(self._dense_regression)
         self._local_regression = cache(self._regression_on_nearest)
 
-    def stored(self, settings: Settings) -> tuple[csr_array, Factors | None]:
+    def stored(self, settings: Settings) -> tuple[csr_array, LowRankFactors | None]:
         """Return B with the `config.neighbors` largest weights of each item as a target."""
         weights, factors = self.in_settings(settings)
         if isinstance(weights, Tensor):
@@ -109,7 +109,7 @@ class ItemRelation:
             weights = csr_array(largest_per_row(by_target, self.config.neighbors).T)
         return weights, factors
 
-    def in_settings(self, settings: Settings) -> Relation:
+    def in_settings(self, settings: Settings) -> RelationParts:
         """Return B with all weights: a tensor, or in a large catalogue a sparse matrix."""
         weights = self._regression_weights(settings)
         if isinstance(weights, Tensor):
@@ -117,14 +117,16 @@ class ItemRelation:
                 weights = weights.abs().pow_(settings.power).copysign_(weights)
             if settings.spectral_weight and self.rank:
                 weights = weights + settings.spectral_weight * self._spectral_relation
-            return Relation(weights)
+            return RelationParts(weights)
         if settings.power != 1:
             data = np.copysign(np.abs(weights.data) ** np.float32(settings.power), weights.data)
             weights = csr_array((data, weights.indices, weights.indptr), shape=weights.shape)
         if not (settings.spectral_weight and self.rank):
-            return Relation(weights)
+            return RelationParts(weights)
         sources, targets = self._factors
-        return Relation(weights, Factors(sources, np.float32(settings.spectral_weight) * targets))
+        return RelationParts(
+            weights, LowRankFactors(sources, np.float32(settings.spectral_weight) * targets)
+        )
 
     def _regression_weights(self, settings: Settings) -> Tensor | csr_array:
         """Return R / |R|."""
@@ -172,7 +174,7 @@ class ItemRelation:
         return (sources @ targets.T).fill_diagonal_(0)
 
     @cached_property
-    def _factors(self) -> Factors:
+    def _factors(self) -> LowRankFactors:
         """The factors of S / |S|."""
         x = _sample_rows(self.x, _MAX_SPECTRAL_ROWS, random_stream(0, "spectral rows"))
         counts, lengths = (np.asarray(x.sum(axis), np.float64).ravel() for axis in (0, 1))
@@ -183,7 +185,7 @@ class ItemRelation:
         inverse_scale = np.divide(1, scale, np.zeros_like(scale), where=scale > 0)
         sources, targets = vectors * scale[:, None], vectors * inverse_scale[:, None]
         targets /= _mean_largest(sources, targets, np.flatnonzero(counts))
-        return Factors(sources.astype(np.float32), targets.astype(np.float32))
+        return LowRankFactors(sources.astype(np.float32), targets.astype(np.float32))
 
     @cached_property
     def _nearest_items(self) -> NearestItems:

@@ -26,7 +26,12 @@ from idcf.models.layers.ragged import sum_pool
 from idcf.models.take_up import N_LINK_KNOTS, TakeUpConfig, TakeUpModel, take_up_features
 from idcf.rng import random_stream
 from idcf.training.solvers import SolverContext
-from idcf.training.solvers.item_relation import Factors, ItemRelation, Relation, Settings
+from idcf.training.solvers.item_relation import (
+    ItemRelation,
+    LowRankFactors,
+    RelationParts,
+    Settings,
+)
 from idcf.training.solvers.odds import (
     HeldOutUsers,
     cut_after,
@@ -117,7 +122,7 @@ def _details(settings: Settings) -> dict[str, Any]:
     }
 
 
-def _set_relation(model: TakeUpModel, weights: csr_array, factors: Factors | None) -> None:
+def _set_relation(model: TakeUpModel, weights: csr_array, factors: LowRankFactors | None) -> None:
     """Set B and S."""
     model.item_weights.set_entries(weights)
     if factors is not None:
@@ -194,7 +199,7 @@ def _batches(held_out: HeldOutUsers, n_items: int) -> Iterator[tuple[History, Hi
         yield select_histories(held_out.history, users), select_histories(held_out.targets, users)
 
 
-def _mean_ndcg(relation: Relation, held_out: HeldOutUsers) -> float:
+def _mean_ndcg(relation: RelationParts, held_out: HeldOutUsers) -> float:
     """Return NDCG@20 of the held-out users' next items with a relation."""
     n_items, values = relation.weights.shape[0], []
     for history, targets in _batches(held_out, n_items):
@@ -206,7 +211,7 @@ def _mean_ndcg(relation: Relation, held_out: HeldOutUsers) -> float:
     return float(np.nanmean(np.concatenate(values)))
 
 
-def _relation_scores(relation: Relation, history: History, n_items: int) -> Tensor:
+def _relation_scores(relation: RelationParts, history: History, n_items: int) -> Tensor:
     """Return Σ_j w_j B_ji of items that are not in the history: [B, I]."""
     if isinstance(relation.weights, Tensor):
         return sum_pool(relation.weights, history, history.values)
