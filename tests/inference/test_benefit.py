@@ -23,11 +23,14 @@ def fitted() -> Recommender:
 
 
 def test_the_score_is_the_formula() -> None:
-    domain = fitted().manifest.domain
-    for quality in (0.0, 0.3, 1.0):
-        for item in fitted().recommend(HISTORY, n=40, quality=quality):
+    domain, counts = fitted().manifest.domain, fitted().artifact.take_up_model.item_counts.numpy()
+    smoothed = counts + 10
+    popularity = dict(zip(fitted().predictor.item_ids, smoothed / smoothed.mean(), strict=True))
+    for quality, damping in ((0.0, 0.0), (0.3, 0.0), (0.3, 0.6), (1.0, 0.0)):
+        for item in fitted().recommend(HISTORY, n=40, quality=quality, damping=damping):
             z = (item.rating - domain.mean) / domain.std
-            expected = item.probability ** (1 - quality) * np.exp(quality * z)
+            damped = item.probability / popularity[item.item_id] ** (quality / 2 + damping)
+            expected = damped ** (1 - quality) * np.exp(quality * z)
             assert item.score == pytest.approx(expected, rel=1e-4)
 
 
