@@ -26,10 +26,13 @@ def test_the_score_is_the_formula() -> None:
     domain, counts = fitted().manifest.domain, fitted().artifact.take_up_model.item_counts.numpy()
     smoothed = counts + 10
     popularity = dict(zip(fitted().predictor.item_ids, smoothed / smoothed.mean(), strict=True))
+    n = float(fitted().artifact.take_up_model.n_next_items)
+    mean_probability = np.mean(1 - np.exp(-n * counts / counts.sum()))  # for an empty history
     for quality, damping in ((0.0, 0.0), (0.3, 0.0), (0.3, 0.6), (1.0, 0.0)):
         for item in fitted().recommend(HISTORY, n=40, quality=quality, damping=damping):
             z = (item.rating - domain.mean) / domain.std
-            damped = item.probability / popularity[item.item_id] ** (quality / 2 + damping)
+            probability = item.probability + 2.5 * quality * mean_probability
+            damped = probability / popularity[item.item_id] ** (quality / 2 + damping)
             expected = damped ** (1 - quality) * np.exp(quality * z)
             assert item.score == pytest.approx(expected, rel=1e-4)
 

@@ -1,12 +1,14 @@
 """The order of a list by expected benefit: is an item taken up, and how good is it then?
 
-    log benefit = (1 - q) (log P - (c q + d) log s) + q z
+    log benefit = (1 - q) (log(P + a q P̄) - (c q + d) log s) + q z
     z = (expected rating - mean) / std of the ratings
 
-P is the probability of the take-up model, the rating that of the rating model, s the popularity of
-the item. The *quality* q is 0 for what the user will most likely take up, 1 for the highest
-expected ratings. The more quality counts, the less does popularity: users took popular items up
-also because they knew of them. The damping d (`idcf.inference.reranking`) is 0 unless asked for.
+P is the probability of the take-up model, P̄ its mean over the items for an empty history, the
+rating that of the rating model, s the popularity of the item. The *quality* q is 0 for what the
+user will most likely take up, 1 for the highest expected ratings. In between, differences of P
+among items that are less likely than most say little, and the rating decides; and popularity counts
+less, since users took popular items up also because they knew of them. The damping d
+(`idcf.inference.reranking`) is 0 unless asked for.
 
 What a user disliked says little about what they will take up. In the history of the take-up model a
 rating counts 1 from the middle of the scale (or the mean rating, if that is lower) on, and less
@@ -35,7 +37,9 @@ from idcf.models.base import Model
 from idcf.types import History, Users
 
 DEFAULT_QUALITY = 0.4
-_POPULARITY_POWER = 0.5  # c: on held-out key users it gains on every list metric or costs little
+# chosen on held-out key users: `experiments/search/list-order.jsonl` and `list-floor.jsonl`
+_POPULARITY_POWER = 0.5  # c
+_FLOOR = 2.5  # a: at the default quality, P̄ is added to P
 
 
 class BenefitParts(NamedTuple):
@@ -53,6 +57,8 @@ class BenefitRanker:
         self.ratings, self.take_up = ratings, CatalogRanker(take_up_model)
         n_users = take_up_model.item_popularity()
         self.log_popularity = None if n_users is None else log_popularity(n_users)
+        no_items, no_values = np.zeros(0, np.int64), np.zeros(0, np.float32)
+        self.mean_probability = float(self.take_up.score_one_user(no_items, no_values).mean())
         # equal ratings have no deviation, and say nothing
         self.rating_mean, self.rating_scale = domain.mean, 1 / domain.std if domain.std else 0.0
         lowest, highest = domain.levels[0], domain.levels[-1]
@@ -77,7 +83,8 @@ class BenefitRanker:
             weights *= recency_weights
         counts = weights > 0
         probability = self.take_up.score_one_user(item_rows[counts], weights[counts])
-        log_benefit = np.log(np.maximum(probability, MIN_SCORE))
+        floor = _FLOOR * quality * self.mean_probability
+        log_benefit = np.log(np.maximum(probability + floor, MIN_SCORE))
         damping += _POPULARITY_POWER * quality
         if damping and self.log_popularity is not None:
             log_benefit -= damping * self.log_popularity
@@ -117,7 +124,8 @@ class BenefitRanker:
         log_popularity: Tensor | None,
     ) -> Tensor:
         """Return the log benefit, with c q + d as the damping."""
-        log_benefit = probability.clamp(min=MIN_SCORE).log()
+        floor = _FLOOR * quality * self.mean_probability
+        log_benefit = (probability + floor).clamp(min=MIN_SCORE).log()
         if log_popularity is not None:
             log_benefit -= damping * log_popularity
         log_benefit *= 1 - quality
