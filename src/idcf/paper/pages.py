@@ -40,7 +40,10 @@ _LEGEND = (
     "side by side, so these times only give an order of magnitude. The best number of each column "
     "is in bold. A number with the sign † was measured under settings that have changed since. "
     "Lists (metrics with an @) are ordered by the scores of each model alone: those of idcf-bayes "
-    "by expected rating, which is not the default order of `recommend`."
+    "by expected rating, which is not the default order of `recommend`. NDCG has two gains: "
+    "2^rating - 1 in the paper's public code (`ndcg`; the paper's numbers are of this size), and the "
+    "rating in its formula (`ndcg-linear`); – stands where a run was made before the latter was "
+    "measured."
 )
 _HEADER = ("system", "paper", "published", "clean", "against", "seconds")
 _MAX_REASON_LENGTH = 60
@@ -266,6 +269,8 @@ class _ColumnReport:
             (split, users) == (self.split, column.users) and (model, preset) in rows_by_system
             for (split, users, _), rows_by_system in self.results.rows_by_column.items()
         )
+        if has_other_metric and column.metric == "ndcg-linear":
+            return "–"
         if has_other_metric:
             return "orders only: no ratings"
         mode = USER_GROUPS[column.users]

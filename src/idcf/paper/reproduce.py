@@ -20,6 +20,7 @@ from idcf.data.split import Split
 from idcf.errors import DataError
 from idcf.evaluation import parallel
 from idcf.evaluation.evaluation_set import EvaluationSet
+from idcf.evaluation.measure import default_metric_names
 from idcf.evaluation.protocol import KeyUserRule, open_dataset, standard_split
 from idcf.evaluation.results import RunKey
 from idcf.evaluation.run import (
@@ -153,9 +154,18 @@ def _evaluation_tasks(
         run_sets = {group: evaluation_set(name, rule, group) for group in run.groups()}
         options: dict[str, Any] = {}  # the preset decides all
         # the tables compare what each model predicts: lists go by its scores alone (quality 1)
-        measurement = OWN_SCORES._replace(rank_catalog=run.ranks_catalog())
+        measurement = OWN_SCORES._replace(
+            names=_measured_metrics(split), rank_catalog=run.ranks_catalog()
+        )
         tasks[str(run)] = (run_key, job, options, run_sets, False, measurement)
     return tasks
+
+
+def _measured_metrics(split: Split) -> tuple[str, ...]:
+    """Return the metrics of a run: the defaults, and both gains of NDCG where there are ratings."""
+    implicit = split.train.implicit
+    names = default_metric_names(implicit, split.protocol)
+    return names if implicit else (*names, "ndcg-linear")
 
 
 def _store_run(run: Run, run_result: RunResult, results: Path, runtime: Runtime) -> None:
