@@ -2,8 +2,8 @@
 
 Ratings: `rmse`, `mae`, and `ndcg`, over the whole test list of a user with at least 2 test ratings:
 its gain is 2^rating - 1, as in the paper's public code, and that of `ndcg-linear` is the rating, as
-the paper prints it; the latter is measured on request. For models with a posterior, `cover90` is the share of
-ratings inside 90 % intervals and `nll` the negative log-likelihood of the ratings.
+the paper prints it; the latter is measured on request. For models with a posterior, `cover90` is
+the share of ratings inside 90 % intervals and `nll` the negative log-likelihood of the ratings.
 
 Implicit feedback: each test positive is compared with `N_NEGATIVES` items drawn uniformly from the
 whole catalogue, not filtered, as in the paper. `auc` pools all users, `auc-user` averages users,

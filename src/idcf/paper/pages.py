@@ -41,9 +41,9 @@ _LEGEND = (
     "is in bold. A number with the sign † was measured under settings that have changed since. "
     "Lists (metrics with an @) are ordered by the scores of each model alone: those of idcf-bayes "
     "by expected rating, which is not the default order of `recommend`. NDCG has two gains: "
-    "2^rating - 1 in the paper's public code (`ndcg`; the paper's numbers are of this size), and the "
-    "rating in its formula (`ndcg-linear`); – stands where a run was made before the latter was "
-    "measured."
+    "2^rating - 1 in the paper's public code (`ndcg`; the paper's numbers are of this size), and "
+    "the rating in its formula (`ndcg-linear`); – stands where a run was made before the latter "
+    "was measured."
 )
 _HEADER = ("system", "paper", "published", "clean", "against", "seconds")
 _MAX_REASON_LENGTH = 60

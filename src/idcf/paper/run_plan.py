@@ -147,7 +147,8 @@ def is_done(run: Run, rows: Sequence[StoredRow]) -> bool:
 def settings_fingerprint(model: str, preset: str, dataset: str, users: str) -> str:
     """Return ten hex digits that identify the settings of a system. They cover every setting that
     differs from the default in the code, by name and value, so an added option that is not used
-    changes nothing; and the `REVISIONS` of the code that concern them. `users` is the training mode, "new" or "few-shot"."""
+    changes nothing; and the `REVISIONS` of the code that concern them. `users` is the training
+    mode, "new" or "few-shot"."""
     if model == "random":
         return "none"
     implicit = DATASET_SOURCES[dataset].implicit

@@ -25,7 +25,7 @@ from idcf.models.base import Model
 from idcf.rng import derive_seed
 from idcf.training.checkpoint import EpochRecord, TrainingLog, read_checkpoint, write_checkpoint
 from idcf.training.job import LOCAL_RUNTIME, Runtime
-from idcf.training.objectives import LossName, Objective
+from idcf.training.objectives import ContrastOver, LossName, Objective
 from idcf.training.optimizer import Optimizer
 from idcf.types import Batch
 
@@ -49,6 +49,7 @@ class TrainConfig:
     bias_reg: float = 3.0  # penalty on biases, per table row
     penalty: Literal["squared", "norm"] = "squared"  # of `reg`: ‖p‖² or ‖p‖
     contrast: float = 0.0  # weight of the contrastive loss of IDCF
+    contrast_over: ContrastOver = "induced"  # see `adaption_objective`
     loss: LossName = "fit"  # of models that do not wrap a backbone
     negatives: int = 5  # sampled per positive, for implicit feedback
     precision: Literal["float32", "bfloat16"] = "float32"  # of the forward pass
