@@ -51,14 +51,15 @@ def train_two_stage(
     """
     full, search = _stage_tables(name, job, stage_config)
     backbone = select_stage(backbone_name, job, backbone_config, search.key_rows)
-    wrapper = best_result(
-        [
-            _fit_on_backbone(name, job, replace(stage_config, options=options), backbone, search)
-            for options in model_entry(name).expand_grid(
-                stage_config.options, full.key_rows.implicit
-            )
-        ]
-    )
+    candidates = model_entry(name).expand_grid(stage_config.options, full.key_rows.implicit)
+    results = []
+    for number, options in enumerate(candidates):
+        folder = job.folder and job.folder / f"grid-{number}"
+        candidate = replace(stage_config, options=options)
+        results.append(
+            _fit_on_backbone(name, replace(job, folder=folder), candidate, backbone, search)
+        )
+    wrapper = best_result(results)
     logs = {backbone_name: backbone.log, name: wrapper.log}
     if wrapper.config.refit_on_all and search.task is not None:
         backbone = fit_standalone(
