@@ -85,7 +85,7 @@ def recorded_seconds(folder: Path | None) -> float:
     resumed has taken so far, without validation."""
     journals = sorted(folder.rglob("*.jsonl")) if folder else []
     return sum(
-        json.loads(line)["seconds"]
+        float(json.loads(line)["seconds"])
         for journal in journals
         for line in journal.read_text(encoding="utf-8").splitlines()
     )
