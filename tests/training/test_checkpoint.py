@@ -33,6 +33,16 @@ def test_resuming_ends_where_an_uninterrupted_run_does(tmp_path):
     assert equal_states(whole.state_dict(), second.state_dict())
 
 
+@pytest.mark.parametrize("name", ["igmc", "f-eae", "idcf-gc"])
+def test_long_trainings_of_the_paper_s_systems_are_resumed(name, tmp_path):
+    table, file = TABLE.where(slice(400)), tmp_path / "model.checkpoint"
+    whole, first, second = (new_model(name) for _ in range(3))
+    fit(whole, table=table)
+    fit(first, table=table, checkpoint_path=file, n_epochs=2)
+    fit(second, table=table, checkpoint_path=file)
+    assert equal_states(whole.state_dict(), second.state_dict())
+
+
 def test_a_finished_run_is_not_run_again(tmp_path):
     file, states = tmp_path / "pmf.checkpoint", []
     first, second = new_model(), new_model(seed=9)
