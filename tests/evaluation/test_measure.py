@@ -15,6 +15,7 @@ from idcf.evaluation.measure import (
     inductive_rmse,
     metric_names,
 )
+from idcf.inference.scoring import score_interactions
 from idcf.testing import synthetic_world, trained_in_world
 
 
@@ -51,6 +52,28 @@ def test_catalogue_metrics_against_a_loop(implicit: bool) -> None:
     assert set(got) <= set(metric_names(implicit))
     without = compute_metrics(evaluation_set, assignments, rank_catalog=False)
     assert {*got} - {*without} == {x for x in got if "@" in x}
+
+
+def test_both_gains_of_ndcg_against_a_loop() -> None:
+    """2^rating - 1, as in the paper's public code, and the rating, as in its formula."""
+    evaluation_set, assignments = system("bias")
+    names = ["ndcg", "ndcg-linear"]
+    got = compute_metrics(evaluation_set, assignments, names=names)
+    expected_random = expected_random_metrics(evaluation_set, names)
+    assert list(got) == list(expected_random) == names
+    rows, table = evaluation_set.test_rows, evaluation_set.history_table
+    scores = score_interactions(assignments[0].model, rows, table, anonymous=True)
+    for name, gain in (("ndcg", lambda r: 2.0**r - 1), ("ndcg-linear", float)):
+        values = []
+        for user in evaluation_set.users:
+            of_user = rows.user == user
+            pairs = sorted(zip(-scores[of_user], rows.rating[of_user], strict=True))
+            best = sorted(rows.rating[of_user].tolist(), reverse=True)
+            dcg = sum(gain(r) / np.log2(n + 2) for n, (_, r) in enumerate(pairs))
+            if len(pairs) > 1:
+                values.append(dcg / sum(gain(r) / np.log2(n + 2) for n, r in enumerate(best)))
+        assert got[name].interval.value == pytest.approx(np.mean(values))
+    assert "ndcg-linear" not in compute_metrics(evaluation_set, assignments)  # on request
 
 
 def test_rmse_of_the_histories_of_the_split() -> None:

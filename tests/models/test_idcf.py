@@ -9,7 +9,7 @@ import torch
 from idcf.data import batches
 from idcf.errors import ConfigError
 from idcf.models.gcmc import GCMC
-from idcf.models.idcf import IDCF, split_latents
+from idcf.models.idcf import IDCF
 from idcf.models.registry import configure, model_entry
 from idcf.testing import synthetic_world, trained_in_world
 from idcf.testing.worlds import epoch_batches, users_with_rows
@@ -57,6 +57,11 @@ def induced(model, history):
         {"bias": "own"},
         {"pooling": "sum"},
         {"standardize": False, "scaled": False, "pooling": "mean"},
+        {"query_length": False, "relate_bias": False},
+        {"query_length": False, "relate_bias": False, "query": "ratings"},
+        {"key_sample": "user", "n_attended_users": 5},
+        {"key_sample": "user", "attention": "literal"},
+        {"relation_start": "glorot", "values_of_keys": True},
         {"heads": 1, "n_attended_users": 5},
     ],
     ids=str,
@@ -157,7 +162,7 @@ def test_the_inferred_bias_against_a_loop():
     model, users = build("idcf-nn", bias_shrinkage=4.0).eval(), new_users()
     with torch.no_grad():
         got = model.embed_users(users)
-        latents = split_latents(induced(model, users.history))
+        latents = model.split_latents(induced(model, users.history))
         items, values, offsets = users.history
         for b in range(len(users)):
             entries = slice(offsets[b], offsets[b + 1])
@@ -259,10 +264,75 @@ def test_scores_of_latents_are_those_of_their_embeddings(name, options, training
     batch = training_batch(model, 300)
     users, items, owner = batch.users, batch.items, batch.owner
     encoded = model.encode_history(users.history)
-    latents = split_latents(model.induce_latents(users.history, encoded))
+    latents = model.split_latents(model.induce_latents(users.history, encoded))
     embeddings = model.embed_latents(latents, users, encoded)
     expected = model.score_embedded(embeddings, users, items, owner)
     got = model.score_latents(latents, users, encoded, items, owner)
     torch.testing.assert_close(got, expected)
     got = model.score_latents(latents, users, encoded, items.repeat(1, 2), owner)
     torch.testing.assert_close(got, expected.repeat(1, 2))
+
+
+def test_a_query_without_length_and_latents_without_bias_against_a_loop():
+    """d is the mean of q and p̃ = Σ c p with plain p; the induced bias is 0."""
+    options = {"query_length": False, "relate_bias": False, "pooling": "mean", "scaled": False}
+    model = build("idcf-nn", standardize=False, **options).eval()
+    users, relation = new_users(), model.relation
+    q, p = model.backbone.item_table.vector, model.backbone.user_table.vector
+    keys = p[users_with_rows(TABLE).ids]
+    with torch.no_grad():
+        relation.query.mul_(20)  # away from the mean
+        latents = model.split_latents(induced(model, users.history))
+        for b in range(len(users)):
+            d = q[users.history.items[users.history.offsets[b] : users.history.offsets[b + 1]]]
+            mixed = []
+            for h in range(model.config.heads):
+                scores = torch.stack(
+                    [d.mean(0) @ relation.query[h] @ (k @ relation.key[h]) for k in keys]
+                )
+                mixed.append(scores.softmax(0) @ keys @ relation.value[h])
+            torch.testing.assert_close(latents.vector[b], torch.cat(mixed) @ relation.out)
+    assert not latents.bias.any()
+
+
+@pytest.mark.parametrize("attention", ["dot", "additive", "literal"])
+def test_a_sample_of_each_user_against_a_loop(attention):
+    """Attention to keys that are drawn with replacement, user by user and head by head."""
+    options = {"n_attended_users": 7, "heads": 2, "attention": attention}
+    model = build("idcf-dot", key_sample="user", **options).train()
+    users, relation, keys = new_users(), model.relation, model.key_latents
+    with torch.no_grad():
+        query = model.encode_history(users.history).query
+        torch.manual_seed(4)
+        got = induced(model, users.history)
+        torch.manual_seed(4)
+        drawn = torch.randint(len(keys), (2, len(users), 7))
+        for b in range(len(users)):
+            heads = []
+            for h in range(2):
+                sample = keys[drawn[h, b]].repeat(2, 1, 1)
+                weights = relation.attention_weights(query[[b]], sample, model.key_scale)
+                heads.append(weights[h, 0] @ sample[h] @ relation.value[h])
+            torch.testing.assert_close(got[b], torch.cat(heads) @ relation.out)
+    assert not torch.equal(*drawn[:, 0])
+    assert not torch.equal(*drawn[0, :2])
+    assert torch.equal(induced(model.eval(), users.history), induced(model, users.history))
+
+
+@pytest.mark.parametrize("over", ["induced", "trained"])
+def test_both_directions_of_the_contrast_against_a_loop(over):
+    """The softmax is over induced latents for p_u, or over trained latents for p̃_u."""
+    model = build("idcf-dot").eval()
+    batch = training_batch(model, 60)
+    ids = batch.users.ids
+    with torch.no_grad():
+        got = adaption_objective(0.5, contrast_over=over)(model, batch)["contrast"]
+        latents = induced(model, batch.users.history)[:, :-1]
+        p = model.backbone.user_table.vector
+        total = 0.0
+        for a in range(len(ids)):
+            others = [b for b in range(len(ids)) if b == a or ids[b] != ids[a]]
+            pairs = [(a, b) if over == "induced" else (b, a) for b in others]
+            logits = torch.stack([p[ids[u]] @ latents[v] for u, v in pairs])
+            total -= torch.log_softmax(logits, 0)[others.index(a)].item()
+    assert float(got) == pytest.approx(0.5 * total / len(ids), rel=1e-4)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -14,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from tables_world import FAST_MODELS, copy_results, fast_runs, make_outdated, small_dataset
 
 from idcf.data.datasets.catalog import DATASET_SOURCES
@@ -209,6 +211,65 @@ def test_a_kill_loses_at_most_the_current_run(tmp_path: Path) -> None:
     outcome = reproduce(missing, tmp_path, load_dataset=small_dataset)
     assert len(outcome.completed) == len(missing)
     assert missing_runs(fast_runs(n_seeds=9), tmp_path) == []
+
+
+_LONG_RUN = {"datasets": ["ml-100k"], "models": ["nnmf"], "presets": ["published"], "n_seeds": 1}
+_KILLED_REPRODUCE = """
+import sys
+sys.path.insert(0, {folder!r})
+from pathlib import Path
+import torch
+torch.set_num_threads(1)
+from idcf.paper import reproduce
+from idcf.paper.run_plan import plan_runs
+from idcf.paper.table_spec import find_table
+from tables_world import small_dataset
+reproduce.CHECKPOINT_SECONDS = 0.0
+runs = plan_runs([find_table("table2")], **{plan!r})
+reproduce.reproduce(runs, Path({results!r}), load_dataset=small_dataset)
+"""
+
+
+def test_a_run_goes_on_from_its_last_epoch_after_a_kill(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.set_num_threads(1)  # as in the child: sums depend on it
+    folder, results = str(Path(__file__).parent), tmp_path / "killed"
+    code = _KILLED_REPRODUCE.format(folder=folder, plan=_LONG_RUN, results=str(results))
+    process = subprocess.Popen([sys.executable, "-c", code])
+
+    def epoch_seconds() -> list[float]:
+        return [
+            json.loads(line)["seconds"]
+            for path in (results / ".checkpoints").rglob("*.jsonl")
+            for line in path.read_text().splitlines()
+        ]
+
+    while process.poll() is None and len(epoch_seconds()) < 6:
+        time.sleep(0.01)
+    process.send_signal(signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL, "the run ended before it was killed"
+    before_kill = epoch_seconds()
+    assert len(before_kill) >= 6
+    [run_of_table] = plan_runs([find_table("table2")], **_LONG_RUN)  # type: ignore[arg-type]
+    assert missing_runs([run_of_table], results) == [run_of_table]
+    trained = []
+    monkeypatch.setattr(run, "train", lambda *a, **k: trained.append(train(*a, **k)) or trained[-1])
+    for target in (results, tmp_path / "whole"):
+        reproduce([run_of_table], target, load_dataset=small_dataset)
+        assert missing_runs([run_of_table], target) == []
+        assert not list(target.glob(".checkpoints/*"))
+    resumed, whole = (result.logs["nnmf"].column("seconds") for result in trained)
+    n = min(len(before_kill), len(resumed))
+    assert resumed[:n] == before_kill[:n]  # the epochs themselves, not others like them
+    assert whole[:n] != before_kill[:n]
+    values, expected = (
+        {row.key(): row.value for row in results_store.latest_rows(target, "ml-100k")}
+        for target in (results, tmp_path / "whole")
+    )
+    assert values == expected
+    [row, *_] = results_store.latest_rows(results, "ml-100k")
+    assert row.seconds > sum(before_kill)  # the time before the kill counts
 
 
 def test_rows_of_another_folder_are_merged_once(stored_results: Path, tmp_path: Path) -> None:

@@ -130,3 +130,21 @@ def test_the_reason_with_the_most_names_decides() -> None:
     assert table.not_run_reason("ml-1m", "igmc", "clean") == "slower"
     assert table.not_run_reason("ml-1m", "igmc", "published") == "slowest"
     assert table.not_run_reason("ml-1m", "bias", "clean") == ""
+
+
+@pytest.mark.parametrize("model", ["gcmc", "idcf-gc"])
+def test_a_revision_of_the_code_makes_the_rows_that_it_concerns_outdated(
+    model: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def digests() -> dict[tuple[str, str], str]:
+        return {
+            (preset, dataset): run_plan.settings_fingerprint(model, preset, dataset, "few-shot")
+            for preset in ("clean", "published")
+            for dataset in ("ml-100k", "ml-1m", "douban")
+        }
+
+    present = digests()
+    monkeypatch.setattr(run_plan, "REVISIONS", ())
+    changed = {key for key, value in digests().items() if value != present[key]}
+    # `published` hides no edge, and on Douban `clean` drops none
+    assert changed == {("clean", "ml-100k"), ("clean", "ml-1m")}

@@ -19,7 +19,7 @@ from safetensors.torch import save_file
 from small import CONFIG, TABLE, equal_states, fit, new_model, scripted_validation
 
 from idcf.errors import ArtifactError
-from idcf.training.checkpoint import read_checkpoint
+from idcf.training.checkpoint import read_checkpoint, recorded_seconds
 
 
 def test_resuming_ends_where_an_uninterrupted_run_does(tmp_path):
@@ -30,6 +30,16 @@ def test_resuming_ends_where_an_uninterrupted_run_does(tmp_path):
     log = fit(second, validate=scripted_validation([3.0, 4.0], []), checkpoint_path=file)
     assert log.column("loss") == expected.column("loss")
     assert log.best_epoch == expected.best_epoch == 1
+    assert equal_states(whole.state_dict(), second.state_dict())
+
+
+@pytest.mark.parametrize("name", ["igmc", "f-eae", "idcf-gc"])
+def test_long_trainings_of_the_paper_s_systems_are_resumed(name, tmp_path):
+    table, file = TABLE.where(slice(400)), tmp_path / "model.checkpoint"
+    whole, first, second = (new_model(name) for _ in range(3))
+    fit(whole, table=table)
+    fit(first, table=table, checkpoint_path=file, n_epochs=2)
+    fit(second, table=table, checkpoint_path=file)
     assert equal_states(whole.state_dict(), second.state_dict())
 
 
@@ -117,6 +127,27 @@ def test_the_journal_is_complete_after_a_kill_between_checkpoint_and_journal(tmp
     fit(new_model(), **files)
     epochs = [json.loads(x)["epoch"] for x in journal.read_text().splitlines()]
     assert epochs == [0, 1, 2, 3]
+
+
+def test_checkpoints_may_be_written_seldom_but_after_the_last_epoch(tmp_path):
+    counts = []
+
+    def count_checkpoint(record):
+        checkpoint = read_checkpoint(tmp_path / "checkpoint")
+        counts.append(len(checkpoint.log.records) if checkpoint else 0)
+
+    files = paths_in(tmp_path)
+    fit(new_model(), **files, checkpoint_seconds=3600.0, n_epochs=3, callback=count_checkpoint)
+    assert counts == [0, 0, 3]
+
+
+def test_the_time_of_all_journals_is_added(tmp_path):
+    for name, seconds in (("search", [1.0, 2.0]), ("final", [4.0])):
+        (tmp_path / name).mkdir()
+        lines = (json.dumps({"epoch": n, "seconds": x}) + "\n" for n, x in enumerate(seconds))
+        (tmp_path / name / "pmf.jsonl").write_text("".join(lines))
+    assert recorded_seconds(tmp_path) == 7.0
+    assert recorded_seconds(tmp_path / "none") == recorded_seconds(None) == 0
 
 
 def _count_lines(folder):

@@ -230,6 +230,18 @@ def test_new_users_are_validated_on_whole_held_out_key_users():
     assert full.task is None
 
 
+def test_new_users_may_be_validated_on_rows_of_key_users():
+    """As the public code does where it stops early."""
+    config = replace(STAGE, validation=0.2, validate_on="rows")
+    full, search = _stage_tables("idcf-nn", TrainingJob(SPLIT), config)
+    targets = pairs(search.task.target_table)
+    assert set(search.adaption_rows.user.tolist()) == KEY_USERS
+    assert len(targets) == pytest.approx(0.2 * len(full.key_rows), abs=1)
+    assert not targets & pairs(search.adaption_rows)
+    assert targets | pairs(search.adaption_rows) == pairs(full.key_rows)
+    assert pairs(search.task.history_table) == pairs(search.key_rows) == pairs(search.adaption_rows)
+
+
 @pytest.mark.parametrize("all_users", [False, True])
 def test_few_shot_users_are_validated_on_their_own_rows(all_users):
     config = replace(STAGE, validation=0.2, train_on_all_users=all_users)
@@ -263,9 +275,9 @@ def test_the_contrast_is_for_new_users_only(monkeypatch):
     weights = []
     original = two_stage.adaption_objective
 
-    def adaption_objective(contrast, runtime):
+    def adaption_objective(contrast, runtime, contrast_over):
         weights.append(contrast)
-        return original(contrast, runtime)
+        return original(contrast, runtime, contrast_over)
 
     monkeypatch.setattr(two_stage, "adaption_objective", adaption_objective)
     config = replace(STAGE, validation=0.0, train=replace(STAGE.train, epochs=1, contrast=0.5))

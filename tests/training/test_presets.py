@@ -58,6 +58,11 @@ def test_published_follows_the_published_code():
         assert config.options["bias"] == "own"
         assert not config.episodes
         assert config.train.contrast > 0
+        assert config.train.contrast_over == "trained"
+        assert not config.options["query_length"]
+        assert not config.options["relate_bias"]
+        assert config.options["key_sample"] == "user"
+        assert config.options["relation_start"] == "glorot"
     for name in ("nnmf", "gcmc"):
         config = stage_config(name, preset="published")
         assert config.train.penalty == "norm"
@@ -114,6 +119,16 @@ def test_a_wrapped_backbone_may_be_trained_differently(dataset):
     assert (stage["nnmf"].train.epochs, stage["nnmf"].train.reg) == expected
 
 
+@pytest.mark.parametrize("dataset", DATASET_SOURCES)
+@pytest.mark.parametrize("mode", ["new", "few-shot"])
+@pytest.mark.parametrize("name", ["idcf-nn", "idcf-gc"])
+def test_published_has_one_rule_for_the_number_of_epochs(name, mode, dataset):
+    config = stage_config(name, preset="published", dataset=dataset, query_user_mode=mode)
+    assert (config.train.epochs, config.train.patience) == (500, 10)
+    assert (config.validation, config.validate_on) == (0.05, "rows")
+    assert not config.refit_on_all
+
+
 def test_few_shot_users_may_have_other_options():
     row = {"preset": "published", "dataset": "ml-1m"}
     new, few = (
@@ -121,7 +136,6 @@ def test_few_shot_users_may_have_other_options():
     )
     assert (new.train.learning_rate, few.train.learning_rate) == (0.001, 0.01)  # from the row
     assert (new.train.decay, few.train.decay) == (0.95, 0.99)  # from the dataset
-    assert (new.validation, few.validation) == (0.0, 0.05)
     assert new.train.batch_size == few.train.batch_size == 1024
     assert stage_config("nnmf", query_user_mode="few-shot") == stage_config("nnmf")
 

@@ -1,8 +1,9 @@
 """Measure models on the held-out rows of a group of users.
 
-Ratings: `rmse`, `mae`, and `ndcg`, which is the paper's: gain 2^rating - 1 over the whole test list
-of a user with at least 2 test ratings. For models with a posterior, `cover90` is the share of
-ratings inside 90 % intervals and `nll` the negative log-likelihood of the ratings.
+Ratings: `rmse`, `mae`, and `ndcg`, over the whole test list of a user with at least 2 test ratings:
+its gain is 2^rating - 1, as in the paper's public code, and that of `ndcg-linear` is the rating, as
+the paper prints it; the latter is measured on request. For models with a posterior, `cover90` is
+the share of ratings inside 90 % intervals and `nll` the negative log-likelihood of the ratings.
 
 Implicit feedback: each test positive is compared with `N_NEGATIVES` items drawn uniformly from the
 whole catalogue, not filtered, as in the paper. `auc` pools all users, `auc-user` averages users,
@@ -16,7 +17,7 @@ nothing.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -41,14 +42,17 @@ from idcf.inference.scoring import (
     top_unseen_items,
 )
 from idcf.metrics import Interval, PerUserMetric
+from idcf.metrics.ranking import Gain
 from idcf.metrics.stats import Statistic
 from idcf.models.base import Model
 from idcf.rng import random_stream
 
 _ROW_METRICS = {  # metrics of scored rows, by whether the feedback is implicit
-    False: ("rmse", "mae", "cover90", "nll", "ndcg"),
+    False: ("rmse", "mae", "cover90", "nll", "ndcg", "ndcg-linear"),
     True: ("auc", "auc-user", "ndcg"),
 }
+_ON_REQUEST = ("ndcg-linear",)  # row metrics that are no default
+_NDCG_GAINS: Mapping[str, Gain] = {"ndcg": "exp", "ndcg-linear": "linear"}
 _DEFAULT_LIST_METRICS = {False: ("ndcg@10", "recall@20"), True: ("ndcg@10", "recall@20", "ndcg@20")}
 _STRONG_LIST_METRICS = ("recall@20", "recall@50", "ndcg@100")  # those of Liang et al. 2018
 
@@ -62,9 +66,10 @@ def metric_names(implicit: bool) -> tuple[str, ...]:
 
 def default_metric_names(implicit: bool, protocol: SplitProtocol = "standard") -> tuple[str, ...]:
     """Return the metrics that are reported unless others are chosen."""
+    row_metrics = [name for name in _ROW_METRICS[implicit] if name not in _ON_REQUEST]
     if protocol == "strong":
-        return (*_ROW_METRICS[implicit], *_STRONG_LIST_METRICS)
-    return (*_ROW_METRICS[implicit], *_DEFAULT_LIST_METRICS[implicit])
+        return (*row_metrics, *_STRONG_LIST_METRICS)
+    return (*row_metrics, *_DEFAULT_LIST_METRICS[implicit])
 
 
 def reads_lists(names: Collection[str]) -> bool:
@@ -138,8 +143,10 @@ def expected_random_metrics(
     half = MetricResult(Interval(0.5, 0.5, 0.5), n_users, n_rows)
     results = {name: half for name in ("auc", "auc-user") if name in names}
     per_user = expected_list_metrics(evaluation_set, names)
-    if "ndcg" in names:
-        per_user["ndcg"] = metrics.random_ndcg(rows.user, evaluation_set.nonnegative_labels())
+    for name in [x for x in _NDCG_GAINS if x in names and x in _ROW_METRICS[rows.implicit]]:
+        per_user[name] = metrics.random_ndcg(
+            rows.user, evaluation_set.nonnegative_labels(), gain=_NDCG_GAINS[name]
+        )
     results |= {name: _aggregate(evaluation_set, x) for name, x in per_user.items()}
     return {name: results[name] for name in metric_names(rows.implicit) if name in results}
 
@@ -183,7 +190,9 @@ def _row_results(
                 rows.user, scores, std, rows.rating, 0.9
             )
             per_user["nll"] = metrics.negative_log_likelihood(rows.user, scores, std, rows.rating)
-    per_user["ndcg"] = metrics.ndcg(rows.user, scores, evaluation_set.nonnegative_labels())
+    labels = evaluation_set.nonnegative_labels()
+    for name in [x for x in _NDCG_GAINS if x in names]:
+        per_user[name] = metrics.ndcg(rows.user, scores, labels, gain=_NDCG_GAINS[name])
     for name, values in per_user.items():
         statistic: Statistic = "rmse" if name == "rmse" else "mean-ratio"
         results[name] = _aggregate(evaluation_set, values, statistic)

@@ -33,6 +33,7 @@ from idcf.inference.benefit import BenefitOrder, check_quality
 from idcf.inference.manifest import DomainInfo
 from idcf.metrics import PerUserMetric
 from idcf.models.registry import all_models, configure, model_entry, resolve_model
+from idcf.training.checkpoint import recorded_seconds
 from idcf.training.job import LOCAL_RUNTIME, Runtime
 from idcf.training.presets import stage_configs
 from idcf.training.train import (
@@ -211,9 +212,10 @@ def train_and_evaluate(
     seconds, trained, order = 0.0, None, None
     if run_key.model != "random":
         began = time.perf_counter()
+        seconds = recorded_seconds(job.folder)  # of a training that is resumed
         trained = train(run_key.model, job, options=options)
         order = _train_order(run_key.model, job, trained, measurement)
-        seconds = time.perf_counter() - began
+        seconds += time.perf_counter() - began
     rows: list[ResultRow] = []
     per_user: dict[tuple[str, str], PerUserMetric] = {}
     for group, evaluation_set in evaluation_sets.items():

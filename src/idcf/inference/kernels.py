@@ -19,7 +19,7 @@ from idcf.data.interactions import Floats, Ints
 from idcf.models.base import Model
 from idcf.models.baselines import FoldInModel
 from idcf.models.bayes import BayesModel, UserPosterior, rating_std
-from idcf.models.idcf import IDCF, POOLING_POWER, split_latents
+from idcf.models.idcf import IDCF, POOLING_POWER
 from idcf.models.layers.heads import DotHead
 from idcf.models.matrix_factorization import MatrixFactorization
 from idcf.models.take_up import TakeUpModel
@@ -318,9 +318,12 @@ def idcf_batch_embedder(model: IDCF) -> IDCFBatchEmbedder | None:
 
 
 def idcf_single_user_scorer(embedder: IDCFBatchEmbedder) -> IDCFSingleUserScorer | None:
-    """Return the kernel of an IDCF, or None unless the item vectors of its backbone are a table."""
-    has_table = isinstance(embedder.model.backbone, MatrixFactorization)
-    return IDCFSingleUserScorer(embedder) if has_table else None
+    """Return the kernel of an IDCF, or None unless the item vectors of its backbone are a table,
+    and query and key latents hold what they hold by default."""
+    model, config = embedder.model, embedder.model.config
+    has_table = isinstance(model.backbone, MatrixFactorization)
+    has_kernel = has_table and config.query_length and config.relate_bias
+    return IDCFSingleUserScorer(embedder) if has_kernel else None
 
 
 class IDCFBatchEmbedder:
@@ -341,7 +344,7 @@ class IDCFBatchEmbedder:
         n, query = history.lengths(), self.model.raw_query(history)
         bias_scale = 1 / (n + shrinkage).clamp(min=1e-9)
         encoded = EncodedHistory(query, history.owner(), bias_scale, None)
-        latents = split_latents(self._induce_latents(query, n))
+        latents = self.model.split_latents(self._induce_latents(query, n))
         return self.model.embed_latents(latents, users, encoded)
 
     def _induce_latents(self, query: Tensor, history_lengths: Tensor) -> Tensor:

@@ -27,7 +27,7 @@ from idcf.inference.artifact import Artifact
 from idcf.models.base import Model
 from idcf.models.baselines import FoldInModel
 from idcf.models.bayes import BayesModel
-from idcf.models.idcf import IDCF, POOLING_POWER, split_latents
+from idcf.models.idcf import IDCF, POOLING_POWER
 from idcf.models.matrix_factorization import MatrixFactorization
 
 OPSET = 18
@@ -187,7 +187,7 @@ class DenseIDCF(nn.Module):
         query = self._encode_history(rated, rated if ratings is None else ratings, n)
         query = (query - model.query_mean) / model.query_std
         latent = model.relation(query, model.key_latents, model.key_scale)
-        vector, bias = split_latents(torch.where(n == 0, model.mean_key_latent, latent))
+        vector, bias = model.split_latents(torch.where(n == 0, model.mean_key_latent, latent))
         scores = model.head.score_all_pairs(vector, items.vector) + (items.bias + model.mean)
         if model.has_user_parameters:  # then a new user has bias 0
             return vector, scores
@@ -201,12 +201,13 @@ class DenseIDCF(nn.Module):
         """Return d_u' before standardization, as `IDCF.raw_query` does."""
         model, items = self.model, self.model.backbone.item_table
         n = n.clamp(min=1)
-        pooled = rated @ items.vector / n ** POOLING_POWER[model.config.pooling]
-        query = torch.cat([pooled, n.log1p()], 1)
-        if model.config.query == "items":
-            return query
-        residuals = (values - model.mean - items.bias - model.mean_key_latent[-1]) * rated
-        return torch.cat([query, residuals @ items.vector / n**0.5], 1)
+        parts = [rated @ items.vector / n ** POOLING_POWER[model.config.pooling]]
+        if model.config.query_length:
+            parts.append(n.log1p())
+        if model.config.query == "ratings":
+            residuals = (values - model.mean - items.bias - model.mean_key_bias) * rated
+            parts.append(residuals @ items.vector / n**0.5)
+        return torch.cat(parts, 1)
 
 
 _DENSE_MODELS: Mapping[type[Model], Callable[[Any], nn.Module]] = {

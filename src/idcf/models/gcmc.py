@@ -8,7 +8,7 @@ IDCF paper. The original decoder is in `idcf.paper.models.gcmc_softmax`.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -36,6 +36,14 @@ class GCMCConfig:
     average_messages: bool = True  # False: sum the messages, as in the published code
     edge_dropout: float = 0.0  # share of the edges that a training step leaves out
     hide_target: bool = True  # in training, hide a row's rating from the towers of that row
+
+
+class RaterSums(NamedTuple):
+    """The sums over the raters of each item and level, and what they are made of."""
+
+    sums: Tensor  # [I, L, D]: Σ p_u, where edge dropout weights the edges
+    counts: Tensor  # [I, L]: the number of raters, without dropout
+    weights: Tensor | None  # [E]: the weight of each edge of `GCMC.edges`; None: 1
 
 
 class GCMC(Backbone):
@@ -66,8 +74,9 @@ class GCMC(Backbone):
         self.register_buffer("levels", levels)
         for name, value in build_edge_index(domain, levels)._asdict().items():
             self.register_buffer(name, value)
-        self._rater_sums_cache: TensorCache[tuple[Tensor, Tensor]] = TensorCache()
+        self._rater_sums_cache: TensorCache[RaterSums] = TensorCache()
         self._transposed_graph: TensorCache[Transposed[None]] = TensorCache()
+        self._edge_order: TensorCache[Tensor] = TensorCache()
 
     def user_tower(self, latent: Embeddings, users: Users) -> Embeddings:
         """Return [p ‖ m_u], where m_u is the message of the items of the history."""
@@ -81,24 +90,24 @@ class GCMC(Backbone):
     def embed_items(self, items: Tensor, exclude_users: Tensor | None = None) -> Embeddings:
         """Return [q ‖ n_i], where n_i is the message of the raters, except `exclude_users`."""
         latent: Embeddings = self.item_table(items)
-        sums, counts = self._rater_sums()
-        sums, counts = sums[items], counts[items]
+        of_all = self._rater_sums()
+        sums, counts = of_all.sums[items], of_all.counts[items]
         if exclude_users is not None:
-            sums, counts = self._mask_target_edges(sums, counts, items, exclude_users)
+            sums, counts = self._mask_target_edges(
+                RaterSums(sums, counts, of_all.weights), items, exclude_users
+            )
         message = self.from_users(sums, counts)
         return Embeddings(torch.cat([latent.vector, message], -1), latent.bias)
 
-    def _rater_sums(self) -> tuple[Tensor, Tensor]:
-        """Return Σ p_u over the raters of each item and level [I, L, D], and their number [I, L].
-
-        The sums are cached while P is frozen, as it is from the adaption stage on.
-        """
+    def _rater_sums(self) -> RaterSums:
+        """Return the sums of all items, which are cached while P is frozen, as it is from the
+        adaption stage on."""
         p = self.user_table.vector
         if p.requires_grad or (self.training and self.edge_dropout):
             return self._compute_rater_sums()
         return self._rater_sums_cache.get(p, self._compute_rater_sums)
 
-    def _compute_rater_sums(self) -> tuple[Tensor, Tensor]:
+    def _compute_rater_sums(self) -> RaterSums:
         """Compute `_rater_sums`; in training, edge dropout weights the vectors, not the numbers."""
         graph = Ragged(self.raters, None, self.starts)
         shape = (self.n_items, len(self.levels))
@@ -111,21 +120,36 @@ class GCMC(Backbone):
             sums = sum_neighbors(p, graph, transposed, weights, transposed_weights)
         else:
             sums = sum_pool(p, graph, weights)
-        return sums.view(*shape, -1), graph.lengths().view(shape)
+        if weights is not None:
+            weights = weights[self._edge_order.get(self.raters, self._order_of_edges)]
+        return RaterSums(sums.view(*shape, -1), graph.lengths().view(shape), weights)
+
+    def _order_of_edges(self) -> Tensor:
+        """Return the position in `raters` of each edge of `edges`: int64 [E]."""
+        item = Ragged(self.raters, None, self.starts).owner() // len(self.levels)
+        return torch.argsort(item * self.n_users + self.raters)
 
     def _edge_dropout_weights(self, graph: RaggedRows) -> Tensor | None:
         """Draw the weight of each edge for this step: 0 or 1 / (1 - dropout)."""
         if not (self.training and self.edge_dropout):
             return None
-        return F.dropout(torch.ones_like(graph.indices, dtype=torch.float32), self.edge_dropout)
+        ones = torch.ones_like(graph.indices, dtype=self.user_table.vector.dtype)
+        return F.dropout(ones, self.edge_dropout)
 
     def _mask_target_edges(
-        self, sums: Tensor, counts: Tensor, items: Tensor, exclude_users: Tensor
+        self, of_items: RaterSums, items: Tensor, exclude_users: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Subtract the edge (exclude_users[m], items[m, k]), if it exists, from the sums."""
+        """Return sums and numbers without the edge (exclude_users[m], items[m, k]), if it exists.
+
+        The edge leaves the sums with the weight that it has in them, so the result does not depend
+        on the rating of the pair, with edge dropout or without.
+        """
         lookup = find_edges(self.edges, self.n_users, exclude_users, items)
         level = torch.arange(len(self.levels), device=items.device)
         edge_level = self.edge_level[lookup.position][..., None]
         is_target = lookup.exists[..., None] & (edge_level == level)  # [M, K, L] or [M, L]
         latent = self.user_table.vector[lookup.user][..., None, :]
-        return sums - is_target[..., None] * latent, counts - is_target.to(counts.dtype)
+        if of_items.weights is not None:
+            latent = latent * of_items.weights[lookup.position][..., None, None]
+        sums = of_items.sums - is_target[..., None] * latent
+        return sums, of_items.counts - is_target.to(of_items.counts.dtype)

@@ -15,7 +15,7 @@ from torch import Tensor
 from idcf.models.base import Backbone, BackboneWrapper
 from idcf.models.layers.meta_path import MetaPathNeighbors
 from idcf.models.layers.ragged import DEFAULT_USER_SHRINKAGE, segment_sum, sum_pool
-from idcf.models.layers.relation import AttentionKind, Relation
+from idcf.models.layers.relation import AttentionKind, Relation, RelationStart
 from idcf.types import Embeddings, EncodedHistory, History, Users
 
 POOLING_POWER = {"mean": 1.0, "sum": 0.0, "root": 0.5}  # Σq / n^power over a history of length n
@@ -40,6 +40,14 @@ class IDCFConfig:
     # has bias 0, as in the published code
     bias: Literal["inferred", "own"] = "inferred"
     bias_shrinkage: float = DEFAULT_USER_SHRINKAGE  # pseudo-count of residuals of 0 in the bias
+    # the following are choices of the published code where they differ from the default
+    query_length: bool = True  # the query holds log(1 + n)
+    relate_bias: bool = True  # key latents hold the users' biases, so that a bias is induced too
+    # whose keys a training step draws, for each head: one sample for the "step", or one for each
+    # "user" of it, drawn with replacement, as in the published code
+    key_sample: Literal["step", "user"] = "step"
+    relation_start: RelationStart = "mean"  # initial weights: see `Relation`
+    values_of_keys: bool = False  # W_v acts on W_k p instead of p
 
 
 class IDCF(BackboneWrapper):
@@ -48,6 +56,8 @@ class IDCF(BackboneWrapper):
     The trained backbone is copied; `key_users` have ids of its table, and their histories.
     """
 
+    key_latents: Tensor  # [K, D + 1]; [K, D] without `relate_bias`
+    mean_key_latent: Tensor  # [D + 1] or [D]
     query_mean: Tensor  # [Q]: standardizes `raw_query`
     query_std: Tensor  # [Q]
     key_scale: Tensor  # []: standardizes the key latents in the attention scores
@@ -55,11 +65,15 @@ class IDCF(BackboneWrapper):
     def __init__(self, config: IDCFConfig, backbone: Backbone, key_users: Users) -> None:
         super().__init__(backbone, key_users)
         self.config = config
+        if not config.relate_bias:
+            self.key_latents = self.key_latents[:, :-1].clone()
+            self.mean_key_latent = self.mean_key_latent[:-1].clone()
         with torch.no_grad():
             query = self.raw_query(key_users.history)
             mean = query.mean(0)
             std = query.std(0, correction=0).clamp(min=1e-6)
-            scale = 1 / self.key_latents[:, :-1].std(0, correction=0).mean().clamp(min=1e-6)
+            key_std = self.split_latents(self.key_latents).vector.std(0, correction=0)
+            scale = 1 / key_std.mean().clamp(min=1e-6)
             if not config.standardize:
                 mean, std, scale = torch.zeros_like(mean), torch.ones_like(std), scale.new_ones(())
             self.register_buffer("query_mean", mean)
@@ -67,7 +81,13 @@ class IDCF(BackboneWrapper):
             self.register_buffer("key_scale", scale)
         size = self.key_latents.shape[-1]
         self.relation = Relation(
-            query.shape[-1], size, config.heads, config.attention, config.scaled
+            query.shape[-1],
+            size,
+            config.heads,
+            config.attention,
+            config.scaled,
+            start=config.relation_start,
+            values_of_keys=config.values_of_keys,
         )
         self.has_user_parameters = config.bias == "own"
         self.backbone.user_table.bias.requires_grad_(self.has_user_parameters)
@@ -77,21 +97,27 @@ class IDCF(BackboneWrapper):
     def embed_users(self, users: Users) -> Embeddings:
         """Return the user tower of the induced latents."""
         encoded = self.encode_history(users.history)
-        latents = split_latents(self.induce_latents(users.history, encoded, users.ids))
+        latents = self.split_latents(self.induce_latents(users.history, encoded, users.ids))
         return self.embed_latents(latents, users, encoded)
 
     def induce_latents(
         self, history: History, encoded: EncodedHistory, user_ids: Tensor | None = None
     ) -> Tensor:
-        """Return the latents p̃_u' with the expected bias last [B, D + 1]; the mean key latent for
-        a user without history or neighbors. In training, a key user is no meta-path neighbor of
-        itself."""
+        """Return the latents p̃_u' with the expected bias last [B, D + 1], or without it [B, D]; the
+        mean key latent for a user without history or neighbors. In training, a key user is no
+        meta-path neighbor of itself."""
         query, is_isolated = encoded.query, encoded.empty_history
         mask = self._neighbor_mask(history, user_ids if self.training else None)
         if mask is not None:
             is_isolated = ~mask.any(1, keepdim=True)
             mask = mask | is_isolated  # a softmax over no neighbor would be undefined
-        latent: Tensor = self.relation(query, self._sample_key_latents(), self.key_scale, mask)
+        keys = self.key_latents
+        if self.training and self.meta_path is None:
+            if self.config.key_sample == "user":
+                mask = self._draw_key_counts(len(query))
+            else:
+                keys = self._sample_key_latents()
+        latent: Tensor = self.relation(query, keys, self.key_scale, mask)
         if is_isolated is None:
             return latent
         return torch.where(is_isolated, self.mean_key_latent, latent)
@@ -160,18 +186,38 @@ class IDCF(BackboneWrapper):
         mask = self._neighbor_mask(users.history)
         return self.relation.attention_weights(query, self.key_latents, self.key_scale, mask)
 
-    def _sample_key_latents(self) -> Tensor:
-        """Return the latents of all key users, vector and bias: [K, D + 1].
+    def split_latents(self, latents: Tensor) -> Embeddings:
+        """Split latents [B, D + 1] into vectors [B, D] and biases [B], which are 0 if the latents
+        hold none."""
+        if not self.config.relate_bias:
+            return Embeddings(latents, latents.new_zeros(len(latents)))
+        vector, bias = latents.split_with_sizes([latents.shape[1] - 1, 1], 1)
+        return Embeddings(vector, bias.squeeze(1))
 
-        In training without meta-paths, return a random sample of `n_attended_users` of them for
-        each head, if there are more: [H, S, D + 1].
-        """
+    @property
+    def mean_key_bias(self) -> Tensor | float:
+        """The mean bias of the key users, 0 if the key latents hold none."""
+        return self.mean_key_latent[-1] if self.config.relate_bias else 0.0
+
+    def _sample_key_latents(self) -> Tensor:
+        """Return a random sample of `n_attended_users` key latents for each head [H, S, D + 1]; all
+        of them [K, D + 1] if there are no more."""
         n_key_users, n_attended = self.key_latents.shape[0], self.config.n_attended_users
-        if not self.training or self.meta_path or n_key_users <= n_attended:
+        if n_key_users <= n_attended:
             return self.key_latents
         shape = (self.config.heads, n_attended)
         rows = torch.randint(n_key_users, shape, device=self.key_latents.device)
         return F.embedding(rows, self.key_latents)
+
+    def _draw_key_counts(self, n_users: int) -> Tensor:
+        """Draw `n_attended_users` key users with replacement for each head and user, and return how
+        often each was drawn: [H, B, K]. Attention to the sample is attention to all with these
+        multiplicities, and no sample of latents is gathered."""
+        shape = (self.config.heads, n_users, self.config.n_attended_users)
+        n_key_users, device = self.key_latents.shape[0], self.key_latents.device
+        rows = torch.randint(n_key_users, shape, device=device)
+        counts = torch.zeros(*shape[:2], n_key_users, device=device)
+        return counts.scatter_add_(2, rows, torch.ones_like(rows, dtype=counts.dtype))
 
     def encode_history(self, history: History) -> EncodedHistory:
         """Return the standardized query d_u', and the shape and scale of the inferred bias: what
@@ -186,25 +232,19 @@ class IDCF(BackboneWrapper):
         )
 
     def raw_query(self, history: History) -> Tensor:
-        """Return d_u' before standardization: pooled item vectors, log(1 + n), pooled ratings.
-
-        The shape is [B, D + 1], or [B, 2 D + 1] where `config.query` is "ratings".
-        """
+        """Return d_u' before standardization: pooled item vectors [B, D], log(1 + n) [B, 1] with
+        `config.query_length`, and pooled ratings [B, D] where `config.query` is "ratings"."""
         table = self.backbone.item_table.vector
         n = history.lengths().clamp(min=1)[:, None]
         power = POOLING_POWER[self.config.pooling]
-        query = torch.cat([sum_pool(table, history) / n**power, n.log1p()], -1)
-        if self.config.query == "items":
-            return query
-        residuals = self._rating_residuals(history) - self.mean_key_latent[-1]
-        return torch.cat([query, sum_pool(table, history, residuals) / n**0.5], -1)
+        parts = [sum_pool(table, history) / n**power]
+        if self.config.query_length:
+            parts.append(n.log1p())
+        if self.config.query == "ratings":
+            residuals = self._rating_residuals(history) - self.mean_key_bias
+            parts.append(sum_pool(table, history, residuals) / n**0.5)
+        return torch.cat(parts, -1)
 
     def _rating_residuals(self, history: History) -> Tensor:
         """Return r - μ - b_i of each entry: [N]."""
         return history.values - self.mean - self.backbone.item_table.bias[history.items]
-
-
-def split_latents(latents: Tensor) -> Embeddings:
-    """Split latents [B, D + 1] into vectors [B, D] and biases [B]."""
-    vector, bias = latents.split_with_sizes([latents.shape[1] - 1, 1], 1)
-    return Embeddings(vector, bias.squeeze(1))

@@ -38,9 +38,12 @@ _LEGEND = (
     "system is chosen on the same test rows, which favours it. "
     '"seconds" is the mean time of one training; systems ran on different devices, some of them '
     "side by side, so these times only give an order of magnitude. The best number of each column "
-    "is in bold. A number with the sign † was measured under settings that have changed since. "
+    "is in bold. A number with the sign † was measured under settings or code that have changed. "
     "Lists (metrics with an @) are ordered by the scores of each model alone: those of idcf-bayes "
-    "by expected rating, which is not the default order of `recommend`."
+    "by expected rating, which is not the default order of `recommend`. NDCG has two gains: "
+    "2^rating - 1 in the paper's public code (`ndcg`; the paper's numbers are of this size), and "
+    "the rating in its formula (`ndcg-linear`); – stands where a run was made before the latter "
+    "was measured."
 )
 _HEADER = ("system", "paper", "published", "clean", "against", "seconds")
 _MAX_REASON_LENGTH = 60
@@ -219,13 +222,14 @@ class _ColumnReport:
         return mean_of_seeds([row.interval for row in rows]) if rows else None
 
     def _best_value(self, preset: str) -> float | None:
-        """Return the best mean of all systems but random under a preset; None if there is none."""
+        """Return the best mean of all systems but random under a preset; None if there are not at
+        least two to compare."""
         values = [
             mean.value
             for model in self.spec.systems
             if model != "random" and (mean := self._mean_over_seeds(model, preset))
         ]
-        return best_value(self.column.metric, values) if values else None
+        return best_value(self.column.metric, values) if len(values) > 1 else None
 
     def _published_cell(self, model: str) -> str:
         """Return the number that the paper prints, or why there is none; a * marks the best."""
@@ -266,6 +270,8 @@ class _ColumnReport:
             (split, users) == (self.split, column.users) and (model, preset) in rows_by_system
             for (split, users, _), rows_by_system in self.results.rows_by_column.items()
         )
+        if has_other_metric and column.metric == "ndcg-linear":
+            return "–"
         if has_other_metric:
             return "orders only: no ratings"
         mode = USER_GROUPS[column.users]

@@ -1,10 +1,13 @@
 """Make the training runs that the paper's tables lack, and store their results.
 
-Each result is stored as soon as its run ends, so an interruption loses only the runs under way.
+Each result is stored as soon as its run ends, and a run under way writes checkpoints: after an
+interruption, however hard, the same call goes on from the last ones.
 """
 
 from __future__ import annotations
 
+import re
+import shutil
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -20,6 +23,7 @@ from idcf.data.split import Split
 from idcf.errors import DataError
 from idcf.evaluation import parallel
 from idcf.evaluation.evaluation_set import EvaluationSet
+from idcf.evaluation.measure import default_metric_names
 from idcf.evaluation.protocol import KeyUserRule, open_dataset, standard_split
 from idcf.evaluation.results import RunKey
 from idcf.evaluation.run import (
@@ -37,6 +41,7 @@ from idcf.training.job import LOCAL_RUNTIME, Runtime
 from idcf.training.train import TrainingJob
 
 DatasetLoader = Callable[[str], Dataset]
+CHECKPOINT_SECONDS = 15.0  # at most so much of a run is lost, and the epoch under way
 
 
 @dataclass(frozen=True)
@@ -72,7 +77,9 @@ def reproduce(
     """Make runs and store their results; a failed run is recorded and the others go on. `n_jobs`
     runs are made at a time, each in its own process. `load_dataset` returns a dataset by its name;
     by default it is `protocol.open_dataset`."""
-    tasks = _evaluation_tasks(runs, runtime, progress and n_jobs == 1, load_dataset or open_dataset)
+    tasks = _evaluation_tasks(
+        runs, results, runtime, progress and n_jobs == 1, load_dataset or open_dataset
+    )
     runs_by_name = {str(run): run for run in runs}
     completed: list[Run] = []
     failed: dict[str, str] = {}
@@ -87,6 +94,7 @@ def reproduce(
             results_store.append_lines(results, run.dataset, [failure])
         else:
             _store_run(run, outcome, results, runtime)
+            shutil.rmtree(_checkpoint_folder(run, results), ignore_errors=True)
             completed.append(run)
     for dataset in dict.fromkeys(run.dataset for run in runs):
         compact_results(results, dataset)
@@ -125,7 +133,11 @@ def compact_results(results: Path, dataset: str) -> None:
 
 
 def _evaluation_tasks(
-    runs: Sequence[Run], runtime: Runtime, progress: bool, load_dataset: DatasetLoader
+    runs: Sequence[Run],
+    results: Path,
+    runtime: Runtime,
+    progress: bool,
+    load_dataset: DatasetLoader,
 ) -> dict[str, tuple[Any, ...]]:
     """Return run name -> the arguments of `train_and_evaluate`, in the order of the runs. Runs of
     one split share the split and its evaluation sets."""
@@ -149,13 +161,38 @@ def _evaluation_tasks(
                 "files are of another edition; see `idcf data describe`"
             )
         run_key = RunKey(name, run.split, run.model, run.preset, run.seed)
-        job = TrainingJob(split, run.users, run.preset, name, run.seed, runtime, progress=progress)
+        job = TrainingJob(
+            split,
+            run.users,
+            run.preset,
+            name,
+            run.seed,
+            runtime,
+            folder=_checkpoint_folder(run, results),
+            checkpoint_seconds=CHECKPOINT_SECONDS,
+            progress=progress,
+        )
         run_sets = {group: evaluation_set(name, rule, group) for group in run.groups()}
         options: dict[str, Any] = {}  # the preset decides all
         # the tables compare what each model predicts: lists go by its scores alone (quality 1)
-        measurement = OWN_SCORES._replace(rank_catalog=run.ranks_catalog())
+        measurement = OWN_SCORES._replace(
+            names=_measured_metrics(split), rank_catalog=run.ranks_catalog()
+        )
         tasks[str(run)] = (run_key, job, options, run_sets, False, measurement)
     return tasks
+
+
+def _checkpoint_folder(run: Run, results: Path) -> Path:
+    """Return the folder with the checkpoints of a run in its present settings."""
+    name = re.sub(r"[^\w.-]+", "-", f"{run} {run.fingerprint()}")
+    return results / ".checkpoints" / name
+
+
+def _measured_metrics(split: Split) -> tuple[str, ...]:
+    """Return the metrics of a run: the defaults, and both gains of NDCG where there are ratings."""
+    implicit = split.train.implicit
+    names = default_metric_names(implicit, split.protocol)
+    return names if implicit else (*names, "ndcg-linear")
 
 
 def _store_run(run: Run, run_result: RunResult, results: Path, runtime: Runtime) -> None:

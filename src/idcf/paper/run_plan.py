@@ -24,6 +24,20 @@ from idcf.training.presets import has_preset_row, stage_configs
 from idcf.training.train import QueryUserMode
 
 
+class Revision(NamedTuple):
+    """A change of the code that changed what some settings of a model give: older rows of a run
+    with all of these options on are outdated."""
+
+    model: str
+    options: tuple[str, ...]
+
+
+REVISIONS = (
+    # a hidden edge left the sums with weight 1, whatever weight dropout had given it
+    Revision("gcmc", ("hide_target", "edge_dropout")),
+)
+
+
 class Run(NamedTuple):
     """One training of one system with one seed, which serves all tables. It is measured on every
     user group that any table asks of its split."""
@@ -133,7 +147,8 @@ def is_done(run: Run, rows: Sequence[StoredRow]) -> bool:
 def settings_fingerprint(model: str, preset: str, dataset: str, users: str) -> str:
     """Return ten hex digits that identify the settings of a system. They cover every setting that
     differs from the default in the code, by name and value, so an added option that is not used
-    changes nothing. `users` is the training mode, "new" or "few-shot"."""
+    changes nothing; and the `REVISIONS` of the code that concern them. `users` is the training
+    mode, "new" or "few-shot"."""
     if model == "random":
         return "none"
     implicit = DATASET_SOURCES[dataset].implicit
@@ -144,12 +159,23 @@ def settings_fingerprint(model: str, preset: str, dataset: str, users: str) -> s
             **_changed_fields(stage),
             "options": _changed_fields(configure(stage_name, stage.options)),
             "train": _changed_fields(stage.train),
+            **_revisions(stage_name, configure(stage_name, stage.options)),
         }
         for stage_name, stage in stages.items()
     ]
     grid = model_entry(name).grid_for(implicit)
     text = json.dumps([name, settings, {k: list(v) for k, v in grid.items()}], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:10]
+
+
+def _revisions(model: str, config: Any) -> dict[str, int]:
+    """Return the number of revisions of the code that concern a model's options, if any does."""
+    concerned = [
+        revision
+        for revision in REVISIONS
+        if revision.model == model and all(getattr(config, name) for name in revision.options)
+    ]
+    return {"revisions": len(concerned)} if concerned else {}
 
 
 def _changed_fields(config: Any) -> dict[str, Any]:

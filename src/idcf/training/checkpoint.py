@@ -80,6 +80,17 @@ class Checkpoint:
     log: TrainingLog  # the epochs so far
 
 
+def recorded_seconds(folder: Path | None) -> float:
+    """Return the time of all epochs in the journals of a training's folder: what a training that is
+    resumed has taken so far, without validation."""
+    journals = sorted(folder.rglob("*.jsonl")) if folder else []
+    return sum(
+        float(json.loads(line)["seconds"])
+        for journal in journals
+        for line in journal.read_text(encoding="utf-8").splitlines()
+    )
+
+
 def write_checkpoint(
     path: Path,
     model_state: dict[str, Tensor],

@@ -205,6 +205,7 @@ def run_gradient_loop(
         runtime=job.runtime,
         seed=derive_seed(job.seed, name),
         checkpoint_path=folder / f"{name}.checkpoint" if folder else None,
+        checkpoint_seconds=job.checkpoint_seconds,
         journal_path=folder / f"{name}.jsonl" if folder else None,
         progress_label=name if job.progress else None,
         callback=callback,

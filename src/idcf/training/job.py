@@ -137,6 +137,7 @@ class TrainingJob:
     seed: int = 0
     runtime: Runtime = LOCAL_RUNTIME  # the device and the processes to train on
     folder: Path | None = None  # for checkpoints and journals
+    checkpoint_seconds: float = 0.0  # least time between two checkpoints of a stage
     progress: bool = False  # whether to show progress bars
     callback: EpochCallback | None = None  # called after each epoch
     stage_prefix: str = ""  # begins the stage's name in calls of `callback`

@@ -25,7 +25,7 @@ from idcf.models.base import Model
 from idcf.rng import derive_seed
 from idcf.training.checkpoint import EpochRecord, TrainingLog, read_checkpoint, write_checkpoint
 from idcf.training.job import LOCAL_RUNTIME, Runtime
-from idcf.training.objectives import LossName, Objective
+from idcf.training.objectives import ContrastOver, LossName, Objective
 from idcf.training.optimizer import Optimizer
 from idcf.types import Batch
 
@@ -49,6 +49,7 @@ class TrainConfig:
     bias_reg: float = 3.0  # penalty on biases, per table row
     penalty: Literal["squared", "norm"] = "squared"  # of `reg`: ‖p‖² or ‖p‖
     contrast: float = 0.0  # weight of the contrastive loss of IDCF
+    contrast_over: ContrastOver = "induced"  # see `adaption_objective`
     loss: LossName = "fit"  # of models that do not wrap a backbone
     negatives: int = 5  # sampled per positive, for implicit feedback
     precision: Literal["float32", "bfloat16"] = "float32"  # of the forward pass
@@ -66,6 +67,7 @@ def fit_by_gradient(
     runtime: Runtime = LOCAL_RUNTIME,
     seed: int = 0,
     checkpoint_path: Path | None = None,
+    checkpoint_seconds: float = 0.0,
     journal_path: Path | None = None,
     progress_label: str | None = None,
     callback: Callable[[EpochRecord], None] | None = None,
@@ -74,7 +76,8 @@ def fit_by_gradient(
 
     The epoch is best by `validate`, the validation error (lower is better), or the last one without
     it. `n_epochs` replaces `config.epochs` but leaves the learning-rate schedule. The checkpoint is
-    written after each epoch and resumed from if it exists; the journal gets one line of JSON per
+    written after the last epoch, and after any other if `checkpoint_seconds` have passed since it
+    was written, and resumed from if it exists; with it the journal is written, a line of JSON per
     epoch; `callback` is called with each record, in the process of rank 0. Raises `ArtifactError`
     if the checkpoint is damaged, or belongs to another model or dataset.
     """
@@ -83,6 +86,7 @@ def fit_by_gradient(
     loss_terms = torch.compile(objective, dynamic=True) if config.compile else objective
     log, best_state = _resume_checkpoint(model, optimizer, checkpoint_path)
     last = config.epochs if n_epochs is None else n_epochs
+    saved_at = time.monotonic()
     with _progress_bar(progress_label, len(log.records), last, runtime) as bar:
         while len(log.records) < last and not _should_stop(log, config):
             epoch, started = len(log.records), time.perf_counter()
@@ -97,8 +101,12 @@ def fit_by_gradient(
             if log.add(record):
                 best_state = _copy_state(model)
             optimizer.swap_averages()
+            is_last = len(log.records) >= last or _should_stop(log, config)
+            is_due = is_last or time.monotonic() - saved_at >= checkpoint_seconds
             if runtime.rank == 0:
-                _save_progress(model, best_state, optimizer, log, checkpoint_path, journal_path)
+                if is_due:
+                    _save_progress(model, best_state, optimizer, log, checkpoint_path, journal_path)
+                    saved_at = time.monotonic()
                 if callback:
                     callback(record)
             bar.set_postfix({k: f"{v:.4f}" for k, v in record.items() if k in ("loss", "valid")})

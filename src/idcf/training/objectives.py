@@ -15,12 +15,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from idcf.models.base import EmbeddingTableModel, Model
-from idcf.models.idcf import IDCF, split_latents
+from idcf.models.idcf import IDCF
 from idcf.training.job import LOCAL_RUNTIME, Runtime
 from idcf.types import Batch, LossTerms
 
 Objective = Callable[[Model, Batch], LossTerms]
 LossName = Literal["fit", "bpr", "margin", "logistic"]
+ContrastOver = Literal["induced", "trained"]
 Penalty = Callable[[EmbeddingTableModel, Batch], Tensor]
 
 
@@ -109,11 +110,14 @@ def norm_penalty(reg: float, runtime: Runtime = LOCAL_RUNTIME) -> Penalty:
     return penalty
 
 
-def adaption_objective(contrast: float, runtime: Runtime = LOCAL_RUNTIME) -> Objective:
+def adaption_objective(
+    contrast: float, runtime: Runtime = LOCAL_RUNTIME, contrast_over: ContrastOver = "induced"
+) -> Objective:
     """Return the objective of the adaption stage of `IDCF`: the fit and a contrastive loss.
 
     The latter, of weight `contrast`, pulls each induced latent p̃_u to the backbone's p_u: -log
-    softmax over the users u' of the batch, of all processes, of p_uᵀ p̃_u', at u' = u.
+    softmax over the users u' of the batch, of all processes, of p_uᵀ p̃_u' ("induced", the paper's)
+    or of p̃_uᵀ p_u' ("trained", the published code's), at u' = u.
     """
 
     def objective(model: Model, batch: Batch) -> LossTerms:
@@ -122,11 +126,11 @@ def adaption_objective(contrast: float, runtime: Runtime = LOCAL_RUNTIME) -> Obj
             raise TypeError(f"the adaption objective is for IDCF, got {type(model).__name__}")
         users = batch.users
         encoded = model.encode_history(users.history)
-        latents = split_latents(model.induce_latents(users.history, encoded, users.ids))
+        latents = model.split_latents(model.induce_latents(users.history, encoded, users.ids))
         scores = model.score_latents(latents, users, encoded, batch.items, batch.owner)
         terms = pointwise_loss(scores, batch, model.predicts_ratings)
         if contrast:
-            loss = _contrastive_loss(model, users.ids, latents.vector, runtime)
+            loss = _contrastive_loss(model, users.ids, latents.vector, runtime, contrast_over)
             terms["contrast"] = loss * (contrast / batch.n_users)
         return terms
 
@@ -134,15 +138,23 @@ def adaption_objective(contrast: float, runtime: Runtime = LOCAL_RUNTIME) -> Obj
 
 
 def _contrastive_loss(
-    model: IDCF, user_ids: Tensor, induced_vectors: Tensor, runtime: Runtime
+    model: IDCF,
+    user_ids: Tensor,
+    induced_vectors: Tensor,
+    runtime: Runtime,
+    contrast_over: ContrastOver,
 ) -> Tensor:
     """Return the sum over this process's users of the contrastive loss."""
-    all_induced = runtime.gather_rows(induced_vectors)
-    logits = model.backbone.user_table.vector.index_select(0, user_ids) @ all_induced.T
+    trained = model.backbone.user_table.vector
+    all_ids = runtime.gather_rows(user_ids)
+    if contrast_over == "induced":
+        logits = trained.index_select(0, user_ids) @ runtime.gather_rows(induced_vectors).T
+    else:
+        logits = induced_vectors @ trained.index_select(0, all_ids).T
     start = _process_offset(user_ids, runtime)
     target = torch.arange(start, start + user_ids.shape[0], device=user_ids.device)
     # other occurrences of the user in the batch are no negatives
-    repeated = user_ids[:, None] == runtime.gather_rows(user_ids)
+    repeated = user_ids[:, None] == all_ids
     repeated.scatter_(1, target[:, None], False)
     return F.cross_entropy(logits.masked_fill_(repeated, -torch.inf), target, reduction="sum")
 

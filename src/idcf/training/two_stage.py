@@ -51,14 +51,15 @@ def train_two_stage(
     """
     full, search = _stage_tables(name, job, stage_config)
     backbone = select_stage(backbone_name, job, backbone_config, search.key_rows)
-    wrapper = best_result(
-        [
-            _fit_on_backbone(name, job, replace(stage_config, options=options), backbone, search)
-            for options in model_entry(name).expand_grid(
-                stage_config.options, full.key_rows.implicit
-            )
-        ]
-    )
+    candidates = model_entry(name).expand_grid(stage_config.options, full.key_rows.implicit)
+    results = []
+    for number, options in enumerate(candidates):
+        folder = job.folder and job.folder / f"grid-{number}"
+        candidate = replace(stage_config, options=options)
+        results.append(
+            _fit_on_backbone(name, replace(job, folder=folder), candidate, backbone, search)
+        )
+    wrapper = best_result(results)
     logs = {backbone_name: backbone.log, name: wrapper.log}
     if wrapper.config.refit_on_all and search.task is not None:
         backbone = fit_standalone(
@@ -86,7 +87,11 @@ def _stage_tables(
     task: PredictionTask | None = None
     if job.query_user_mode == "new":
         train_rows = key_rows
-        if share:
+        if share and stage_config.validate_on == "rows":
+            rng = random_stream(job.seed, name, "rows")
+            train_rows, targets = hold_out_rows(key_rows, share, rng)
+            task = PredictionTask(train_rows, targets)
+        elif share:
             users = split.key_users
             train_rows, task = hold_out_validation_users(key_rows, users, stage_config, job.seed)
         return StageTables(key_rows, key_rows), StageTables(train_rows, train_rows, task)
@@ -124,7 +129,8 @@ def _fit_on_backbone(
         log = TrainingLog(records, 0)
         return StageResult(stage_config, model.eval(), log, backbone.mean_rating)
     contrast = stage_config.train.contrast if job.query_user_mode == "new" else 0.0
-    objective = adaption_objective(contrast, job.runtime)
+    over = stage_config.train.contrast_over
+    objective = adaption_objective(contrast, job.runtime, over)
     epochs = epoch_batches(name, job, stage_config, tables.adaption_rows, model)
     train_config = stage_config.train
     log = run_gradient_loop(name, model, epochs, objective, train_config, validate, job, n_epochs)

@@ -1,5 +1,7 @@
 """GC-MC: messages per rating level against loops, and target edges masked in training."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -120,3 +122,50 @@ def test_the_message_of_an_empty_history_is_that_of_no_neighbors():
         got = gcmc.embed_users(Users(torch.tensor([3]), History.empty(1)))
         message = gcmc.from_items(torch.zeros(1, 5, 4).double(), torch.zeros(1, 5))
     torch.testing.assert_close(got.vector, torch.cat([gcmc.user_table.vector[[3]], message], -1))
+
+
+def table_with_target(rating):
+    """Return ratings of item 0 by users 0..5, of which user 3 gives `rating`, and of item 1.
+
+    From 2 to 4 stars the order of the edges by item, level and user is one, so that a seed gives
+    every edge its weight.
+    """
+    stars = np.array([1, 1, 1, rating, 5, 5, 1, 2, 3, 4, 5, 5], np.float32)
+    users = np.tile(np.arange(6), 2)
+    return replace(DATA, user=users, item=np.repeat([0, 1], 6), rating=stars, time=None)
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.5])
+def test_the_embedding_of_a_pair_does_not_depend_on_its_rating(dropout):
+    """An edge leaves the sums with the weight that dropout gave it."""
+    user, item = torch.tensor([3]), torch.tensor([[0]])
+    for seed in range(5):
+        towers = []
+        for rating in (2, 3, 4):
+            gcmc = build(table_with_target(rating), edge_dropout=dropout).train()
+            torch.manual_seed(seed)
+            towers.append(gcmc.embed_items(item, exclude_users=user).vector)
+        torch.testing.assert_close(towers[1], towers[0], rtol=0, atol=1e-12)
+        torch.testing.assert_close(towers[2], towers[0], rtol=0, atol=1e-12)
+
+
+def test_hidden_edges_under_dropout_against_a_loop():
+    """Σ weight · p over the raters of an item except the target, level by level."""
+    gcmc = build(edge_dropout=0.4).train()
+    torch.manual_seed(5)
+    weights = torch.nn.functional.dropout(torch.ones(len(gcmc.raters)).double(), 0.4)
+    assert 0 < weights.count_nonzero() < len(weights)
+    n_levels, p = len(gcmc.levels), gcmc.user_table.vector
+    user, item = torch.from_numpy(DATA.user), torch.from_numpy(DATA.item)
+    torch.manual_seed(5)
+    got = gcmc.embed_items(item[:, None], exclude_users=user).vector[:, 0]
+    for row in range(len(DATA)):
+        sums, counts = torch.zeros(n_levels, 4).double(), torch.zeros(n_levels).int()
+        for level in range(n_levels):
+            group = int(item[row]) * n_levels + level
+            for edge in range(gcmc.starts[group], gcmc.starts[group + 1]):
+                if gcmc.raters[edge] != user[row]:
+                    sums[level] += weights[edge] * p[gcmc.raters[edge]]
+                    counts[level] += 1
+        expected = torch.cat([gcmc.item_table.vector[item[row]], gcmc.from_users(sums, counts)])
+        torch.testing.assert_close(got[row], expected)

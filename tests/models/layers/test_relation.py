@@ -119,3 +119,49 @@ def test_no_parameter_is_idle(attention):
     relation, query, keys = build(attention)
     relation(query, keys).square().sum().backward()
     assert not [k for k, p in relation.named_parameters() if p.grad is None]
+
+
+def test_values_of_keys_against_a_loop():
+    """head = Σ c W_v W_k p."""
+    relation, query, keys = build("dot", values_of_keys=True)
+    weights = relation.attention_weights(query, keys)
+    for b in range(USERS):
+        heads = []
+        for h in range(HEADS):
+            parts = [
+                w * (p @ relation.key[h] @ relation.value[h])
+                for w, p in zip(weights[h, b], keys, strict=True)
+            ]
+            heads.append(sum(parts))
+        torch.testing.assert_close(relation(query, keys)[b], torch.cat(heads) @ relation.out)
+
+
+@pytest.mark.parametrize("start", ["mean", "glorot"])
+def test_initial_weights(start):
+    """Glorot: a variance of 2 / (inputs + outputs). Otherwise values and output are identities."""
+    torch.manual_seed(0)
+    relation = Relation(60, 40, 4, start=start)
+    variances = [float(w.detach().var()) for w in (relation.query, relation.key, relation.value)]
+    if start == "glorot":
+        assert variances == pytest.approx([2 / 100, 2 / 80, 2 / 80], rel=0.1)
+        assert float(relation.out.detach().var()) == pytest.approx(2 / (4 * 40 + 40), rel=0.1)
+    else:
+        assert variances[:2] == pytest.approx([2 / 100 * 0.05**2, 2 / 80], rel=0.1)
+        assert torch.equal(relation.value[1], torch.eye(40))
+        assert torch.equal(relation.out.view(4, 40, 40).sum(0), torch.eye(40))
+
+
+def test_multiplicities_against_repeated_keys():
+    """A key that was drawn twice counts twice, one that was not drawn has no weight."""
+    relation, query, keys = build("dot")
+    counts = torch.randint(3, (HEADS, USERS, KEYS)).double()
+    counts[..., 0] += 1
+    weights = relation.attention_weights(query, keys, 1.0, counts)
+    for h in range(HEADS):
+        for b in range(USERS):
+            raw = torch.stack([slow_score(relation, h, query[b], p) for p in keys])
+            sample = [s for s in range(KEYS) for _ in range(int(counts[h, b, s]))]
+            softmax = raw[sample].softmax(0)
+            for s in range(KEYS):
+                expected = sum(w for w, t in zip(softmax, sample, strict=True) if t == s)
+                torch.testing.assert_close(weights[h, b, s], torch.as_tensor(expected).double())

@@ -126,3 +126,22 @@ def test_node_dropout_drops_all_messages_of_a_node_or_none() -> None:
     scale = model._message_scale(model.user_count)
     assert set(scale.tolist()) <= {0.0, 2.0}
     assert model.eval()._message_scale(model.user_count) is None
+
+
+@torch.no_grad()
+def test_a_pair_is_hidden_under_node_dropout() -> None:
+    """The message of the user leaves the sum with the scale that dropout gave the user."""
+    items, users = torch.tensor([[i] for _, i in RATINGS]), torch.tensor([u for u, _ in RATINGS])
+    model = make_model(node_dropout=0.5).train()
+    torch.manual_seed(3)
+    scale = model._message_scale(model.user_count)
+    assert set(scale.tolist()) == {0.0, 2.0}
+    torch.manual_seed(3)
+    got = model._embed_items(items, users)[:, 0]
+    for n, (user, item) in enumerate(RATINGS):
+        raters = [(u, r) for (u, i), r in RATINGS.items() if i == item and u != user]
+        total = torch.zeros(len(LEVELS), 2)
+        for u, r in raters:
+            level = LEVELS.index(r)
+            total[level] += scale[u] * model.from_users.weight[level, u] / len(raters)
+        torch.testing.assert_close(got[n], model.dense.weight @ total.flatten().relu())

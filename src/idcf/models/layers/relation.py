@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 AttentionKind = Literal["dot", "additive", "literal"]
+RelationStart = Literal["mean", "glorot"]
 
 
 class FoldedAttention(NamedTuple):
@@ -28,6 +29,9 @@ class Relation(nn.Module):
     "additive": softmax of eᵀ LeakyReLU(W_q d + W_k p), as in GATv2.
     "literal": the paper's Eq. 4, eᵀ[W_q d ⊕ W_k p], normalized without an exponential. It is for
     study: its denominator can vanish, and the query adds one constant to all scores.
+
+    Training starts at the "mean" of the key users, or from weights drawn after Glorot & Bengio
+    2010. W_v acts on the latents p, or with `values_of_keys` on the keys W_k p.
     """
 
     def __init__(
@@ -37,9 +41,13 @@ class Relation(nn.Module):
         heads: int,
         attention: AttentionKind = "dot",
         scaled: bool = True,
+        *,
+        start: RelationStart = "mean",
+        values_of_keys: bool = False,
     ) -> None:
         super().__init__()
         self.attention = attention
+        self.values_of_keys = values_of_keys
         self.scale = size**-0.5 if scaled else 1.0
         # small queries: training starts near the plain mean of the key users
         self.query = nn.Parameter(_glorot(heads, query_size, size) * 0.05)
@@ -47,6 +55,10 @@ class Relation(nn.Module):
         # identities: training starts from a weighted mean of the key users, p̃ = Σ c p
         self.value = nn.Parameter(torch.eye(size).repeat(heads, 1, 1))
         self.out = nn.Parameter(torch.eye(size).repeat(heads, 1) / heads)
+        if start == "glorot":
+            self.query = nn.Parameter(_glorot(heads, query_size, size))
+            self.value = nn.Parameter(_glorot(heads, size, size))
+            self.out = nn.Parameter(_glorot(1, heads * size, size)[0])
         if attention == "literal":
             self.e_query = nn.Parameter(_glorot(heads, size, 1))
         if attention != "dot":
@@ -55,7 +67,8 @@ class Relation(nn.Module):
     def fold(self) -> FoldedAttention:
         """Return the products of the weights; the cost does not depend on the number of users."""
         query_key = torch.bmm(self.query, self.key.mT)
-        return FoldedAttention(query_key, torch.bmm(self.value, self.out.view_as(self.value)))
+        value = torch.bmm(self.key, self.value) if self.values_of_keys else self.value
+        return FoldedAttention(query_key, torch.bmm(value, self.out.view_as(value)))
 
     def attention_weights(
         self,
@@ -67,7 +80,8 @@ class Relation(nn.Module):
         """Return the weight c of each key user for each query user: [H, B, S]; each row sums to 1.
 
         `keys` are [S, D], shared by all heads, or [H, S, D], times `key_scale` in the scores;
-        `mask` [B, S] are the key users that a query user may attend to, at least one.
+        `mask` [B, S] are the key users that a query user may attend to, at least one; or [H, B, S]
+        how often each of them stands in the sample of a head and a query user.
         """
         if self.attention == "dot":
             return self._dot_weights(query, keys, key_scale, self.fold().query_key, mask)
@@ -115,7 +129,8 @@ class Relation(nn.Module):
 
 
 def _masked_softmax(score: Tensor, mask: Tensor | None) -> Tensor:
-    """Return the softmax of scores [H, B, S] over the last axis, 0 where `mask` [B, S] is False."""
+    """Return the softmax of scores [H, B, S] over the last axis, 0 where `mask` is False; numbers
+    in place of True are multiplicities."""
     # adding log(mask) has a cheaper backward pass than filling with -inf
     return torch.softmax(score if mask is None else score + mask.to(score.dtype).log(), -1)
 

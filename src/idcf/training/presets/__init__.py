@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, fields
 from functools import cache
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from idcf.config import dataclass_from_dict, load_toml
 from idcf.errors import ConfigError, unknown_name_message
@@ -38,6 +38,7 @@ class StageConfig:
     max_target_share: float = 1.0  # of a user's rows that an episode may predict
     episodes: bool = True  # False: random rows, with the user's whole history as input
     validation: float = 0.1  # share of the key users, or of the rows, that is held out
+    validate_on: Literal["users", "rows"] = "users"  # what adaption to new users holds out
     refit_on_all: bool = True  # after the search, train again with the held-out rows
     start_from_biases: bool = True  # initialize a backbone with ridge biases
     center_users: bool = False  # train on ratings less their users' biases

@@ -21,6 +21,7 @@ from scipy.sparse import csr_array
 from torch import Tensor
 
 from idcf.data.interactions import Interactions, Ints
+from idcf.inference.topk import top_k
 from idcf.metrics import RelevantItems, ndcg_at
 from idcf.models.layers.ragged import sum_pool
 from idcf.models.take_up import N_LINK_KNOTS, TakeUpConfig, TakeUpModel, take_up_features
@@ -205,7 +206,7 @@ def _mean_ndcg(relation: RelationParts, held_out: HeldOutUsers) -> float:
     for history, targets in _batches(held_out, n_items):
         score = _relation_scores(relation, history, n_items)
         score[history.owner(), history.items] = -torch.inf
-        top = score.topk(min(20, n_items)).indices.numpy()
+        top = top_k(score, 20).item_rows.numpy()  # ties by row: topk orders them at will
         relevant = RelevantItems(targets.items.numpy(), targets.offsets.numpy())
         values.append(ndcg_at(top, relevant, k=top.shape[1]))
     return float(np.nanmean(np.concatenate(values)))
