@@ -3,9 +3,10 @@
     (p_u, b_u) ~ N(m_U + Bᵀφ_u, Λ_U⁻¹),  (q_i, b_i) ~ N(m_V + Aᵀψ_i, Λ_V⁻¹)
     r_ui ~ N(μ + b_u + b_i + p_uᵀq_i, 1 / (α w_u)),  α ~ Gamma,  w_u ~ Gamma(ν/2, ν/2)
 
-φ (ψ) of a user (an item) describes which items it has rated (which users have rated it). (m, Λ)
-have Normal-Wishart priors, A and B have precision λΛ; every step draws from an exact conditional
-distribution. The prior of new users is fitted apart, on histories cut to the lengths that new users
+φ (ψ) of a user (an item) describes which items it has rated (which users have rated it). Every
+step draws from the exact conditional distribution of this model, with the priors that are written
+in `idcf.training.solvers.normal_wishart`. The model that is fitted stores the noise precision of the
+mean rating. The prior of new users is fitted apart, on histories cut to the lengths that new users
 have: a long history predicts a user's latents differently from a short one.
 """
 
@@ -54,6 +55,8 @@ from idcf.training.solvers.blockwise_gibbs import (
 )
 from idcf.training.solvers.normal_wishart import (
     PRIOR_PSEUDO_COUNT,
+    FeatureWeights,
+    mean_noise_precision,
     sample_noise,
     sample_normal_wishart,
 )
@@ -313,7 +316,7 @@ class BlockAccumulator:
     ) -> None:
         """Add the noise, the priors and the users' mean after one sweep; `items` are latents."""
         model, users = self.model, sampler.users.latents.double()
-        model.noise_precision[block] += weight * sampler.noise_precision
+        model.noise_precision[block] += weight * sampler.mean_noise_precision()
         model.mean_key_latent[block] += weight * users.mean(0).float()
         prior_weights, precision = self._fit_user_prior(users)
         model.precision[block] += weight * precision.float()
@@ -369,6 +372,7 @@ class GibbsSide:
     chunks: RowChunks  # of `ratings`
     features: Tensor  # [n, F] in float64: φ or ψ
     gram_inverse: Tensor  # (φᵀφ + λI)⁻¹
+    shrinkage: float  # λ
     latents: Tensor  # [n, D], the bias last
     mean: Tensor  # [D]
     precision: Tensor  # [D, D]
@@ -395,6 +399,7 @@ class GibbsSide:
             split_into_chunks(ratings),
             features,
             torch.linalg.inv(features.T @ features + shrinkage * eye),
+            shrinkage,
             latent,
             zero[0],
             torch.eye(size, dtype=torch.float64, device=device),
@@ -438,11 +443,18 @@ class GibbsSampler:
         self.n_sweeps += 1
         return mean, factor
 
+    def mean_noise_precision(self) -> float:
+        """Return the noise precision of the mean rating."""
+        return mean_noise_precision(
+            self.noise_precision, self.user_weights, self.users.ratings.lengths()
+        )
+
     def _sample_hyperparameters(self, side: GibbsSide) -> None:
         """Draw (m, Λ) of one side and, after the warm-up, its feature weights."""
         latent = side.latents.double()
         residual = (latent - side.features @ side.feature_weights).cpu().numpy()
-        mean, precision = sample_normal_wishart(residual, self.rng)
+        weights = FeatureWeights(side.feature_weights.cpu().numpy(), side.shrinkage)
+        mean, precision = sample_normal_wishart(residual, weights, self.rng)
         like = side.mean
         side.mean = torch.from_numpy(mean).to(like)
         side.precision = torch.from_numpy(precision).to(like)
@@ -471,15 +483,17 @@ class GibbsSampler:
         outer, right = normal_equations(vectors, ratings, target, side.chunks)
         if row_noise_precision is not None:
             outer, right = row_noise_precision[..., None] * outer, row_noise_precision * right
-        factor = torch.linalg.cholesky(outer + side.precision.float())
-        right = right + side.precision_times_prior_mean().float()
+        factor = torch.linalg.cholesky(outer + side.precision.to(outer))
+        right = right + side.precision_times_prior_mean().to(right)
         mean = torch.cholesky_solve(right[..., None], factor)
-        noise = torch.randn(mean.shape, generator=self.generator, device=mean.device)
+        noise = torch.randn(
+            mean.shape, generator=self.generator, device=mean.device, dtype=mean.dtype
+        )
         deviation = torch.linalg.solve_triangular(factor.mT, noise, upper=True)
         return (mean + deviation)[..., 0], mean[..., 0], factor
 
     def _sample_noise(self) -> None:
-        """Draw the users' weights w_u, scaled so that the mean rating has weight 1, and α."""
+        """Draw the users' weights w_u and α."""
         ratings, users, items = self.users.ratings, self.users.latents, self.items.latents
         owner = ratings.owner()
         p, q = users[owner], items[ratings.indices]

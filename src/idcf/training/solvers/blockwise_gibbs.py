@@ -29,7 +29,12 @@ from torch import Tensor
 
 from idcf.models.layers.ragged import MAX_CHUNK_LENGTH, sum_pool
 from idcf.rng import derive_seed, random_stream
-from idcf.training.solvers.normal_wishart import sample_noise, sample_normal_wishart_from_sums
+from idcf.training.solvers.normal_wishart import (
+    FeatureWeights,
+    mean_noise_precision,
+    sample_noise,
+    sample_normal_wishart_from_sums,
+)
 from idcf.types import Ragged
 
 FEATURE_WARMUP_SWEEPS = 6  # sweeps before A and B are drawn: latents start as noise
@@ -117,6 +122,7 @@ class BlockwiseSide:
     features: Tensor  # [n, F] in float32: φ or ψ, standardized over the rows with ratings
     gram: Tensor  # [F, F] in float64: φᵀφ over the rows with ratings
     gram_inverse: Tensor  # (φᵀφ + λI)⁻¹
+    shrinkage: float  # λ
     latents: Tensor  # [n, D], the bias last; 0 for a row without ratings
     mean: Tensor  # [D]
     precision: Tensor  # [D, D]
@@ -142,9 +148,11 @@ class BlockwiseSide:
         rated = (lengths > 0)[:, None]
         n_rated = float(rated.sum())
         mean = (raw_features * rated).sum(0, dtype=torch.float64) / n_rated
-        square = ((raw_features - mean.float()).square() * rated).sum(0, dtype=torch.float64)
+        square = ((raw_features - mean.to(raw_features)).square() * rated).sum(
+            0, dtype=torch.float64
+        )
         std = (square / n_rated).sqrt() + 1e-9
-        features = (raw_features - mean.float()) / std.float()
+        features = (raw_features - mean.to(raw_features)) / std.to(raw_features)
         masked = features * rated
         gram = sum_products(masked, masked)
         eye = torch.eye(len(gram), dtype=torch.float64, device=device)
@@ -160,6 +168,7 @@ class BlockwiseSide:
             features=features,
             gram=gram,
             gram_inverse=torch.linalg.inv(gram + shrinkage * eye),
+            shrinkage=shrinkage,
             latents=latents * rated,
             mean=zero[0],
             precision=torch.eye(size, dtype=torch.float64, device=device),
@@ -168,7 +177,8 @@ class BlockwiseSide:
 
     def prior_means(self) -> Tensor:
         """Return the prior mean of each row: [n, D]."""
-        return self.features @ self.feature_weights.float() + self.mean.float()
+        weights, mean = self.feature_weights.to(self.features), self.mean.to(self.features)
+        return self.features @ weights + mean
 
     def copy_prior_moments(self, *sums: Tensor) -> None:
         """Copy sums [n, ...] of the rows `prior_rows` to all rows without ratings."""
@@ -243,6 +253,10 @@ class BlockwiseSampler:
             self._sample_noise()
         self.n_sweeps += 1
 
+    def mean_noise_precision(self) -> float:
+        """Return the noise precision of the mean rating."""
+        return mean_noise_precision(self.noise_precision, self.user_weights, self.users.lengths)
+
     @contextmanager
     def _threads(self) -> Iterator[None]:
         """Let blocks be computed by as many threads as PyTorch uses, and PyTorch use one in each:
@@ -270,8 +284,9 @@ class BlockwiseSampler:
         square += weights.T @ side.gram @ weights
         center = latents.sum(0, dtype=torch.float64) / n  # the mean of the features is 0
         scatter = square - n * torch.outer(center, center)
+        prior = FeatureWeights(weights.cpu().numpy(), side.shrinkage)
         mean, precision = sample_normal_wishart_from_sums(
-            n, center.cpu().numpy(), scatter.cpu().numpy(), self.rng
+            n, center.cpu().numpy(), scatter.cpu().numpy(), prior, self.rng
         )
         side.mean, side.precision = (torch.from_numpy(x).to(like) for x in (mean, precision))
         if self.n_sweeps >= FEATURE_WARMUP_SWEEPS:
@@ -293,7 +308,8 @@ class BlockwiseSampler:
         precision of each row; None: the table holds those of the ratings.
         """
         prior, device = side.prior_means(), table.device
-        noise = torch.randn(side.latents.shape, generator=self.generator, device=device)
+        shape, dtype = side.latents.shape, side.latents.dtype
+        noise = torch.randn(shape, generator=self.generator, device=device, dtype=dtype)
         conditional = _Conditional(side.precision, prior, noise, moments)
         seeds = derive_seeds(self.generator, len(side.whole_rows))
 
@@ -338,7 +354,7 @@ class BlockwiseSampler:
         return sum_pool(parts, side.parts_of_rows).view(-1, size, size)
 
     def _sample_noise(self) -> None:
-        """Draw the users' weights w_u, scaled so that the mean rating has weight 1, and α."""
+        """Draw the users' weights w_u and α."""
         users, table = self.users, _vector_table(self.items.latents)
         blocks = (*users.whole_rows, *users.row_parts)
 
@@ -379,10 +395,10 @@ class _Conditional:
         self, precision: Tensor, prior: Tensor, noise: Tensor, moments: MomentSums | None
     ) -> None:
         self.prior, self.noise, self.moments = prior, noise, moments
-        self.bordered_precision = torch.nn.functional.pad(precision.float(), (0, 1, 0, 1))
+        self.bordered_precision = torch.nn.functional.pad(precision.to(prior), (0, 1, 0, 1))
         self.bordered_precision[-1, -1] = 1
-        self.covariance = torch.linalg.inv(precision).float()
-        self.covariance_root = torch.linalg.cholesky(torch.linalg.inv(precision)).float()
+        self.covariance = torch.linalg.inv(precision).to(prior)
+        self.covariance_root = torch.linalg.cholesky(torch.linalg.inv(precision)).to(prior)
 
     def draw(self, rows: Tensor, products: Tensor) -> Tensor:
         """Draw rows [G] from the sums of products [G, D + 1, D + 1] of their vectors and their
