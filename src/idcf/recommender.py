@@ -520,7 +520,8 @@ class Recommender:
         True
         """
         scores, std = self._predict(history, items, features, return_std=True)
-        half = interval_half_width(confidence_level) * std
+        ratio = self.artifact.model.interval_ratio(confidence_level)
+        half = ratio * interval_half_width(confidence_level) * std
         return PredictionInterval(scores, std, scores - half, scores + half)
 
     def _predict(

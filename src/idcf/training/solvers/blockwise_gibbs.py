@@ -21,7 +21,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from copy import copy
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, TypeVar
 
 import torch
@@ -118,6 +119,7 @@ class BlockwiseSide:
     long_rows: Tensor  # int64 [K]: the rows that `row_parts` are of
     parts_of_rows: Ragged[None]  # K rows, which point at parts, counted over all of `row_parts`
     lengths: Tensor  # int64 [n]
+    is_drawn: Tensor  # bool [n]: the row had ratings at the start
     prior_rows: Tensor  # int64 [K]: for each row without ratings, the first one of its features
     features: Tensor  # [n, F] in float32: φ or ψ, standardized over the rows with ratings
     gram: Tensor  # [F, F] in float64: φᵀφ over the rows with ratings
@@ -164,6 +166,7 @@ class BlockwiseSide:
             long_rows=long_rows,
             parts_of_rows=_group_parts(row_parts, long_rows),
             lengths=lengths,
+            is_drawn=lengths > 0,
             prior_rows=_first_equal_rows(features, torch.nonzero(lengths == 0)[:, 0]),
             features=features,
             gram=gram,
@@ -182,14 +185,33 @@ class BlockwiseSide:
 
     def copy_prior_moments(self, *sums: Tensor) -> None:
         """Copy sums [n, ...] of the rows `prior_rows` to all rows without ratings."""
-        unrated = self.lengths == 0
+        unrated = ~self.is_drawn
         for total in sums:
             total[unrated] = total[self.prior_rows]
 
     def rated_latents(self) -> Tensor:
         """Return the latents of the rows that have ratings."""
-        rated = self.lengths > 0
-        return self.latents if bool(rated.all()) else self.latents[rated]
+        return self.latents if bool(self.is_drawn.all()) else self.latents[self.is_drawn]
+
+    def without_entries(self, rows: Tensor, others: Tensor) -> BlockwiseSide:
+        """Return the side without the ratings of some rows, bool [n], and those of some rows of the
+        other side, bool [n_others], in the present state; they become padding."""
+        others = torch.cat([others, others.new_ones(1)])
+        n_removed = torch.zeros_like(self.lengths)
+
+        def select(block: RowBlock) -> RowBlock:
+            """Return a block without the entries; count those that are no padding."""
+            removed = others[block.others] | rows[block.rows, None]
+            is_rating = removed & (block.others < len(others) - 1)
+            n_removed.index_add_(0, block.rows, is_rating.sum(1))
+            padded = block.others.masked_fill(removed, len(others) - 1)
+            return RowBlock(block.rows, padded, block.ratings.masked_fill(removed, 0))
+
+        whole_rows, row_parts = ([select(x) for x in b] for b in (self.whole_rows, self.row_parts))
+        return replace(
+            self, whole_rows=whole_rows, row_parts=row_parts, lengths=self.lengths - n_removed,
+            latents=self.latents.clone(),
+        )  # fmt: skip
 
 
 def _group_parts(row_parts: list[RowBlock], long_rows: Tensor) -> Ragged[None]:
@@ -257,6 +279,13 @@ class BlockwiseSampler:
         """Return the noise precision of the mean rating."""
         return mean_noise_precision(self.noise_precision, self.user_weights, self.users.lengths)
 
+    def without_users(self, removed: Tensor) -> BlockwiseSampler:
+        """Return a sampler in this one's state without the ratings of some users, bool [U]."""
+        out, no_item = copy(self), torch.zeros_like(self.items.is_drawn)
+        out.users = self.users.without_entries(removed, no_item)
+        out.items = self.items.without_entries(no_item, removed)
+        return out
+
     @contextmanager
     def _threads(self) -> Iterator[None]:
         """Let blocks be computed by as many threads as PyTorch uses, and PyTorch use one in each:
@@ -278,7 +307,7 @@ class BlockwiseSampler:
     def _sample_hyperparameters(self, side: BlockwiseSide) -> None:
         """Draw (m, Λ) of one side and, after the warm-up, its feature weights."""
         latents, weights, like = side.latents, side.feature_weights, side.mean
-        n = int((side.lengths > 0).sum())
+        n = int(side.is_drawn.sum())
         cross = sum_products(side.features, latents)  # rows without ratings have latents of 0
         square = sum_products(latents, latents) - cross.T @ weights - weights.T @ cross
         square += weights.T @ side.gram @ weights
