@@ -30,8 +30,6 @@ from idcf.inference.scoring import score_interactions
 from idcf.models.bayes import (
     BLOCK_BUFFERS,
     LARGE_CATALOG,
-    N_COHORT_ITEMS,
-    N_COHORTS,
     BayesConfig,
     BayesModel,
     history_features,
@@ -54,6 +52,7 @@ from idcf.training.solvers.blockwise_gibbs import (
     BlockwiseSide,
     MomentSums,
 )
+from idcf.training.solvers.cohorts import fit_cohorts
 from idcf.training.solvers.conformal_intervals import calibrate, held_out_errors, plan_folds
 from idcf.training.solvers.normal_wishart import (
     PRIOR_PSEUDO_COUNT,
@@ -63,16 +62,13 @@ from idcf.training.solvers.normal_wishart import (
     sample_normal_wishart,
 )
 from idcf.training.solvers.singular_directions import singular_directions
-from idcf.types import History, Ragged, Users, select_histories
+from idcf.types import History, Ragged, Users
 
-MIN_COHORT_SIZE = 5
 LARGE_TABLE = 1_200_000  # rows; a larger table gets `LARGE_TABLE_SWEEPS` of the sweeps
 LARGE_TABLE_SWEEPS = 0.3
 MIN_SAMPLED_ROWS, SAMPLED_ROWS_PER_ITEM = 1_000_000, 50  # a large table may be cut to the greater
 FOLD_SWEEPS_SHARE, MIN_FOLD_SWEEPS = 0.24, 6  # further sweeps, which calibrate the intervals
 _MAX_SELECTION_USERS = 1000  # key users, at most, that the selection offset is fitted on
-_KMEANS_ITERATIONS = 20
-_COHORT_BATCH_SIZE = 1024  # users embedded at once
 
 
 def fit_bayes(config: BayesConfig, table: Interactions, context: SolverContext) -> BayesModel:
@@ -549,56 +545,3 @@ class GibbsSampler:
             self.rng,
         )
         self.user_weights = torch.from_numpy(weight).to(self.user_weights)
-
-
-@torch.no_grad()
-def fit_cohorts(model: BayesModel, key_users: Users, seed: int) -> None:
-    """Set the model's cohorts: k-means over the key users' vectors, and their typical items."""
-    key_users = key_users.to(model.device)
-    rows = torch.arange(len(key_users), device=model.device)
-    parts = [
-        Users(key_users.ids[x], select_histories(key_users.history, x))
-        for x in rows.split(_COHORT_BATCH_SIZE)  # type: ignore[no-untyped-call]
-    ]
-    vectors = torch.cat([model.embed_users(x).vector for x in parts])
-    generator = torch.Generator().manual_seed(derive_seed(seed, "cohorts"))
-    first = torch.randperm(len(vectors), generator=generator)[:N_COHORTS].to(model.device)
-    centers = vectors[first]
-    for _ in range(_KMEANS_ITERATIONS):
-        cohort = torch.cdist(vectors, centers).argmin(1)
-        centers = _cohort_means(vectors, cohort, centers)
-    sizes = torch.bincount(cohort, minlength=len(centers))
-    if (sizes >= MIN_COHORT_SIZE).any():  # members of smaller cohorts join the nearest larger one
-        centers = centers[sizes >= MIN_COHORT_SIZE]
-        cohort = torch.cdist(vectors, centers).argmin(1)
-        sizes = torch.bincount(cohort, minlength=len(centers))
-    large_enough = sizes >= MIN_COHORT_SIZE
-    n_cohorts = len(sizes)
-    model.cohort_centers[:n_cohorts] = _cohort_means(vectors, cohort, centers)
-    model.cohort_sizes[:n_cohorts] = sizes * large_enough
-    distance = (vectors - model.cohort_centers[cohort]).square().sum(1).mean()
-    model.cohort_spread.copy_((distance / vectors.shape[1]).sqrt() * vectors.shape[1] ** 0.25)
-    model.cohort_items[:n_cohorts] = _characteristic_items(model, key_users, cohort, sizes)
-
-
-def _cohort_means(vectors: Tensor, cohort: Tensor, previous: Tensor) -> Tensor:
-    """Return the mean vector of each cohort; that of an empty cohort is its `previous` one."""
-    total = torch.zeros_like(previous).index_add(0, cohort, vectors)
-    n = torch.bincount(cohort, minlength=len(previous))[:, None]
-    return torch.where(n > 0, total / n.clamp(min=1), previous)
-
-
-def _characteristic_items(
-    model: BayesModel, key_users: Users, cohort: Tensor, sizes: Tensor
-) -> Tensor:
-    """Return, for each cohort, the items whose share of raters in it exceeds their share among all
-    key users by most standard deviations; an item needs `MIN_COHORT_SIZE` raters in the cohort."""
-    history = key_users.history
-    cells = cohort[history.owner()] * model.n_items + history.items
-    ones = torch.ones_like(history.values)
-    count = segment_sum(ones, cells, len(sizes) * model.n_items).view(len(sizes), -1)
-    share = (count.sum(0) / len(key_users)).clamp(1e-9, 1 - 1e-9)
-    n = sizes[:, None].clamp(min=1)
-    score = (count / n - share) / (share * (1 - share) / n).sqrt()
-    score[count < MIN_COHORT_SIZE] = -torch.inf
-    return score.topk(min(N_COHORT_ITEMS, model.n_items), 1).indices

@@ -91,8 +91,8 @@ def plan_folds(
 
     `share` of the users are held out, or `MAX_USERS` if that is more; none if there are fewer than
     `MIN_USERS` with two rows. Histories have the lengths of new users or, where those are unknown,
-    between the `lengths`. If the users to be scored are trained on, they are drawn at random from
-    all users, and `_KNOWN_HISTORY_SHARE` of their rows are the history.
+    between the `lengths`. If the users to be scored are trained on, the users are those of rows
+    drawn at random, as test rows are, and `_KNOWN_HISTORY_SHARE` of their rows are the history.
     """
     counts = table.user_counts()
     n_users = int((counts > 0).sum())
@@ -101,7 +101,8 @@ def plan_folds(
     if n_held_out < MIN_USERS:
         return
     if context.query_users_in_table:
-        users = rng.permutation(users)[:n_held_out]
+        drawn = rng.permutation(table.user[counts[table.user] > 1])
+        users = drawn[np.sort(np.unique(drawn, return_index=True)[1])][:n_held_out]
         cut = np.floor(_KNOWN_HISTORY_SHARE * counts).astype(np.int64)
     else:
         candidates = table.for_users(users)
