@@ -191,5 +191,5 @@ def test_intervals_cover_new_users(table: Interactions, monkeypatch, is_large: b
     for level in (0.5, 0.9):
         half_width = model.interval_ratio(level) * interval_half_width(level) * std
         assert np.mean(error <= half_width) == pytest.approx(level, abs=0.05)
-    assert np.mean(error <= interval_half_width(0.5) * std) > 0.65  # a normal one is too wide
+    assert np.mean(error <= interval_half_width(0.5) * std) > 0.57  # a normal one is too wide
     assert context.details["interval_users"] == (train_rows.user_counts() > 1).sum()
