@@ -59,7 +59,7 @@ class BayesConfig:
     history_lengths: tuple[int, int] = (1, 29)  # of the histories that the prior is fitted on
     user_features: bool = False  # the prior of a user reads user features
     item_features: bool = False  # the prior of an item reads item features
-    validation: float = 0.05  # share of users, those with the fewest ratings, held out
+    validation: float = 0.05  # least share of users, the lightest, who calibrate intervals
 
     def n_blocks(self, n_items: int) -> int:
         """Return T; a larger number costs time and memory and hardly improves the scores."""
