@@ -11,6 +11,8 @@ from pathlib import Path
 from threading import Lock
 from typing import Any, Self, Unpack, overload
 
+import numpy as np
+
 from idcf.data.history_reader import has_many_users, warn_unknown_items
 from idcf.data.interactions import Floats, Interactions, titles_by_row
 from idcf.data.readers import read_interactions
@@ -506,8 +508,9 @@ class Recommender:
     ) -> PredictionInterval:
         """Predict ratings of some items for one new user, with intervals.
 
-        A rating lies in its interval with probability `confidence_level`. The other parameters are
-        those of `predict`; the model needs a posterior.
+        A rating of a new user lies in its interval with probability `confidence_level`, see
+        docs/concepts/calibration.md; both ends are on the scale of the ratings. The other
+        parameters are those of `predict`; the model needs a posterior.
 
         Examples
         --------
@@ -516,12 +519,15 @@ class Recommender:
         >>> table = checkerboard(30, 12, np.random.default_rng(0))
         >>> recommender = Recommender(device="cpu", sweeps=8, burn_in=2).fit(table)
         >>> interval = recommender.predict_interval({"i2": 5, "i3": 1}, ["i4"])
-        >>> interval.low.item() < interval.score.item() < interval.high.item()
+        >>> 1 <= interval.low.item() < interval.high.item() <= 5
         True
         """
         scores, std = self._predict(history, items, features, return_std=True)
-        half = interval_half_width(confidence_level) * std
-        return PredictionInterval(scores, std, scores - half, scores + half)
+        ratio = self.artifact.model.interval_ratio(confidence_level)
+        half = ratio * interval_half_width(confidence_level) * std
+        levels = self.artifact.manifest.domain.levels
+        low, high = (np.clip(x, levels[0], levels[-1]) for x in (scores - half, scores + half))
+        return PredictionInterval(scores, std, low, high)
 
     def _predict(
         self, history: Any, items: Iterable[Any], features: Any, return_std: bool

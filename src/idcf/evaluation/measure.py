@@ -186,8 +186,9 @@ def _row_results(
         has_std = all(x.model.has_uncertainty for x in assignments)
         if has_std and {"cover90", "nll"} & {*names}:
             std = _score_rows(evaluation_set, rows, assignments, std=True)
+            ratio = _interval_ratios(rows.user, assignments, 0.9)
             per_user["cover90"] = metrics.interval_coverage(
-                rows.user, scores, std, rows.rating, 0.9
+                rows.user, scores, ratio * std, rows.rating, 0.9
             )
             per_user["nll"] = metrics.negative_log_likelihood(rows.user, scores, std, rows.rating)
     labels = evaluation_set.nonnegative_labels()
@@ -251,6 +252,14 @@ def _score_rows(
             function = interaction_std if std else score_interactions
             values[rows] = function(model, target, histories, anonymous=anonymous)
     return values
+
+
+def _interval_ratios(user: Ints, assignments: Sequence[ModelAssignment], level: float) -> Floats:
+    """Return the `interval_ratio` of the model of each row's user: [N]."""
+    ratios = np.ones(len(user), np.float32)
+    for part, rows in _rows_by_assignment(user, assignments, int(user.max(initial=-1)) + 1):
+        ratios[rows] = part.model.interval_ratio(level)
+    return ratios
 
 
 def _rows_by_assignment(

@@ -33,7 +33,8 @@ from idcf.models.base import Backbone, Model
 from idcf.models.registry import configure, model_entry, resolve_model
 from idcf.types import History, Users
 
-FORMAT = 4  # 3 had another take-up model, 2 none; before 2, options and tensors had other names
+# 4 had no interval ratios, 3 another take-up model, 2 none; before 2, options had other names
+FORMAT = 5
 _CONFIG, _WEIGHTS, _ITEMS, _CARD = "config.json", "weights.safetensors", "items.parquet", "card.md"
 _FILES = (_WEIGHTS, _ITEMS, _CARD)
 _TAKE_UP_PREFIX = "take_up_model."

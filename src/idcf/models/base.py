@@ -132,6 +132,12 @@ class Model(nn.Module, ABC):
         raise self._lacks("standard deviations of ratings")
 
     @hook
+    def interval_ratio(self, confidence_level: float) -> float:
+        """Return the width of the central interval of this level over that of a normal
+        distribution of `predictive_std`; 1 by default."""
+        return 1.0
+
+    @hook
     def question_gains(self, users: Users, *, items_are_known: bool = False) -> Tensor:
         """Return how much a rating of each item is expected to reduce the variance: [B, I].
 

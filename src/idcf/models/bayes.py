@@ -18,7 +18,10 @@ from copy import copy
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
+from scipy.special import ndtri
 from torch import Tensor
 
 from idcf.models.base import TwoTower
@@ -28,10 +31,11 @@ from idcf.types import CohortWeights, Domain, Embeddings, Ragged, RaggedRows, Us
 
 N_COHORTS = 12
 N_COHORT_ITEMS = 5
+INTERVAL_LEVELS = tuple(round(0.01 * n, 2) for n in range(1, 100))
 LARGE_CATALOG = 50_000  # items: every block takes 1 kB and 5 ns of a list for each
 _OFFSET_PSEUDO_COUNT = 10.0  # raters at which the offset for empty histories has half its size
 
-_BLOCK_BUFFERS = (  # the buffers whose first dimension is the block
+BLOCK_BUFFERS = (  # the buffers whose first dimension is the block
     "noise_precision",
     "precision",
     "prior_information",
@@ -55,7 +59,7 @@ class BayesConfig:
     history_lengths: tuple[int, int] = (1, 29)  # of the histories that the prior is fitted on
     user_features: bool = False  # the prior of a user reads user features
     item_features: bool = False  # the prior of an item reads item features
-    validation: float = 0.05  # share of users, those with the fewest ratings, held out
+    validation: float = 0.05  # least share of users, the lightest, who calibrate intervals
 
     def n_blocks(self, n_items: int) -> int:
         """Return T; a larger number costs time and memory and hardly improves the scores."""
@@ -111,6 +115,7 @@ class BayesModel(TwoTower):
     empty_history_offset: Tensor  # [I]: added to an item's score for an empty history
     selection_coefficients: Tensor  # [2]: of `selection_offset`
     std_scale: Tensor  # []: calibrates `predictive_std` on held-out users
+    interval_ratios: Tensor  # [L]: `interval_ratio` of each of `INTERVAL_LEVELS`
     n_raters: Tensor  # [I]: number of key users who rated the item
     cohort_centers: Tensor  # [C, E]: mean user vectors of the cohorts of key users
     cohort_sizes: Tensor  # [C]: number of key users in each cohort: 0 or at least five
@@ -140,6 +145,7 @@ class BayesModel(TwoTower):
             "empty_history_offset": (self.n_items,),
             "selection_coefficients": (2,),
             "std_scale": (),
+            "interval_ratios": (len(INTERVAL_LEVELS),),
             "n_raters": (self.n_items,),
             "cohort_centers": (N_COHORTS, blocks * (size - 1) + 1),
             "cohort_sizes": (N_COHORTS,),
@@ -152,6 +158,7 @@ class BayesModel(TwoTower):
         self.item_precision += torch.eye(size)
         self.feature_std += 1
         self.std_scale += 1
+        self.interval_ratios += 1
         cohort_items = torch.zeros(N_COHORTS, N_COHORT_ITEMS, dtype=torch.int64)
         self.register_buffer("cohort_items", cohort_items)
         self.register_buffer("packed_index", packed_triangle_index(size), persistent=False)
@@ -237,13 +244,26 @@ class BayesModel(TwoTower):
         out._buffers = dict(self._buffers)
         out.means = self.means[:, :n_blocks]
         out.second_moments = self.second_moments[:, :n_blocks]
-        for name in _BLOCK_BUFFERS:
+        for name in BLOCK_BUFFERS:
             setattr(out, name, getattr(self, name)[:n_blocks])
         return out
 
     def predictive_std(self, users: Users, items: Tensor, owner: Tensor) -> Tensor:
         """Return the standard deviation of the rating of each pair [M, K]; see `rating_std`."""
         return rating_std(self, self.posterior(users), items, owner)
+
+    def interval_ratio(self, confidence_level: float) -> float:
+        """Return the ratio of the half widths of intervals to those for N(0, 1).
+
+        The half widths are interpolated between `INTERVAL_LEVELS`, so that they grow with the
+        level; below and above, the ratio is that of the nearest one.
+        """
+        ratios, (normal, *knots) = (
+            self.interval_ratios.cpu().numpy(),
+            _normal_half_widths(confidence_level, *INTERVAL_LEVELS),
+        )
+        nearest = np.clip(normal, knots[0], knots[-1])
+        return float(np.interp(nearest, knots, ratios * knots) / nearest)
 
     def question_gains(self, users: Users, *, items_are_known: bool = False) -> Tensor:
         """Return the expected gain of a rating of each item [B, I]; see `variance_reduction`.
@@ -274,6 +294,12 @@ class BayesModel(TwoTower):
         """Return a model with the moments of K items inferred from their raters."""
         moments, offset = _infer_items(self, users, raters, item_rows)
         return with_items(self, moments, item_rows, offset, raters.lengths())
+
+
+def _normal_half_widths(*levels: float) -> NDArray[np.float64]:
+    """Return half the widths of the central intervals of N(0, 1)."""
+    half_widths: NDArray[np.float64] = ndtri((1 + np.array(levels)) / 2)
+    return half_widths
 
 
 def rating_std(

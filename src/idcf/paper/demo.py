@@ -234,7 +234,11 @@ def _interval_coverage(evaluation_set: EvaluationSet, model: Model) -> NDArray[n
     test_rows, histories = evaluation_set.test_rows, evaluation_set.history_table
     std = interaction_std(model, test_rows, histories, anonymous=True)
     scores = score_interactions(model, test_rows, histories, anonymous=True)
-    return reliability_curve(scores, std, test_rows.rating)
+    shares = [
+        reliability_curve(scores, std * model.interval_ratio(level), test_rows.rating, [level])
+        for level in CONFIDENCE_LEVELS
+    ]
+    return np.concatenate(shares)
 
 
 @torch.no_grad()

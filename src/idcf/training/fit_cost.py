@@ -22,6 +22,7 @@ from idcf.models.registry import configure, model_entry, resolve_model
 from idcf.models.take_up import TakeUpConfig
 from idcf.training.presets import stage_configs
 from idcf.training.solvers.bayes import (
+    FOLD_SWEEPS_SHARE,
     LARGE_TABLE,
     LARGE_TABLE_SWEEPS,
     MIN_SAMPLED_ROWS,
@@ -155,11 +156,12 @@ def _bayes_work(config: BayesConfig, size: TableSize) -> _Work:
     # moments of the items, features and their basis
     model = 4 * items * (blocks * (d + d * (d + 1) / 2) + config.rank + 4)
     side = 4 * (6 * d + 6 * config.rank)  # bytes of a user or an item: latents, features, vectors
-    memory: float = 120 * rows + side * (users + items)
+    memory: float = 136 * rows + side * (users + items)
     row_time, matrix_time = 0.27e-6, 3e-6 * (d / 21) ** 2
     if not is_large:
         memory += 4 * d * d * (3 * users + 5 * items)
         row_time, matrix_time = 0.5e-6, 15e-6 * (d / 21) ** 2
+    sweeps += round(FOLD_SWEEPS_SHARE * sweeps)
     seconds = 2 + sweeps * (row_time * rows + matrix_time * (users + items))
     return _Work(memory, model, seconds + 3e-6 * rows + 30e-6 * items)
 

@@ -110,4 +110,5 @@ def _interval_coverage(model: Model, task: PredictionTask) -> float | None:
         return None
     scores = score_interactions(model, targets, history, anonymous=model.inductive)
     std = interaction_std(model, targets, history, anonymous=model.inductive)
+    std *= model.interval_ratio(0.9)
     return interval_coverage(targets.user, scores, std, targets.rating, 0.9).mean()

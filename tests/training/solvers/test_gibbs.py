@@ -25,7 +25,7 @@ from idcf.training.solvers.bayes import (
     limit_work,
 )
 from idcf.training.solvers.bias import fit_bias
-from idcf.training.solvers.normal_wishart import sample_normal_wishart
+from idcf.training.solvers.normal_wishart import FeatureWeights, sample_normal_wishart
 from idcf.training.solvers.singular_directions import determine_signs, singular_directions
 
 NOISE = 0.4
@@ -102,15 +102,17 @@ def test_draws_have_the_moments_they_are_drawn_from(world) -> None:
     )
 
 
-def test_normal_wishart_has_the_moments_of_scipys() -> None:
+@pytest.mark.parametrize("n_features", [0, 7])
+def test_normal_wishart_has_the_moments_of_scipys(n_features: int) -> None:
     rng = np.random.default_rng(0)
     x = rng.normal(size=(50, 3)) @ np.diag([1.0, 0.5, 2.0]) + [1.0, 0.0, -1.0]
-    means, precisions = (
-        np.array(d) for d in zip(*(sample_normal_wishart(x, rng) for _ in range(4000)), strict=True)
-    )
+    weights = FeatureWeights(rng.normal(size=(n_features, 3)), 2.5)
+    draws = [sample_normal_wishart(x, weights, rng) for _ in range(4000)]
+    means, precisions = (np.array(d) for d in zip(*draws, strict=True))
     center, centered = x.mean(0), x - x.mean(0)
     scatter = centered.T @ centered + 100 / 52 * np.outer(center, center) + np.eye(3)
-    expected = stats.wishart(53, np.linalg.inv(scatter)).mean()
+    scatter += 2.5 * weights.values.T @ weights.values
+    expected = stats.wishart(53 + n_features, np.linalg.inv(scatter)).mean()
     np.testing.assert_allclose(precisions.mean(0), expected, rtol=0.05, atol=0.02)
     np.testing.assert_allclose(means.mean(0), 50 * center / 52, atol=0.02)
 
@@ -132,7 +134,9 @@ def test_noisy_users_have_less_weight(world) -> None:
     sampler = new_sampler(replace(table, rating=(table.rating + noise).astype(np.float32)))[0]
     weight = after_sweeps(sampler, 20).user_weights.numpy()
     assert weight[1::2].mean() < 0.4 * weight[::2].mean()
-    assert np.average(weight, weights=table.user_counts()) == pytest.approx(1, rel=1e-4)
+    mean_weight = np.average(weight, weights=table.user_counts())
+    expected = sampler.noise_precision * mean_weight
+    assert sampler.mean_noise_precision() == pytest.approx(expected, rel=1e-5)
 
 
 def test_new_users_are_predicted_better_than_by_biases(world) -> None:
@@ -160,7 +164,8 @@ def test_a_block_of_one_sweep_is_a_sample(world) -> None:
         torch.testing.assert_close(model.means[:, block], mean)
         second = torch.cholesky_inverse(factor) + mean[:, :, None] * mean[:, None]
         torch.testing.assert_close(model.second_moments[:, block][:, model.packed_index], second)
-        assert float(model.noise_precision[block]) == pytest.approx(sampler.noise_precision)
+        expected = pytest.approx(sampler.mean_noise_precision())
+        assert float(model.noise_precision[block]) == expected
 
 
 def test_short_histories_are_parts_of_the_histories(world) -> None:

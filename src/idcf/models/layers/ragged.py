@@ -91,6 +91,12 @@ class _SumNeighbors(torch.autograd.Function):
         return grad, None, None, None, None
 
 
+def select_entries(ragged: Ragged[Tensor], chosen: Tensor) -> Ragged[Tensor]:
+    """Return the rows with the chosen entries, bool [N], alone."""
+    n_before = torch.cat([chosen.new_zeros(1, dtype=torch.int64), chosen.cumsum(0)])
+    return Ragged(ragged.indices[chosen], ragged.values[chosen], n_before[ragged.offsets])
+
+
 def segment_sum(values: Tensor, owner: Tensor, n_rows: int) -> Tensor:
     """Return Σ over each row of `values` [N], where `owner` [N] is the row of each value: [R]."""
     return values.new_zeros(n_rows).index_add(0, owner, values)

@@ -3,14 +3,16 @@
     (p_u, b_u) ~ N(m_U + Bᵀφ_u, Λ_U⁻¹),  (q_i, b_i) ~ N(m_V + Aᵀψ_i, Λ_V⁻¹)
     r_ui ~ N(μ + b_u + b_i + p_uᵀq_i, 1 / (α w_u)),  α ~ Gamma,  w_u ~ Gamma(ν/2, ν/2)
 
-φ (ψ) of a user (an item) describes which items it has rated (which users have rated it). (m, Λ)
-have Normal-Wishart priors, A and B have precision λΛ; every step draws from an exact conditional
-distribution. The prior of new users is fitted apart, on histories cut to the lengths that new users
+φ (ψ) of a user (an item) describes which items it has rated (which users have rated it). Every
+step draws from the exact conditional distribution of this model, with the priors that are written
+in `idcf.training.solvers.normal_wishart`. The fitted model has the noise precision of the mean
+rating. The prior of new users is fitted apart, on histories cut to the lengths that new users
 have: a long history predicts a user's latents differently from a short one.
 """
 
 from __future__ import annotations
 
+from copy import copy
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -21,16 +23,13 @@ from tqdm import tqdm
 
 from idcf.data.interactions import Floats, Interactions, Ints, slice_index
 from idcf.data.split import (
-    PredictionTask,
     hold_out_users,
-    least_active_users,
     rows_of_sampled_users,
 )
-from idcf.inference.scoring import interaction_std, rmse_on, score_interactions
+from idcf.inference.scoring import score_interactions
 from idcf.models.bayes import (
+    BLOCK_BUFFERS,
     LARGE_CATALOG,
-    N_COHORT_ITEMS,
-    N_COHORTS,
     BayesConfig,
     BayesModel,
     history_features,
@@ -41,6 +40,7 @@ from idcf.models.layers.ragged import (
     item_ridge_biases,
     normal_equations,
     segment_sum,
+    select_entries,
     split_into_chunks,
     transpose,
 )
@@ -52,50 +52,50 @@ from idcf.training.solvers.blockwise_gibbs import (
     BlockwiseSide,
     MomentSums,
 )
+from idcf.training.solvers.cohorts import fit_cohorts
+from idcf.training.solvers.conformal_intervals import calibrate, held_out_errors, plan_folds
 from idcf.training.solvers.normal_wishart import (
     PRIOR_PSEUDO_COUNT,
+    FeatureWeights,
+    mean_noise_precision,
     sample_noise,
     sample_normal_wishart,
 )
 from idcf.training.solvers.singular_directions import singular_directions
-from idcf.types import History, Ragged, Users, select_histories
+from idcf.types import History, Ragged, Users
 
-MIN_COHORT_SIZE = 5
 LARGE_TABLE = 1_200_000  # rows; a larger table gets `LARGE_TABLE_SWEEPS` of the sweeps
 LARGE_TABLE_SWEEPS = 0.3
 MIN_SAMPLED_ROWS, SAMPLED_ROWS_PER_ITEM = 1_000_000, 50  # a large table may be cut to the greater
-_CALIBRATION_PSEUDO_COUNT = 50.0  # rows that favor leaving the intervals as wide as they are
+FOLD_SWEEPS_SHARE, MIN_FOLD_SWEEPS = 0.24, 6  # further sweeps, which calibrate the intervals
 _MAX_SELECTION_USERS = 1000  # key users, at most, that the selection offset is fitted on
-_KMEANS_ITERATIONS = 20
-_COHORT_BATCH_SIZE = 1024  # users embedded at once
 
 
 def fit_bayes(config: BayesConfig, table: Interactions, context: SolverContext) -> BayesModel:
     """Sample Bayesian matrix factorization and average the sweeps after the burn-in in blocks.
 
-    A share `validation` of the users, those with the fewest rows, is held out of the sampler: their
-    errors decide how wide the intervals are, and the progress bar shows the RMSE on them.
+    How wide the intervals are is decided by users whose rows are removed from the chain after that:
+    see `idcf.training.solvers.conformal_intervals`.
     """
     is_large = is_large_table(table)
     config, table = limit_work(config, table, context)
-    rng = random_stream(context.seed, "watched")
-    held_out = least_active_users(table, config.validation, rng)
-    train_rows, task = hold_out_users(table, held_out, config.history_lengths, rng)
-    user_rows = np.flatnonzero(train_rows.user_counts())
+    user_rows = np.flatnonzero(table.user_counts())
     model = BayesModel(config, table.domain())
-    order = random_stream(context.seed, "shuffle").permutation(len(train_rows))
-    key_users = train_rows.where(order).build_users(user_rows)
+    order = random_stream(context.seed, "shuffle").permutation(len(table))
+    key_users = table.where(order).build_users(user_rows)
     if not config.user_features:
         key_users = Users(key_users.ids, key_users.history)
     start = _initialize_blocks if is_large else _initialize_sampler
     sampler = start(model, config, key_users, table.item_features, context)
     blocks = BlockAccumulator(model, key_users.to(context.device), config, context.seed)
-    _run_sampler(sampler, blocks, task, context.progress_label)
-    _fit_offsets(model, train_rows, user_rows, config, context.seed)
-    model.n_raters.copy_(torch.from_numpy(train_rows.item_counts()))
+    _run_sampler(sampler, blocks, context.progress_label)
+    _fit_offsets(model, table, user_rows, config, context.seed)
+    model.n_raters.copy_(torch.from_numpy(table.item_counts()))
     fit_cohorts(model, key_users, context.seed)
-    if len(task.target_table):
-        _calibrate_intervals(model, task)
+    rng = random_stream(context.seed, "intervals")
+    folds = list(plan_folds(table, config.validation, config.history_lengths, context, rng))
+    part = ChainPart(sampler, blocks, user_rows, n_fold_sweeps(config, len(folds)))
+    calibrate(model, held_out_errors(folds, part.fit_without), context)
     return model
 
 
@@ -130,10 +130,9 @@ def limit_work(
 def _run_sampler(
     sampler: GibbsSampler | BlockwiseSampler,
     blocks: BlockAccumulator,
-    task: PredictionTask,
     progress_label: str | None,
 ) -> None:
-    """Run burn-in and sweeps; show the RMSE on the task at the end of each block."""
+    """Run burn-in and sweeps."""
     config, n_blocks = blocks.config, len(blocks.model.noise_precision)
     per_block = -(-config.sweeps // n_blocks)
     sweeps = range(-config.burn_in, per_block * n_blocks)
@@ -142,18 +141,8 @@ def _run_sampler(
     with tqdm(sweeps, desc=progress_label, unit="sweep", disable=disable) as bar:
         for number in bar:
             blocks.add_sweep(sampler, number // per_block, 1 / per_block)
-            if number < 0:
-                continue
-            block_ends = (number + 1) % per_block == 0
-            if block_ends and isinstance(sampler, BlockwiseSampler):
-                model, block = blocks.model, number // per_block
-                sampler.items.copy_prior_moments(
-                    model.means[:, block], model.second_moments[:, block]
-                )
-            if block_ends and len(task.target_table) and not bar.disable:
-                part = blocks.model.first_blocks((number + 1) // per_block)
-                rmse = rmse_on(part, task.target_table, task.history_table)
-                bar.set_postfix(valid=f"{rmse:.4f}")
+            if number >= 0 and (number + 1) % per_block == 0:
+                blocks.end_block(sampler, number // per_block)
 
 
 def _fit_offsets(
@@ -178,14 +167,36 @@ def _fit_offsets(
     model.empty_history_offset.copy_(offset_for_empty_histories(ridge_bias, item_bias, n_raters))
 
 
-def _calibrate_intervals(model: BayesModel, task: PredictionTask) -> None:
-    """Scale the model's standard deviations to its errors on held-out users."""
-    targets, history = task.target_table, task.history_table
-    error = score_interactions(model, targets, history, anonymous=True) - targets.rating
-    error = error / interaction_std(model, targets, history, anonymous=True)
-    squares = float(np.square(error, dtype=np.float64).sum())
-    prior = _CALIBRATION_PSEUDO_COUNT
-    model.std_scale.fill_(((squares + prior) / (len(error) + prior)) ** 0.5)
+def n_fold_sweeps(config: BayesConfig, n_folds: int) -> int:
+    """Return the sweeps of each fold; all together are `FOLD_SWEEPS_SHARE` of the chain's."""
+    share = FOLD_SWEEPS_SHARE * (config.burn_in + config.sweeps)
+    return max(MIN_FOLD_SWEEPS, round(share / max(n_folds, 1)))
+
+
+@dataclass(frozen=True)
+class ChainPart:
+    """A few more sweeps of a chain, from its present state, without the ratings of some users."""
+
+    sampler: GibbsSampler | BlockwiseSampler
+    blocks: BlockAccumulator  # of the whole chain, whose model is fitted
+    user_rows: Ints  # [U]: rows of the chain's users in the table
+    n_sweeps: int  # the first third is discarded
+
+    def fit_without(self, users: Ints) -> BayesModel:
+        """Return a model of one block that has not seen the ratings of some users."""
+        removed = torch.from_numpy(np.isin(self.user_rows, users)).to(self.blocks.model.device)
+        model = self.blocks.model.first_blocks(1)
+        for name in (*BLOCK_BUFFERS, "means", "second_moments"):
+            setattr(model, name, torch.zeros_like(getattr(model, name)))
+        blocks = BlockAccumulator(
+            model, self.blocks.key_users, self.blocks.config, self.blocks.seed, ~removed
+        )
+        sampler, n_discarded = self.sampler.without_users(removed), self.n_sweeps // 3
+        for number in range(-n_discarded, self.n_sweeps - n_discarded):
+            block = min(number, 0)  # those before 0 are discarded
+            blocks.add_sweep(sampler, block, 1 / (self.n_sweeps - n_discarded))
+        blocks.end_block(sampler, 0)
+        return model
 
 
 class SideData(NamedTuple):
@@ -264,12 +275,24 @@ def _initialize_blocks(
 
 
 class BlockAccumulator:
-    """Averages sweeps of the sampler over blocks, in the model's buffers."""
+    """Averages sweeps of the sampler over blocks, in the model's buffers.
 
-    def __init__(self, model: BayesModel, key_users: Users, config: BayesConfig, seed: int) -> None:
+    `used`, bool [U], are the users that the priors are fitted on; all of them by default.
+    """
+
+    def __init__(
+        self,
+        model: BayesModel,
+        key_users: Users,
+        config: BayesConfig,
+        seed: int,
+        used: Tensor | None = None,
+    ) -> None:
         self.model = model
         self.key_users = key_users
         self.config = config
+        self.seed = seed
+        self.used = torch.ones(len(key_users), dtype=torch.bool) if used is None else used
         self.rng = random_stream(seed, "cut histories")
         self.tril_indices = torch.tril_indices(*model.packed_index.shape).to(model.device)
         model.noise_precision.zero_()
@@ -292,6 +315,12 @@ class BlockAccumulator:
         sampler.sweep(MomentSums(model.means[:, block], model.second_moments[:, block], weight))
         self._add_state(block, weight, sampler, sampler.items.rated_latents().double())
 
+    def end_block(self, sampler: GibbsSampler | BlockwiseSampler, block: int) -> None:
+        """Complete the moments of a block after its last sweep."""
+        if isinstance(sampler, BlockwiseSampler):
+            sums = self.model.means[:, block], self.model.second_moments[:, block]
+            sampler.items.copy_prior_moments(*sums)
+
     def add(
         self,
         block: int,
@@ -312,8 +341,8 @@ class BlockAccumulator:
         self, block: int, weight: float, sampler: GibbsSampler | BlockwiseSampler, items: Tensor
     ) -> None:
         """Add the noise, the priors and the users' mean after one sweep; `items` are latents."""
-        model, users = self.model, sampler.users.latents.double()
-        model.noise_precision[block] += weight * sampler.noise_precision
+        model, users = self.model, sampler.users.latents[self.used].double()
+        model.noise_precision[block] += weight * sampler.mean_noise_precision()
         model.mean_key_latent[block] += weight * users.mean(0).float()
         prior_weights, precision = self._fit_user_prior(users)
         model.precision[block] += weight * precision.float()
@@ -327,7 +356,7 @@ class BlockAccumulator:
         latents on features of random short parts of the histories."""
         history = self._sample_short_histories()
         users = Users(self.key_users.ids, history, self.key_users.features)
-        features = self.model.prior_features(users).double()
+        features = self.model.prior_features(users)[self.used].double()
         design = torch.cat([torch.ones_like(features[:, :1]), features], 1)
         ridge = torch.full_like(design[0], self.config.shrinkage)
         ridge[0] = PRIOR_PSEUDO_COUNT
@@ -369,6 +398,7 @@ class GibbsSide:
     chunks: RowChunks  # of `ratings`
     features: Tensor  # [n, F] in float64: φ or ψ
     gram_inverse: Tensor  # (φᵀφ + λI)⁻¹
+    shrinkage: float  # λ
     latents: Tensor  # [n, D], the bias last
     mean: Tensor  # [D]
     precision: Tensor  # [D, D]
@@ -395,11 +425,17 @@ class GibbsSide:
             split_into_chunks(ratings),
             features,
             torch.linalg.inv(features.T @ features + shrinkage * eye),
+            shrinkage,
             latent,
             zero[0],
             torch.eye(size, dtype=torch.float64, device=device),
             zero,
         )
+
+    def with_entries(self, chosen: Tensor) -> GibbsSide:
+        """Return the side with some of the ratings, bool [N], alone, in the present state."""
+        ratings = select_entries(self.ratings, chosen)
+        return replace(self, ratings=ratings, chunks=split_into_chunks(ratings))
 
     def precision_times_prior_mean(self) -> Tensor:
         """Return Λ times the prior mean of each row: [n, D]."""
@@ -438,11 +474,25 @@ class GibbsSampler:
         self.n_sweeps += 1
         return mean, factor
 
+    def without_users(self, removed: Tensor) -> GibbsSampler:
+        """Return a sampler in this one's state without the ratings of some users, bool [U]."""
+        out, ratings = copy(self), self.users.ratings
+        out.users = self.users.with_entries(~removed[ratings.owner()])
+        out.items = self.items.with_entries(~removed[self.items.ratings.indices])
+        return out
+
+    def mean_noise_precision(self) -> float:
+        """Return the noise precision of the mean rating."""
+        return mean_noise_precision(
+            self.noise_precision, self.user_weights, self.users.ratings.lengths()
+        )
+
     def _sample_hyperparameters(self, side: GibbsSide) -> None:
         """Draw (m, Λ) of one side and, after the warm-up, its feature weights."""
         latent = side.latents.double()
         residual = (latent - side.features @ side.feature_weights).cpu().numpy()
-        mean, precision = sample_normal_wishart(residual, self.rng)
+        weights = FeatureWeights(side.feature_weights.cpu().numpy(), side.shrinkage)
+        mean, precision = sample_normal_wishart(residual, weights, self.rng)
         like = side.mean
         side.mean = torch.from_numpy(mean).to(like)
         side.precision = torch.from_numpy(precision).to(like)
@@ -471,15 +521,17 @@ class GibbsSampler:
         outer, right = normal_equations(vectors, ratings, target, side.chunks)
         if row_noise_precision is not None:
             outer, right = row_noise_precision[..., None] * outer, row_noise_precision * right
-        factor = torch.linalg.cholesky(outer + side.precision.float())
-        right = right + side.precision_times_prior_mean().float()
+        factor = torch.linalg.cholesky(outer + side.precision.to(outer))
+        right = right + side.precision_times_prior_mean().to(right)
         mean = torch.cholesky_solve(right[..., None], factor)
-        noise = torch.randn(mean.shape, generator=self.generator, device=mean.device)
+        noise = torch.randn(
+            mean.shape, generator=self.generator, device=mean.device, dtype=mean.dtype
+        )
         deviation = torch.linalg.solve_triangular(factor.mT, noise, upper=True)
         return (mean + deviation)[..., 0], mean[..., 0], factor
 
     def _sample_noise(self) -> None:
-        """Draw the users' weights w_u, scaled so that the mean rating has weight 1, and α."""
+        """Draw the users' weights w_u and α."""
         ratings, users, items = self.users.ratings, self.users.latents, self.items.latents
         owner = ratings.owner()
         p, q = users[owner], items[ratings.indices]
@@ -493,56 +545,3 @@ class GibbsSampler:
             self.rng,
         )
         self.user_weights = torch.from_numpy(weight).to(self.user_weights)
-
-
-@torch.no_grad()
-def fit_cohorts(model: BayesModel, key_users: Users, seed: int) -> None:
-    """Set the model's cohorts: k-means over the key users' vectors, and their typical items."""
-    key_users = key_users.to(model.device)
-    rows = torch.arange(len(key_users), device=model.device)
-    parts = [
-        Users(key_users.ids[x], select_histories(key_users.history, x))
-        for x in rows.split(_COHORT_BATCH_SIZE)  # type: ignore[no-untyped-call]
-    ]
-    vectors = torch.cat([model.embed_users(x).vector for x in parts])
-    generator = torch.Generator().manual_seed(derive_seed(seed, "cohorts"))
-    first = torch.randperm(len(vectors), generator=generator)[:N_COHORTS].to(model.device)
-    centers = vectors[first]
-    for _ in range(_KMEANS_ITERATIONS):
-        cohort = torch.cdist(vectors, centers).argmin(1)
-        centers = _cohort_means(vectors, cohort, centers)
-    sizes = torch.bincount(cohort, minlength=len(centers))
-    if (sizes >= MIN_COHORT_SIZE).any():  # members of smaller cohorts join the nearest larger one
-        centers = centers[sizes >= MIN_COHORT_SIZE]
-        cohort = torch.cdist(vectors, centers).argmin(1)
-        sizes = torch.bincount(cohort, minlength=len(centers))
-    large_enough = sizes >= MIN_COHORT_SIZE
-    n_cohorts = len(sizes)
-    model.cohort_centers[:n_cohorts] = _cohort_means(vectors, cohort, centers)
-    model.cohort_sizes[:n_cohorts] = sizes * large_enough
-    distance = (vectors - model.cohort_centers[cohort]).square().sum(1).mean()
-    model.cohort_spread.copy_((distance / vectors.shape[1]).sqrt() * vectors.shape[1] ** 0.25)
-    model.cohort_items[:n_cohorts] = _characteristic_items(model, key_users, cohort, sizes)
-
-
-def _cohort_means(vectors: Tensor, cohort: Tensor, previous: Tensor) -> Tensor:
-    """Return the mean vector of each cohort; that of an empty cohort is its `previous` one."""
-    total = torch.zeros_like(previous).index_add(0, cohort, vectors)
-    n = torch.bincount(cohort, minlength=len(previous))[:, None]
-    return torch.where(n > 0, total / n.clamp(min=1), previous)
-
-
-def _characteristic_items(
-    model: BayesModel, key_users: Users, cohort: Tensor, sizes: Tensor
-) -> Tensor:
-    """Return, for each cohort, the items whose share of raters in it exceeds their share among all
-    key users by most standard deviations; an item needs `MIN_COHORT_SIZE` raters in the cohort."""
-    history = key_users.history
-    cells = cohort[history.owner()] * model.n_items + history.items
-    ones = torch.ones_like(history.values)
-    count = segment_sum(ones, cells, len(sizes) * model.n_items).view(len(sizes), -1)
-    share = (count.sum(0) / len(key_users)).clamp(1e-9, 1 - 1e-9)
-    n = sizes[:, None].clamp(min=1)
-    score = (count / n - share) / (share * (1 - share) / n).sqrt()
-    score[count < MIN_COHORT_SIZE] = -torch.inf
-    return score.topk(min(N_COHORT_ITEMS, model.n_items), 1).indices

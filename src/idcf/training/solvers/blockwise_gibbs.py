@@ -21,7 +21,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from copy import copy
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, TypeVar
 
 import torch
@@ -29,7 +30,12 @@ from torch import Tensor
 
 from idcf.models.layers.ragged import MAX_CHUNK_LENGTH, sum_pool
 from idcf.rng import derive_seed, random_stream
-from idcf.training.solvers.normal_wishart import sample_noise, sample_normal_wishart_from_sums
+from idcf.training.solvers.normal_wishart import (
+    FeatureWeights,
+    mean_noise_precision,
+    sample_noise,
+    sample_normal_wishart_from_sums,
+)
 from idcf.types import Ragged
 
 FEATURE_WARMUP_SWEEPS = 6  # sweeps before A and B are drawn: latents start as noise
@@ -113,10 +119,12 @@ class BlockwiseSide:
     long_rows: Tensor  # int64 [K]: the rows that `row_parts` are of
     parts_of_rows: Ragged[None]  # K rows, which point at parts, counted over all of `row_parts`
     lengths: Tensor  # int64 [n]
+    is_drawn: Tensor  # bool [n]: the row had ratings at the start
     prior_rows: Tensor  # int64 [K]: for each row without ratings, the first one of its features
     features: Tensor  # [n, F] in float32: φ or ψ, standardized over the rows with ratings
     gram: Tensor  # [F, F] in float64: φᵀφ over the rows with ratings
     gram_inverse: Tensor  # (φᵀφ + λI)⁻¹
+    shrinkage: float  # λ
     latents: Tensor  # [n, D], the bias last; 0 for a row without ratings
     mean: Tensor  # [D]
     precision: Tensor  # [D, D]
@@ -142,9 +150,11 @@ class BlockwiseSide:
         rated = (lengths > 0)[:, None]
         n_rated = float(rated.sum())
         mean = (raw_features * rated).sum(0, dtype=torch.float64) / n_rated
-        square = ((raw_features - mean.float()).square() * rated).sum(0, dtype=torch.float64)
+        square = ((raw_features - mean.to(raw_features)).square() * rated).sum(
+            0, dtype=torch.float64
+        )
         std = (square / n_rated).sqrt() + 1e-9
-        features = (raw_features - mean.float()) / std.float()
+        features = (raw_features - mean.to(raw_features)) / std.to(raw_features)
         masked = features * rated
         gram = sum_products(masked, masked)
         eye = torch.eye(len(gram), dtype=torch.float64, device=device)
@@ -156,10 +166,12 @@ class BlockwiseSide:
             long_rows=long_rows,
             parts_of_rows=_group_parts(row_parts, long_rows),
             lengths=lengths,
+            is_drawn=lengths > 0,
             prior_rows=_first_equal_rows(features, torch.nonzero(lengths == 0)[:, 0]),
             features=features,
             gram=gram,
             gram_inverse=torch.linalg.inv(gram + shrinkage * eye),
+            shrinkage=shrinkage,
             latents=latents * rated,
             mean=zero[0],
             precision=torch.eye(size, dtype=torch.float64, device=device),
@@ -168,18 +180,38 @@ class BlockwiseSide:
 
     def prior_means(self) -> Tensor:
         """Return the prior mean of each row: [n, D]."""
-        return self.features @ self.feature_weights.float() + self.mean.float()
+        weights, mean = self.feature_weights.to(self.features), self.mean.to(self.features)
+        return self.features @ weights + mean
 
     def copy_prior_moments(self, *sums: Tensor) -> None:
         """Copy sums [n, ...] of the rows `prior_rows` to all rows without ratings."""
-        unrated = self.lengths == 0
+        unrated = ~self.is_drawn
         for total in sums:
             total[unrated] = total[self.prior_rows]
 
     def rated_latents(self) -> Tensor:
         """Return the latents of the rows that have ratings."""
-        rated = self.lengths > 0
-        return self.latents if bool(rated.all()) else self.latents[rated]
+        return self.latents if bool(self.is_drawn.all()) else self.latents[self.is_drawn]
+
+    def without_entries(self, rows: Tensor, others: Tensor) -> BlockwiseSide:
+        """Return the side without the ratings of some rows, bool [n], and those of some rows of the
+        other side, bool [n_others], in the present state; they become padding."""
+        others = torch.cat([others, others.new_ones(1)])
+        n_removed = torch.zeros_like(self.lengths)
+
+        def select(block: RowBlock) -> RowBlock:
+            """Return a block without the entries; count those that are no padding."""
+            removed = others[block.others] | rows[block.rows, None]
+            is_rating = removed & (block.others < len(others) - 1)
+            n_removed.index_add_(0, block.rows, is_rating.sum(1))
+            padded = block.others.masked_fill(removed, len(others) - 1)
+            return RowBlock(block.rows, padded, block.ratings.masked_fill(removed, 0))
+
+        whole_rows, row_parts = ([select(x) for x in b] for b in (self.whole_rows, self.row_parts))
+        return replace(
+            self, whole_rows=whole_rows, row_parts=row_parts, lengths=self.lengths - n_removed,
+            latents=self.latents.clone(),
+        )  # fmt: skip
 
 
 def _group_parts(row_parts: list[RowBlock], long_rows: Tensor) -> Ragged[None]:
@@ -243,6 +275,17 @@ class BlockwiseSampler:
             self._sample_noise()
         self.n_sweeps += 1
 
+    def mean_noise_precision(self) -> float:
+        """Return the noise precision of the mean rating."""
+        return mean_noise_precision(self.noise_precision, self.user_weights, self.users.lengths)
+
+    def without_users(self, removed: Tensor) -> BlockwiseSampler:
+        """Return a sampler in this one's state without the ratings of some users, bool [U]."""
+        out, no_item = copy(self), torch.zeros_like(self.items.is_drawn)
+        out.users = self.users.without_entries(removed, no_item)
+        out.items = self.items.without_entries(no_item, removed)
+        return out
+
     @contextmanager
     def _threads(self) -> Iterator[None]:
         """Let blocks be computed by as many threads as PyTorch uses, and PyTorch use one in each:
@@ -264,14 +307,15 @@ class BlockwiseSampler:
     def _sample_hyperparameters(self, side: BlockwiseSide) -> None:
         """Draw (m, Λ) of one side and, after the warm-up, its feature weights."""
         latents, weights, like = side.latents, side.feature_weights, side.mean
-        n = int((side.lengths > 0).sum())
+        n = int(side.is_drawn.sum())
         cross = sum_products(side.features, latents)  # rows without ratings have latents of 0
         square = sum_products(latents, latents) - cross.T @ weights - weights.T @ cross
         square += weights.T @ side.gram @ weights
         center = latents.sum(0, dtype=torch.float64) / n  # the mean of the features is 0
         scatter = square - n * torch.outer(center, center)
+        prior = FeatureWeights(weights.cpu().numpy(), side.shrinkage)
         mean, precision = sample_normal_wishart_from_sums(
-            n, center.cpu().numpy(), scatter.cpu().numpy(), self.rng
+            n, center.cpu().numpy(), scatter.cpu().numpy(), prior, self.rng
         )
         side.mean, side.precision = (torch.from_numpy(x).to(like) for x in (mean, precision))
         if self.n_sweeps >= FEATURE_WARMUP_SWEEPS:
@@ -293,7 +337,8 @@ class BlockwiseSampler:
         precision of each row; None: the table holds those of the ratings.
         """
         prior, device = side.prior_means(), table.device
-        noise = torch.randn(side.latents.shape, generator=self.generator, device=device)
+        shape, dtype = side.latents.shape, side.latents.dtype
+        noise = torch.randn(shape, generator=self.generator, device=device, dtype=dtype)
         conditional = _Conditional(side.precision, prior, noise, moments)
         seeds = derive_seeds(self.generator, len(side.whole_rows))
 
@@ -338,7 +383,7 @@ class BlockwiseSampler:
         return sum_pool(parts, side.parts_of_rows).view(-1, size, size)
 
     def _sample_noise(self) -> None:
-        """Draw the users' weights w_u, scaled so that the mean rating has weight 1, and α."""
+        """Draw the users' weights w_u and α."""
         users, table = self.users, _vector_table(self.items.latents)
         blocks = (*users.whole_rows, *users.row_parts)
 
@@ -379,10 +424,10 @@ class _Conditional:
         self, precision: Tensor, prior: Tensor, noise: Tensor, moments: MomentSums | None
     ) -> None:
         self.prior, self.noise, self.moments = prior, noise, moments
-        self.bordered_precision = torch.nn.functional.pad(precision.float(), (0, 1, 0, 1))
+        self.bordered_precision = torch.nn.functional.pad(precision.to(prior), (0, 1, 0, 1))
         self.bordered_precision[-1, -1] = 1
-        self.covariance = torch.linalg.inv(precision).float()
-        self.covariance_root = torch.linalg.cholesky(torch.linalg.inv(precision)).float()
+        self.covariance = torch.linalg.inv(precision).to(prior)
+        self.covariance_root = torch.linalg.cholesky(torch.linalg.inv(precision)).to(prior)
 
     def draw(self, rows: Tensor, products: Tensor) -> Tensor:
         """Draw rows [G] from the sums of products [G, D + 1, D + 1] of their vectors and their
