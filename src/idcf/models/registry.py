@@ -77,6 +77,8 @@ class ModelEntry:
         The loss with which `idcf.testing` trains the model.
     learns_item_quality_only
         The ranking does not depend on the user: `idcf.testing` uses a world of one shared taste.
+    learns_from_features
+        Taste is learnt from features: `idcf.testing` uses a world that has them.
     """
 
     model_class: type[Model]
@@ -94,6 +96,7 @@ class ModelEntry:
     check_options: Mapping[str, Any] = field(default_factory=dict)
     check_loss: Literal["fit", "bpr"] = "fit"
     learns_item_quality_only: bool = False
+    learns_from_features: bool = False
 
     @property
     def inductive(self) -> bool:
