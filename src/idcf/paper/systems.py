@@ -133,9 +133,9 @@ SYSTEMS: dict[str, ModelEntry] = {
         DemographicRidge,
         DemographicRidgeConfig,
         solver="idcf.paper.solvers.demographic_ridge:fit_demographic_ridge",
-        grid={"crosses": (False, True), "reg": (100.0, 1000.0, 3000.0, 10_000.0)},
+        grid={"crosses": (False, True), "reg": (100.0, 300.0, 1000.0, 3000.0)},
         ratings_only=True,
-        check_options={"reg": 1.0},
+        check_options={"reg": 0.1},
         learns_from_features=True,
     ),
     "wide-deep": ModelEntry(

@@ -24,7 +24,7 @@ from idcf.types import Domain, Embeddings, Users
 class DemographicRidgeConfig:
     """Options of the demographic ridge."""
 
-    reg: float = 1000.0  # λ
+    reg: float = 300.0  # λ, in users
     crosses: bool = True  # of user features with item features
 
 

@@ -33,20 +33,23 @@ def fit_demographic_ridge(
 
 
 def cross_moments(domain: Domain, model: DemographicRidge) -> tuple[Tensor, Tensor]:
-    """Return Σ vvᵀ and Σ v (r - m_i) over the ratings, v = x ⊗ [z_i, 1], from sums over raters.
+    """Return Σ vvᵀ / n_u and Σ v (r - m_i) / n_u over the ratings, v = x ⊗ [z_i, 1].
 
     Σ vvᵀ = Σ_i (Σ_u xxᵀ) ⊗ [z, 1][z, 1]ᵀ, so that the raters of an item are added up once.
+    Each user counts once, whatever the number n_u of their ratings: errors of one user are alike.
     """
     assert domain.user_features is not None
     users = bounded(domain.user_features).double()
     items = model.embed_items(torch.arange(domain.n_items)).vector.double()
     raters, n_items = domain.raters, len(items)
     residuals = (raters.values - domain.mean - model.item_mean[raters.owner()]).double()
+    share = 1 / torch.bincount(raters.indices, minlength=len(users)).clamp(min=1).double()
     grams = torch.empty(n_items, users.shape[1] ** 2, dtype=users.dtype)  # Σ_u xxᵀ
     sums = torch.empty(n_items, users.shape[1], dtype=users.dtype)  # Σ_u x (r - m_i)
     for item, (start, end) in enumerate(pairwise(raters.offsets.tolist())):
-        x = users[raters.indices[start:end]]
-        grams[item], sums[item] = (x.T @ x).flatten(), x.T @ residuals[start:end]
+        x, weight = users[raters.indices[start:end]], share[raters.indices[start:end], None]
+        weighted = (x * weight).T
+        grams[item], sums[item] = (weighted @ x).flatten(), weighted @ residuals[start:end]
     sizes = users.shape[1], items.shape[1]
     outer = (items[:, :, None] * items[:, None]).flatten(1)
     blocks = (grams.T @ outer).view(sizes[0], sizes[0], sizes[1], sizes[1])
