@@ -16,9 +16,7 @@ def test_each_field_has_an_embedding_of_its_own():
     torch.manual_seed(0)
     layer = FieldEmbeddings(6, (2, 1, 3), 4, 1.0)
     x = torch.randn(5, 6)
-    expected = torch.cat(
-        [x[:, a:b] @ layer.weight[a:b] for a, b in ((0, 2), (2, 3), (3, 6))], 1
-    )
+    expected = torch.cat([x[:, a:b] @ layer.weight[a:b] for a, b in ((0, 2), (2, 3), (3, 6))], 1)
     assert layer.output_size == 12
     torch.testing.assert_close(layer(x), expected)
 

@@ -113,7 +113,9 @@ def load_dataset(name: str, *, progress: bool = True) -> Dataset:
         parsed.note,
         parsed.attributes,
         {
-            group: PredictionTask(*(replace(x, **features) for x in (task.history_table, task.target_table)))
+            group: PredictionTask(
+                *(replace(x, **features) for x in (task.history_table, task.target_table))
+            )
             for group, task in parsed.tasks.items()
         },
     )

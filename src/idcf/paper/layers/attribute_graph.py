@@ -65,7 +65,7 @@ class GatedNeighbors(nn.Module):
 
 
 class AttributeVAE(nn.Module):
-    """A variational autoencoder from attribute embeddings to embeddings of ids: P(z), z ~ N(m, s²)."""
+    """A variational autoencoder from attributes to embeddings of ids: P(z), z ~ N(m, s²)."""
 
     def __init__(self, size: int) -> None:
         super().__init__()

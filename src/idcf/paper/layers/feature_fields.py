@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import torch
 from torch import Tensor, nn
 
@@ -49,8 +51,8 @@ class DotConcatHead(Head):
     def __init__(self, deep_size: int, hidden: tuple[int, ...]) -> None:
         super().__init__()
         self.net = mlp((deep_size, *hidden, 1), nn.ReLU)
-        nn.init.zeros_(self.net[-1].weight)  # type: ignore[arg-type]
-        nn.init.zeros_(self.net[-1].bias)  # type: ignore[arg-type]
+        for parameter in self.net[-1].parameters():
+            nn.init.zeros_(parameter)  # training starts from the other parts of the score
 
     def forward(self, user: Tensor, item: Tensor) -> Tensor:
         """Score users [M, D] against items [M, K, E], which gives [M, K], or [M, E]: [M]."""
@@ -60,10 +62,10 @@ class DotConcatHead(Head):
         return (p * q).sum(-1) + deep
 
     def score_all_pairs(self, user: Tensor, item: Tensor) -> Tensor:
-        """Score every user [B, D] against every item [I, E]; the first layer is added up: [B, I]."""
+        """Score every user [B, D] against every item [I, E]: [B, I]."""
         p, deep_user, q, deep_item = self._split(user, item)
-        first, deeper = self.net[0], self.net[1:]
-        by_user, by_item = first.weight.split_with_sizes(  # type: ignore[operator,union-attr]
+        first, deeper = cast("nn.Linear", self.net[0]), self.net[1:]
+        by_user, by_item = first.weight.split_with_sizes(
             [deep_user.shape[1], deep_item.shape[1]], 1
         )
         hidden = (deep_user @ by_user.T + first.bias)[:, None] + deep_item @ by_item.T
@@ -72,7 +74,7 @@ class DotConcatHead(Head):
 
     def _split(self, user: Tensor, item: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Return p, p', q and q'."""
-        deep_size = self.net[0].weight.shape[1]  # type: ignore[union-attr]
+        deep_size = cast("nn.Linear", self.net[0]).weight.shape[1]
         n_dot = (user.shape[-1] + item.shape[-1] - deep_size) // 2
         return user[..., :n_dot], user[..., n_dot:], item[..., :n_dot], item[..., n_dot:]
 

@@ -85,7 +85,7 @@ class AGNN(TwoTower):
 
     def _register_graph(self, domain: Domain) -> None:
         """Store features and candidates: cosine of the features plus cosine of the ratings."""
-        key_rows = domain.raters.indices.unique()
+        key_rows: Tensor = torch.unique(domain.raters.indices)
         features = domain.user_features
         features = torch.zeros(domain.n_users, 0) if features is None else features
         position = torch.zeros(domain.n_users, dtype=torch.int64)

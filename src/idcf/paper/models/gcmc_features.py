@@ -21,8 +21,8 @@ from idcf.models.layers.cache import TensorCache
 from idcf.models.layers.edge_index import build_edge_index, find_edges
 from idcf.models.layers.ragged import split_by_level, transpose
 from idcf.paper.layers.feature_fields import bounded, item_features_of
+from idcf.paper.layers.level_messages import BilinearDecoder, LevelMessages
 from idcf.paper.layers.rating_levels import expected_rating, level_cross_entropy
-from idcf.paper.models.gcmc_softmax import BilinearDecoder, LevelMessages
 from idcf.types import Batch, Domain, LossTerms, Ragged, Users
 
 
@@ -122,7 +122,8 @@ class GCMCFeatures(Model):
         features = users.features
         if features is None:
             features = z.new_zeros(len(users), len(self.user_layer.weight))
-        return z + self.user_layer(features)
+        out: Tensor = z + self.user_layer(features)
+        return out
 
     def _embed_items(
         self, items: Tensor | None = None, exclude_users: Tensor | None = None
@@ -140,7 +141,8 @@ class GCMCFeatures(Model):
             messages = messages[items] - target_message * edge.exists[..., None]
             counts = counts[items] - edge.exists.float()
             from_features = from_features[items]
-        return self._embed_messages(messages, counts) + from_features
+        out: Tensor = self._embed_messages(messages, counts) + from_features
+        return out
 
     def _both_directions(self) -> tuple[Ragged[None], Ragged[None]]:
         """Return the training graph as rows of each item, and its transpose."""

@@ -67,7 +67,7 @@ class HybridBackbone(Backbone):
         self.user_table.bias.requires_grad_(False)
         self.item_table = item_table_from_means(domain, size, std)
         self.register_buffer("item_features", item_features_of(domain))
-        self.register_buffer("key_rows", domain.raters.indices.unique())
+        self.register_buffer("key_rows", torch.unique(domain.raters.indices))
         widths, n = (domain.user_feature_widths, domain.item_feature_widths), domain.n_user_features
         self.user_fields = FieldEmbeddings(n, widths[0], size, std)
         self.item_fields = FieldEmbeddings(self.item_features.shape[1], widths[1], size, std)
@@ -86,7 +86,9 @@ class HybridBackbone(Backbone):
         """Return [p ‖ y] and no bias; in stage 1, p is at random what the relation induces."""
         y, p = self.embed_features(users), latent.vector
         if self.training and self.relation is not None:
-            rows = torch.randint(len(self.key_rows), (self.config.relation_sample,), device=y.device)
+            rows = torch.randint(
+                len(self.key_rows), (self.config.relation_sample,), device=y.device
+            )
             keys = self.user_table.vector.index_select(0, self.key_rows[rows]).detach()
             is_induced = torch.rand_like(p[:, :1]) < self.config.induced_share
             p = torch.where(is_induced, self.relation(y, keys, key_scale(keys)), p)

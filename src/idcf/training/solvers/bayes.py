@@ -344,7 +344,9 @@ class BlockAccumulator:
         assert self.key_users.features is not None
         x = self.key_users.features.double()
         ridge = self.config.shrinkage * torch.eye(x.shape[1], dtype=x.dtype, device=x.device)
-        return torch.linalg.solve(x.T @ x + ridge, x.T @ (user_latents - user_latents.mean(0)))
+        centered = user_latents - user_latents.mean(0)
+        weights: Tensor = torch.linalg.solve(x.T @ x + ridge, x.T @ centered)
+        return weights
 
     def _sample_short_histories(self) -> History:
         """Return a random run of entries of each history.
