@@ -209,9 +209,7 @@ def test_an_installed_package_has_the_tables(tmp_path: Path) -> None:
             for name in file.namelist()
             if name.startswith("idcf/paper/tables/")
         }
-    assert tables == {
-        path.name: path.read_bytes() for path in table_spec._FOLDER.glob("*.toml")
-    }
+    assert tables == {path.name: path.read_bytes() for path in table_spec._FOLDER.glob("*.toml")}
 
 
 def test_runs_of_one_preset() -> None:
