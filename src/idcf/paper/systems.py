@@ -196,6 +196,16 @@ SYSTEMS: dict[str, ModelEntry] = {
         check_options={"n_attended_users": 24},
         learns_from_features=True,
     ),
+    "idcf-hy-meta": ModelEntry(
+        HybridIDCF,
+        HybridConfig,
+        {"meta_groups": 8},
+        backbone="hybrid",
+        presets_of="idcf-hy",
+        ratings_only=True,
+        check_options={"n_attended_users": 24, "meta_groups": 2},
+        learns_from_features=True,
+    ),
     "idcf-bayes-features": ModelEntry(
         BayesModel,
         BayesConfig,

@@ -1,5 +1,6 @@
 """IDCF-HY: what the head reads, where a new user's vector comes from, and what is frozen."""
 
+from copy import deepcopy
 from dataclasses import replace
 
 import numpy as np
@@ -97,3 +98,29 @@ def test_the_contrast_pulls_induced_vectors_to_those_of_the_users():
         own = model.backbone.user_table.vector[batch.users.ids]
         expected = -torch.log_softmax(own @ induced.T, 1).diagonal().mean() * 2
     torch.testing.assert_close(terms["contrast"], expected)
+
+
+def test_meta_learning_scores_rows_after_a_step_on_other_rows_of_the_group():
+    """With a rate of 0 it is the plain score; each half of a group's rows adapts to the other."""
+    model = deepcopy(trained_in_world("idcf-hy").model).train()
+    batch = next(iter(epoch_batches(model, TABLE, 10_000)))
+    model.config = configure("idcf-hy", {"n_attended_users": 10_000})
+    plain, _ = model.adapted_scores(batch)
+    model.config = configure("idcf-hy-meta", {"n_attended_users": 10_000, "meta_rate": 0.0})
+    torch.testing.assert_close(model.adapted_scores(batch)[0], plain)
+    options = {"n_attended_users": 10_000, "meta_groups": 1, "meta_rate": 0.3}
+    model.config = configure("idcf-hy-meta", options)
+    torch.manual_seed(3)
+    scores, _ = model.adapted_scores(batch)
+    torch.manual_seed(3)
+    torch.randint(1, (len(batch.users),))
+    half = torch.rand(len(batch.items)) < 0.5
+    for support in (half, ~half):
+        stepped = deepcopy(model)
+        stepped.config = configure("idcf-hy", {"n_attended_users": 10_000})
+        optimizer = torch.optim.SGD(stepped.relation.parameters(), lr=0.3)
+        error = stepped.adapted_scores(batch)[0] - batch.labels
+        error[support].square().mean().backward()
+        optimizer.step()
+        expected = stepped.adapted_scores(batch)[0][~support]
+        torch.testing.assert_close(scores[~support], expected, rtol=1e-4, atol=1e-5)

@@ -21,6 +21,7 @@ from typing import ClassVar, cast
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.func import functional_call
 
 from idcf.models.base import Backbone, BackboneWrapper
 from idcf.models.layers.embedding import EmbeddingTable
@@ -107,6 +108,9 @@ class HybridConfig:
     """Options of stage 2 of IDCF-HY."""
 
     n_attended_users: int = 500  # key users that a head attends to in a training step
+    # meta-learning: groups of users of a step, to each of which the relation is adapted; 0: none
+    meta_groups: int = 0
+    meta_rate: float = 0.1  # of that adaption
 
 
 class HybridIDCF(BackboneWrapper):
@@ -138,9 +142,51 @@ class HybridIDCF(BackboneWrapper):
     def adapted_scores(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Return the scores [M, K] of a batch and the induced vectors p̃ [B, D]."""
         latents = self._induce_latents(batch.users)
+        if self.config.meta_groups and self.training:
+            return self._meta_scores(batch), latents.vector
         user = self.backbone.user_tower(latents, batch.users)
         scores = self.score_embedded(user, batch.users, batch.items, batch.owner)
         return scores, latents.vector
+
+    def _meta_scores(self, batch: Batch) -> Tensor:
+        """Return the scores of a batch after a gradient step on other rows of the same users.
+
+        Users fall into random groups and rows into two halves. The relation takes a step on one
+        half of a group's rows and scores the other; the gradient passes through the step. (If the
+        steps of the groups were averaged as they are, as the appendix says, the result would be the
+        plain gradient of the batch.)
+        """
+        n, device = self.config.meta_groups, batch.items.device
+        group = torch.randint(n, (len(batch.users),), device=device)[batch.owner]
+        half = torch.rand(len(batch.items), device=device) < 0.5
+        keys, plain = self._sample_keys(), dict(self.relation.named_parameters())
+        scores = torch.zeros_like(batch.labels)
+        for part in range(n):
+            for is_support in (half, ~half):
+                support = torch.nonzero((group == part) & is_support)[:, 0]
+                query = torch.nonzero((group == part) & ~is_support)[:, 0]
+                if not len(query):
+                    continue
+                weights = plain
+                if len(support):
+                    error = self._score_with(plain, keys, batch, support) - batch.labels[support]
+                    step = torch.autograd.grad(
+                        error.square().mean(), list(plain.values()), create_graph=True
+                    )
+                    rate = self.config.meta_rate
+                    pairs = zip(plain.items(), step, strict=True)
+                    weights = {name: p - rate * x for (name, p), x in pairs}
+                scores = scores.index_put((query,), self._score_with(weights, keys, batch, query))
+        return scores
+
+    def _score_with(
+        self, weights: dict[str, Tensor], keys: Tensor, batch: Batch, rows: Tensor
+    ) -> Tensor:
+        """Return the scores of some rows of a batch with these weights of the relation."""
+        y = cast("HybridBackbone", self.backbone).embed_features(batch.users)[batch.owner[rows]]
+        p = functional_call(self.relation, weights, (y, keys, self.key_scale))
+        user = Embeddings(torch.cat([p, y], 1), y.new_zeros(len(y)))
+        return self.score_rows(user, self.embed_items(batch.items[rows]))
 
     def _induce_latents(self, users: Users) -> Embeddings:
         """Return p̃ = h_w(y) and a bias of 0; the mean key latent where no feature is known."""
