@@ -293,17 +293,16 @@ def resolve_model(name: str, implicit: bool) -> str:
 
 
 def has_option(name: str, option: str) -> bool:
-    """Return whether a model has an option."""
-    return option in {f.name for f in fields(model_entry(name).config_class)}
+    """Return whether a model, or its backbone, has an option."""
+    entry = model_entry(name)
+    if option in {f.name for f in fields(entry.config_class)}:
+        return True
+    return entry.backbone is not None and has_option(entry.backbone, option)
 
 
 def require_option(name: str, option: str) -> None:
     """Raise `ConfigError`, naming the models that have it, if a model lacks an option."""
-    models_with_option = [
-        model
-        for model, row in all_models().items()
-        if option in {f.name for f in fields(row.config_class)}
-    ]
+    models_with_option = [model for model in all_models() if has_option(model, option)]
     if name not in models_with_option:
         label = option.replace("_", " ")
         verb = "does" if len(models_with_option) == 1 else "do"

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from idcf.models.registry import configure
+from idcf import Recommender
+from idcf.models.registry import configure, model_entry
 from idcf.paper.models.agnn import AGNN
 from idcf.paper.models.gcmc_features import GCMCFeatures
 from idcf.paper.models.wide_deep import WideDeep
@@ -104,3 +105,40 @@ def test_agnn_reads_no_id_of_a_user_that_it_scores():
     assert not model.embed_users(users).bias.any()
     own = torch.arange(len(model.key_rows))[:, None]
     assert not (model.user_candidates == own).any(), "a user is no neighbor of itself"
+
+
+@pytest.mark.parametrize(
+    "name", ["demographic-ridge", "wide-deep", "gcmc-features", "agnn", "melu", "idcf-hy"]
+)
+def test_a_saved_model_reads_features_after_loading(name, tmp_path):
+    """Through `fit(users=…, items=…)`; without features the model says something too."""
+    import pandas as pd
+
+    table = synthetic_world().split.train
+    rows = pd.DataFrame({"user_id": table.user, "item_id": table.item, "rating": table.rating})
+    users = pd.DataFrame({"user_id": range(160), "kind": [f"k{n % 2}" for n in range(160)]})
+    items = pd.DataFrame({"item_id": range(40), "side": [f"s{n % 2}" for n in range(40)]})
+    options = {} if name == "demographic-ridge" else {"learning_rate": 0.02, "epochs": 6}
+    if name not in ("demographic-ridge", "gcmc-features"):
+        options |= {"weight_decay": 0.0}
+    model = Recommender(name, key_threshold=8, device="cpu", **options)
+    model.fit(rows, users=users, items=items)
+    loaded = Recommender.load(model.save(tmp_path / "model"))
+    for kind in (0, 1):
+        features = {"kind": f"k{kind}"}
+        expected = model.recommend({}, n=6, features=features)
+        recommended = loaded.recommend({}, n=6, features=features)
+        assert [x.item_id for x in recommended] == [x.item_id for x in expected]
+        assert sum(x.item_id % 2 == kind for x in expected) >= 5
+    assert len(loaded.recommend({3: 5.0}, n=4)) == 4
+
+
+@pytest.mark.parametrize("name", ["wide-deep", "gcmc-features", "agnn", "melu", "hybrid"])
+def test_features_can_be_left_out(name):
+    config = configure(name, {"user_features": False, "item_features": False})
+    model = model_entry(name).build(config, TABLE.domain()).eval()
+    users = users_with_rows(TABLE)
+    with torch.no_grad():
+        scores = model.score_catalog(users)
+        without = model.score_catalog(Users(users.ids, users.history))
+    torch.testing.assert_close(scores, without)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import cast
 
 import torch
@@ -10,7 +11,7 @@ from torch import Tensor, nn
 from idcf.models.layers.embedding import EmbeddingTable
 from idcf.models.layers.heads import Head, mlp
 from idcf.models.layers.ragged import DEFAULT_ITEM_SHRINKAGE, shrunk_mean
-from idcf.types import Domain
+from idcf.types import Domain, Users
 
 _MAX_FEATURE = 3.0  # standard deviations; the indicator of a rare word is far larger
 
@@ -82,6 +83,23 @@ class DotConcatHead(Head):
 def bounded(features: Tensor) -> Tensor:
     """Return standardized features, none further than `_MAX_FEATURE` from 0."""
     return features.clamp(-_MAX_FEATURE, _MAX_FEATURE)
+
+
+def select_features(domain: Domain, user_features: bool, item_features: bool) -> Domain:
+    """Return the domain without the features that a model does not use."""
+    if not user_features:
+        domain = replace(domain, user_features=None, n_user_features=0, user_feature_widths=())
+    if not item_features:
+        domain = replace(domain, item_features=None, item_feature_widths=())
+    return domain
+
+
+def user_features_of(users: Users, like: Tensor) -> Tensor:
+    """Return the features [B, F] of users for weights [F, ...] that `like` is; zeros, the average,
+    where none are known or the model uses none."""
+    if users.features is None or not len(like):
+        return like.new_zeros(len(users), len(like))
+    return users.features
 
 
 def item_features_of(domain: Domain) -> Tensor:

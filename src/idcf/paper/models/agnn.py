@@ -34,6 +34,8 @@ from idcf.paper.layers.feature_fields import (
     bounded,
     item_features_of,
     item_table_from_means,
+    select_features,
+    user_features_of,
 )
 from idcf.types import Batch, Domain, Embeddings, LossTerms, Users
 
@@ -50,6 +52,8 @@ class AGNNConfig:
     vae_weight: float = 1.0  # of the autoencoder's loss
     # share of the users of a training step that are embedded as new ones
     generated_share: float = 0.5
+    user_features: bool = True  # use them, where there are any
+    item_features: bool = True
 
 
 class AGNN(TwoTower):
@@ -70,6 +74,7 @@ class AGNN(TwoTower):
 
     def __init__(self, config: AGNNConfig, domain: Domain) -> None:
         super().__init__()
+        domain = select_features(domain, config.user_features, config.item_features)
         self.config, self.mean, self.n_items = config, domain.mean, domain.n_items
         self.predicts_ratings = not domain.implicit
         size, std = config.embedding_size, config.init_std
@@ -113,9 +118,7 @@ class AGNN(TwoTower):
 
     def embed_users(self, users: Users) -> Embeddings:
         """Return the nodes of users; as new ones except, in training, for a random share."""
-        features = users.features
-        if features is None:
-            features = self.key_features.new_zeros(len(users), self.key_features.shape[1])
+        features = user_features_of(users, self.user_attributes.vectors)
         key_nodes = self._key_nodes()
         attributes = self.user_attributes(bounded(features))
         ids = self.generator(attributes)

@@ -16,7 +16,12 @@ from torch import Tensor
 
 from idcf.models.base import TwoTower
 from idcf.models.layers.heads import DotHead, Head
-from idcf.paper.layers.feature_fields import bounded, item_features_of
+from idcf.paper.layers.feature_fields import (
+    bounded,
+    item_features_of,
+    select_features,
+    user_features_of,
+)
 from idcf.types import Domain, Embeddings, Users
 
 
@@ -26,6 +31,8 @@ class DemographicRidgeConfig:
 
     reg: float = 300.0  # λ, in users
     crosses: bool = True  # of user features with item features
+    user_features: bool = True  # use them, where there are any
+    item_features: bool = True
 
 
 class DemographicRidge(TwoTower):
@@ -41,6 +48,7 @@ class DemographicRidge(TwoTower):
 
     def __init__(self, config: DemographicRidgeConfig, domain: Domain) -> None:
         super().__init__()
+        domain = select_features(domain, config.user_features, config.item_features)
         self.mean, self.n_items = domain.mean, domain.n_items
         self.predicts_ratings = not domain.implicit
         self.head: Head = DotHead()
@@ -52,9 +60,7 @@ class DemographicRidge(TwoTower):
 
     def embed_users(self, users: Users) -> Embeddings:
         """Return [W ‖ w]ᵀx; without features zeros, as of the average user."""
-        features = users.features
-        if features is None:
-            features = self.weights.new_zeros(len(users), len(self.weights))
+        features = user_features_of(users, self.weights)
         return Embeddings(bounded(features) @ self.weights, features.new_zeros(len(users)))
 
     def embed_items(self, items: Tensor, exclude_users: Tensor | None = None) -> Embeddings:

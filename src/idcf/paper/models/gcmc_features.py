@@ -20,7 +20,12 @@ from idcf.models.base import Model
 from idcf.models.layers.cache import TensorCache
 from idcf.models.layers.edge_index import build_edge_index, find_edges
 from idcf.models.layers.ragged import split_by_level, transpose
-from idcf.paper.layers.feature_fields import bounded, item_features_of
+from idcf.paper.layers.feature_fields import (
+    bounded,
+    item_features_of,
+    select_features,
+    user_features_of,
+)
 from idcf.paper.layers.level_messages import BilinearDecoder, LevelMessages
 from idcf.paper.layers.rating_levels import expected_rating, level_cross_entropy
 from idcf.types import Batch, Domain, LossTerms, Ragged, Users
@@ -37,6 +42,8 @@ class GCMCFeaturesConfig:
     node_dropout: float = 0.3  # share of the nodes whose messages a training step drops
     dropout: float = 0.3  # of the hidden units
     history_dropout: float = 0.5  # share of the users of a training step that are isolated
+    user_features: bool = True  # use them, where there are any
+    item_features: bool = True
 
 
 class FeatureLayer(nn.Module):
@@ -71,6 +78,7 @@ class GCMCFeatures(Model):
 
     def __init__(self, config: GCMCFeaturesConfig, domain: Domain) -> None:
         super().__init__()
+        domain = select_features(domain, config.user_features, config.item_features)
         self.config, self.n_items, self.n_users = config, domain.n_items, domain.n_users
         n_levels, size = len(domain.levels), config.embedding_size
         self.from_items = LevelMessages(n_levels, domain.n_items, config.hidden, stack=False)
@@ -119,9 +127,7 @@ class GCMCFeatures(Model):
         z = self._embed_messages(self.from_items.gather(table, rows), users.history.lengths())
         if self.training and self.config.history_dropout:
             z = z * (torch.rand_like(z[:, :1]) >= self.config.history_dropout)
-        features = users.features
-        if features is None:
-            features = z.new_zeros(len(users), len(self.user_layer.weight))
+        features = user_features_of(users, self.user_layer.weight)
         out: Tensor = z + self.user_layer(features)
         return out
 

@@ -32,6 +32,8 @@ from idcf.paper.layers.feature_fields import (
     FieldEmbeddings,
     item_features_of,
     item_table_from_means,
+    select_features,
+    user_features_of,
 )
 from idcf.types import Batch, Domain, Embeddings, Users
 
@@ -48,6 +50,8 @@ class HybridBackboneConfig:
     induced_share: float = 0.5
     relation_heads: int = 4  # of the relation of this stage
     relation_sample: int = 500  # key users that it attends to in a training step
+    user_features: bool = True  # use them, where there are any
+    item_features: bool = True
 
 
 class HybridBackbone(Backbone):
@@ -60,6 +64,7 @@ class HybridBackbone(Backbone):
 
     def __init__(self, config: HybridBackboneConfig, domain: Domain) -> None:
         super().__init__()
+        domain = select_features(domain, config.user_features, config.item_features)
         self.config = config
         self.mean, self.n_items = domain.mean, domain.n_items
         self.predicts_ratings = not domain.implicit
@@ -78,9 +83,7 @@ class HybridBackbone(Backbone):
 
     def embed_features(self, users: Users) -> Tensor:
         """Return y [B, m · d]; zeros for users without features."""
-        if users.features is None:
-            return self.user_table.vector.new_zeros(len(users), self.user_fields.output_size)
-        y: Tensor = self.user_fields(users.features)
+        y: Tensor = self.user_fields(user_features_of(users, self.user_fields.weight))
         return y
 
     def user_tower(self, latent: Embeddings, users: Users) -> Embeddings:

@@ -28,6 +28,8 @@ from idcf.paper.layers.feature_fields import (
     FieldEmbeddings,
     item_features_of,
     item_table_from_means,
+    select_features,
+    user_features_of,
 )
 from idcf.types import Domain, History, Users
 
@@ -46,6 +48,8 @@ class MeLUConfig:
     inner_steps: int = 1  # steps of a user's adaption
     first_order: bool = False  # leave second derivatives out
     item_ids: bool = True  # items have vectors q and biases b of their own
+    user_features: bool = True  # use them, where there are any
+    item_features: bool = True
 
 
 class Support(NamedTuple):
@@ -66,6 +70,7 @@ class MeLU(Model):
 
     def __init__(self, config: MeLUConfig, domain: Domain) -> None:
         super().__init__()
+        domain = select_features(domain, config.user_features, config.item_features)
         self.config, self.mean, self.n_items = config, domain.mean, domain.n_items
         self.predicts_ratings = not domain.implicit
         size, std = config.embedding_size, config.init_std
@@ -143,9 +148,7 @@ class MeLU(Model):
 
     def _embed_users(self, users: Users) -> Tensor:
         """Return y [B, ·]; zeros, the average, for users without features."""
-        if users.features is None:
-            return self.user_fields.weight.new_zeros(len(users), self.user_fields.output_size)
-        y: Tensor = self.user_fields(users.features)
+        y: Tensor = self.user_fields(user_features_of(users, self.user_fields.weight))
         return y
 
     def _embed_items(self, items: Tensor) -> tuple[Tensor, Tensor]:

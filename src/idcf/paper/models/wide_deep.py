@@ -23,6 +23,8 @@ from idcf.paper.layers.feature_fields import (
     bounded,
     item_features_of,
     item_table_from_means,
+    select_features,
+    user_features_of,
 )
 from idcf.types import Domain, Embeddings, Users
 
@@ -34,6 +36,8 @@ class WideDeepConfig:
     embedding_size: int = 10  # of a field
     hidden: tuple[int, ...] = (32, 16, 8)  # layer sizes of the deep part
     init_std: float = 0.05  # of the embeddings
+    user_features: bool = True  # use them, where there are any
+    item_features: bool = True
 
 
 class WideDeep(TwoTower):
@@ -48,6 +52,7 @@ class WideDeep(TwoTower):
 
     def __init__(self, config: WideDeepConfig, domain: Domain) -> None:
         super().__init__()
+        domain = select_features(domain, config.user_features, config.item_features)
         self.mean, self.n_items = domain.mean, domain.n_items
         self.predicts_ratings = not domain.implicit
         size, std, n_features = config.embedding_size, config.init_std, domain.n_user_features
@@ -64,9 +69,7 @@ class WideDeep(TwoTower):
 
     def embed_users(self, users: Users) -> Embeddings:
         """Return [x ‖ y] and no bias; without features both are 0, as of the average user."""
-        features = users.features
-        if features is None:
-            features = self.wide.new_zeros(len(users), len(self.wide))
+        features = user_features_of(users, self.wide)
         vector = torch.cat([bounded(features), self.user_fields(features)], 1)
         return Embeddings(vector, vector.new_zeros(len(users)))
 

@@ -24,7 +24,7 @@ def fit_demographic_ridge(
     raters = domain.raters
     residuals = raters.values - domain.mean
     model.item_mean = shrunk_mean(residuals, raters, DEFAULT_ITEM_SHRINKAGE)
-    if domain.user_features is None:
+    if domain.user_features is None or not config.user_features:
         return model
     matrix, rhs = cross_moments(domain, model)
     matrix += config.reg * torch.eye(len(matrix), dtype=matrix.dtype)
