@@ -306,7 +306,7 @@ def require_option(name: str, option: str) -> None:
     if name not in models_with_option:
         label = option.replace("_", " ")
         verb = "does" if len(models_with_option) == 1 else "do"
-        names = " and ".join(models_with_option)
+        names = ", ".join(models_with_option)
         raise ConfigError(f"model {name!r} reads no {label}; {names} {verb}")
 
 

@@ -125,10 +125,10 @@ class AGNN(TwoTower):
         bias = ids.new_zeros(len(users))
         if self.training:
             position = self.key_position[users.ids]
-            is_own = torch.rand_like(bias) >= self.config.generated_share
-            own = self.user_table(position)
-            ids = torch.where(is_own[:, None], own.vector, ids)
-            bias = torch.where(is_own, own.bias, bias)
+            is_trained = torch.rand_like(bias) >= self.config.generated_share
+            trained = self.user_table(position)
+            ids = torch.where(is_trained[:, None], trained.vector, ids)
+            bias = torch.where(is_trained, trained.bias, bias)
             candidates = self.user_candidates[position], self.user_weights[position]
             neighbors = self._sample(NeighborCandidates(*candidates))
         else:
