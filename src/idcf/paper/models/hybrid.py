@@ -162,7 +162,8 @@ class HybridIDCF(BackboneWrapper):
         n, device = self.config.meta_groups, batch.items.device
         group = torch.randint(n, (len(batch.users),), device=device)[batch.owner]
         half = torch.rand(len(batch.items), device=device) < 0.5
-        keys, plain = self._sample_keys(), dict(self.relation.named_parameters())
+        keys = self._sample_keys()
+        plain: dict[str, Tensor] = dict(self.relation.named_parameters())
         scores = torch.zeros_like(batch.labels)
         for part in range(n):
             for is_support in (half, ~half):
