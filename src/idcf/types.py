@@ -212,7 +212,11 @@ class Domain:
     implicit: bool  # whether the feedback is implicit
     raters: Ragged[Tensor]  # I rows: for each item the users who rated it, with their ratings
     n_user_features: int = 0  # F; 0: no features
-    item_features: Tensor | None = None  # [I, F]
+    item_features: Tensor | None = None  # [I, G]
+    user_features: Tensor | None = None  # [U, F]
+    # how many features each column of the side table became; (): all belong together
+    user_feature_widths: tuple[int, ...] = ()
+    item_feature_widths: tuple[int, ...] = ()
 
 
 def select_rows(ragged: Ragged[Values], rows: Tensor) -> Ragged[Values]:

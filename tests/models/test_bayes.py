@@ -237,16 +237,24 @@ def test_defaults_are_those_of_the_config() -> None:
     assert configure("idcf-bayes") == BayesConfig()
 
 
-def test_user_features_alone_move_the_mean_key_latent() -> None:
-    """In each block by Λ⁻¹Lx; features of 0 are no features."""
-    model = random_model()
-    extra = torch.randn(2, 2, 4, generator=torch.Generator().manual_seed(1))
+def with_feature_weights(model: BayesModel) -> torch.Generator:
+    """Let the model read two user features, with random weights; return the generator."""
+    draw = torch.Generator().manual_seed(1)
+    extra = torch.randn(2, 2, 4, generator=draw)
     model.prior_information = torch.cat([model.prior_information, extra], 1)
+    model.feature_weights = torch.randn(2, 2, 4, generator=draw)
+    return draw
+
+
+def test_user_features_alone_move_the_mean_key_latent() -> None:
+    """In each block by the weights of the features alone; features of 0 are no features."""
+    model = random_model()
+    with_feature_weights(model)
     empty, x = History.empty(3), torch.tensor([[0.0, 0.0], [1.0, -2.0], [0.5, 0.0]])
     users = Users(torch.full((3,), -1), empty, x)
     mean = model.posterior(users).mean
     for block in range(2):
-        moved = torch.linalg.solve(model.precision[block], (x @ extra[block]).T).T
+        moved = x @ model.feature_weights[block]
         torch.testing.assert_close(mean[:, block], model.mean_key_latent[block] + moved)
     without_features = model.score_catalog(Users(users.ids, empty))
     scores = model.score_catalog(users)
@@ -260,10 +268,7 @@ def test_user_features_in_batches_give_the_scores_of_single_users(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     model = random_model()
-    draw = torch.Generator().manual_seed(1)
-    model.prior_information = torch.cat(
-        [model.prior_information, torch.randn(2, 2, 4, generator=draw)], 1
-    )
+    draw = with_feature_weights(model)
     monkeypatch.setattr("idcf.inference.topk._MAX_SCORES_PER_BLOCK", 3 * ITEMS)
     ranker, history = CatalogRanker(model), random_history(4)
     x = torch.randn(7, 2, generator=draw)

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from idcf.data.datasets.catalog import DATASET_SOURCES, Dataset
+from idcf.data.datasets.cold_start import support_tasks
 from idcf.data.interactions import Interactions
 from idcf.data.split import hold_out_last_rows, hold_out_rows
 from idcf.paper import results_store
@@ -64,6 +65,12 @@ def small_dataset(name: str) -> Dataset:
         for side, n in (("user_features", 48), ("item_features", 90))
     }
     table = replace(table, **features)  # type: ignore[arg-type]
+    if name == "ml-1m-cold":  # a third of the users has no training row
+        is_cold = table.user % 3 == 0
+        train, test = table.where(~is_cold), table.where(is_cold)
+        return Dataset(
+            name, table, train, test, {}, source.key_threshold, tasks=support_tasks(test)
+        )
     has_split = source.expected_counts[0].train
     train, test = _official_split(table, rng) if has_split else (None, None)
     return Dataset(name, table, train, test, {}, source.key_threshold)

@@ -27,7 +27,8 @@ def evaluate(
             "A,B",
             "User groups to report, separated by commas: new (users absent from training), "
             "few-shot (query users whose few interactions are trained on), all, probe (users with "
-            "fewer than 20 training interactions) or probe-new (these, absent from training).",
+            "fewer than 20 training interactions) or probe-new (these, absent from training). The "
+            "dataset ml-1m-cold also has cold-0, cold-1, cold-2, cold-5, cold-10 and cold-all.",
         ),
     ] = "new",
     seeds: Annotated[

@@ -15,7 +15,7 @@ _DEFAULT_RESULTS = Path("experiments/results")
 
 def reproduce(
     table: Annotated[
-        str, o.argument("TABLE", "table2, table3, table4, table6, table7 or all.")
+        str, o.argument("TABLE", "cold-start, table2, table3, table4, table6, table7 or all.")
     ] = "all",
     datasets: Annotated[str, o.option("A,B", "Only these datasets, separated by commas.")] = "",
     models: Annotated[str, o.option("A,B", "Only these models, separated by commas.")] = "",

@@ -96,6 +96,12 @@ class FeatureEncoder:
         """Names of the columns that are not constant."""
         return [x.name for start, x in self._starts() if any(self.std[start : start + x.width])]
 
+    @property
+    def widths(self) -> tuple[int, ...]:
+        """Number of features of each column that is not constant, in order; their sum is F."""
+        widths = [int(np.sum(np.array(self.std[n : n + x.width]) > 0)) for n, x in self._starts()]
+        return tuple(width for width in widths if width)
+
     def _starts(self) -> Iterator[tuple[int, FeatureColumn]]:
         """Each column with the position of its first feature in `mean` and `std`."""
         start = 0

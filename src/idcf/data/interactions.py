@@ -93,6 +93,9 @@ class Interactions:
     implicit: bool = False  # whether the feedback is implicit
     user_features: Floats | None = None  # [U, F]
     item_features: Floats | None = None  # [I, F]
+    # how many features each column of the side table became; (): all belong together
+    user_feature_widths: tuple[int, ...] = ()
+    item_feature_widths: tuple[int, ...] = ()
 
     def __len__(self) -> int:
         return len(self.user)
@@ -200,9 +203,10 @@ class Interactions:
             torch.from_numpy(self.rating[order]),
             torch.from_numpy(start),
         )
-        item_features = None
-        if self.item_features is not None:
-            item_features = torch.from_numpy(self.item_features.astype(np.float32))
+        user_features, item_features = (
+            None if x is None else torch.from_numpy(x.astype(np.float32))
+            for x in (self.user_features, self.item_features)
+        )
         return Domain(
             n_users=len(self.users),
             n_items=len(self.items),
@@ -212,6 +216,9 @@ class Interactions:
             raters=raters,
             n_user_features=0 if self.user_features is None else self.user_features.shape[1],
             item_features=item_features,
+            user_features=user_features,
+            user_feature_widths=self.user_feature_widths,
+            item_feature_widths=self.item_feature_widths,
         )
 
 

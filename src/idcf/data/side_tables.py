@@ -101,19 +101,22 @@ def add_side_tables(
     `attributes`, a table or {column: {item_id: value}}, always are.
     """
     features: dict[str, Any] = {}
+    widths: dict[str, Any] = {}
     encoder, titles, item_attributes = None, None, _read_attributes(table.items, attributes)
     if users is not None:
         user_table = read_side_table(users, "user")
         features["user_features"], encoder = user_table.encode(table.users)
+        widths["user_feature_widths"] = encoder.widths
     if items is not None:
         item_table = read_side_table(items, "item")
         titles = item_table.titles
         if item_table.columns or not titles:
             if reads_item_features:
-                features["item_features"], _ = item_table.encode(table.items)
+                features["item_features"], item_encoder = item_table.encode(table.items)
+                widths["item_feature_widths"] = item_encoder.widths
             columns = ItemAttributes.from_table(table.items, item_table.ids, item_table.columns)
             item_attributes = item_attributes.updated(columns) if item_attributes else columns
-    table = replace(table, **features) if features else table
+    table = replace(table, **features, **widths) if features else table
     return EnrichedInteractions(table, tuple(features), encoder, titles, item_attributes)
 
 

@@ -6,7 +6,8 @@ any machine.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import numpy as np
@@ -25,6 +26,14 @@ _KEY_USER_RULES = ("threshold", "random", "informative")
 
 
 @dataclass(frozen=True)
+class PredictionTask:
+    """Rows to predict, and the histories of their users that a model may use for it."""
+
+    history_table: Interactions  # rows that a model may read
+    target_table: Interactions  # rows to predict, disjoint from the histories
+
+
+@dataclass(frozen=True)
 class Split:
     """Training and test table, and the roles of the users. `train` holds the rows of query users
     too. The training setting decides whether they are used; in the *new user* setting they are
@@ -35,14 +44,8 @@ class Split:
     key_users: Ints  # users with many ratings, on whom the backbone is trained
     query_users: Ints  # users with few ratings, whose embeddings the relation model computes
     protocol: SplitProtocol = "standard"  # how rows and users were held out
-
-
-@dataclass(frozen=True)
-class PredictionTask:
-    """Rows to predict, and the histories of their users that a model may use for it."""
-
-    history_table: Interactions  # rows that a model may read
-    target_table: Interactions  # rows to predict, disjoint from the histories
+    # further rows of query users to predict, by user group, with histories that replace `train`
+    tasks: Mapping[str, PredictionTask] = field(default_factory=dict)
 
 
 def split_by_threshold(train: Interactions, test: Interactions, threshold: int) -> Split:

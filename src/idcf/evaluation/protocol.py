@@ -108,6 +108,7 @@ def standard_split(
         return split_at_random(train, test, gamma, random_stream(seed, "key users")), name
     delta = dataset.key_threshold if threshold is None else threshold
     split = split_by_key_users(train, test, delta, key_users, seed)
+    split = replace(split, tasks=dataset.tasks)
     return split, name if key_users == "threshold" else f"{name}, key_users={key_users}"
 
 

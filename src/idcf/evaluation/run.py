@@ -12,6 +12,7 @@ import numpy as np
 
 from idcf.config import split_option_key
 from idcf.data.datasets.catalog import Dataset
+from idcf.data.datasets.cold_start import SUPPORT_SIZES
 from idcf.data.interactions import Ints
 from idcf.data.split import Split
 from idcf.errors import ConfigError, DataError, unknown_name_message
@@ -258,10 +259,16 @@ def _train_order(
 
 def make_evaluation_sets(split: Split, groups: Iterable[str]) -> dict[str, EvaluationSet]:
     """Return the evaluation set of each group of users."""
-    return {
-        group: EvaluationSet.from_split(split, _users_in_group(split, group))
-        for group in dict.fromkeys(groups)
-    }
+    sets: dict[str, EvaluationSet] = {}
+    for group in dict.fromkeys(groups):
+        task = split.tasks.get(group)
+        if task is None:
+            sets[group] = EvaluationSet.from_split(split, _users_in_group(split, group))
+        else:  # the histories of query users are those of the task
+            rows = split.train.for_users(split.key_users).concat(task.history_table)
+            part = replace(split, train=rows, test=task.target_table)
+            sets[group] = EvaluationSet.from_split(part, split.query_users)
+    return sets
 
 
 def _planned_runs(
@@ -283,6 +290,8 @@ def _users_in_group(split: Split, group: str) -> Ints:
     """Return the users of a group, with or without test rows."""
     if group == "all":
         return np.arange(len(split.test.users))
+    if group in SUPPORT_SIZES:
+        raise DataError(f"only the dataset ml-1m-cold has the group {group!r}; leave it out")
     if not group.startswith("probe"):
         return split.query_users
     light_users = np.flatnonzero(split.train.user_counts() < PROBE_ROWS)

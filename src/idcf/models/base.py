@@ -327,6 +327,7 @@ class BackboneWrapper(TwoTower):
 
     inductive: ClassVar[bool] = True
     has_adaption_stage: ClassVar[bool] = True  # False: the wrapper has no parameters to train
+    backbone: Backbone
     key_latents: Tensor  # [key users, D + 1]: the meta latents p with the bias last, frozen
     mean_key_latent: Tensor  # [D + 1]
 
@@ -346,6 +347,14 @@ class BackboneWrapper(TwoTower):
             latents = torch.cat([key.vector, key.bias[:, None]], -1)
             self.register_buffer("key_latents", latents)
             self.register_buffer("mean_key_latent", latents.mean(0))
+
+    @hook
+    def adapted_scores(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Return the scores [M, K] of a batch and the induced vectors p̃ [B, D] behind them.
+
+        Wrappers with an adaption stage implement it; its objective reads both.
+        """
+        raise self._lacks("adaption stage")
 
     def embed_items(self, items: Tensor, exclude_users: Tensor | None = None) -> Embeddings:
         """Return the backbone's item embeddings."""

@@ -40,6 +40,7 @@ BLOCK_BUFFERS = (  # the buffers whose first dimension is the block
     "precision",
     "prior_information",
     "mean_key_latent",
+    "feature_weights",
     "item_precision",
     "item_prior_information",
 )
@@ -107,6 +108,7 @@ class BayesModel(TwoTower):
     precision: Tensor  # [T, D, D]: Λ
     prior_information: Tensor  # [T, 1 + F, D]: ΛW
     mean_key_latent: Tensor  # [T, D]: mean latent of the key users
+    feature_weights: Tensor  # [T, F', D]: regression of the latents on the F' user features alone
     item_precision: Tensor  # [T, D, D]: prior precision of a new item
     item_prior_information: Tensor  # [T, D]: prior precision times prior mean of a new item
     basis: Tensor  # [I, R]: singular directions of the histories
@@ -137,6 +139,7 @@ class BayesModel(TwoTower):
             "precision": (blocks, size, size),
             "prior_information": (blocks, config.rank + 2, size),
             "mean_key_latent": (blocks, size),
+            "feature_weights": (blocks, 0, size),
             "item_precision": (blocks, size, size),
             "item_prior_information": (blocks, size),
             "basis": (self.n_items, config.rank),
@@ -166,7 +169,7 @@ class BayesModel(TwoTower):
     @property
     def _n_user_features(self) -> int:
         """Number of user features that the prior reads besides the history."""
-        return self.prior_information.shape[1] - 1 - len(self.feature_std)
+        return self.feature_weights.shape[1]
 
     def prior_features(self, users: Users) -> Tensor:
         """Return φ [B, F]: the standardized `history_features`, then the user features if the model
@@ -203,12 +206,13 @@ class BayesModel(TwoTower):
 
     def feature_offset(self, users: Users) -> Tensor:
         """Return the effect of user features on the latent without a history: [B, T, D], or zeros
-        [T, D] if the users have no features or the prior reads none."""
+        [T, D] if the users have no features or the prior reads none.
+
+        The weights are not those of the prior, where the history explains a part of the latents.
+        """
         if users.features is None or not self._n_user_features:
             return torch.zeros_like(self.mean_key_latent)
-        coefficients = self.prior_information[:, -self._n_user_features :]
-        rhs = torch.einsum("bf,tfd->btd", users.features, coefficients)
-        return torch.einsum("tde,bte->btd", torch.linalg.inv(self.precision), rhs)
+        return torch.einsum("bf,tfd->btd", users.features, self.feature_weights)
 
     def selection_offset(self, history_lengths: Tensor) -> Tensor:
         """Return the constant added to the scores of a user with this many ratings.

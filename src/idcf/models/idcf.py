@@ -16,7 +16,7 @@ from idcf.models.base import Backbone, BackboneWrapper
 from idcf.models.layers.meta_path import MetaPathNeighbors
 from idcf.models.layers.ragged import DEFAULT_USER_SHRINKAGE, segment_sum, sum_pool
 from idcf.models.layers.relation import AttentionKind, Relation, RelationStart
-from idcf.types import Embeddings, EncodedHistory, History, Users
+from idcf.types import Batch, Embeddings, EncodedHistory, History, Users
 
 POOLING_POWER = {"mean": 1.0, "sum": 0.0, "root": 0.5}  # Σq / n^power over a history of length n
 
@@ -99,6 +99,14 @@ class IDCF(BackboneWrapper):
         encoded = self.encode_history(users.history)
         latents = self.split_latents(self.induce_latents(users.history, encoded, users.ids))
         return self.embed_latents(latents, users, encoded)
+
+    def adapted_scores(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Return the scores [M, K] of a batch and the induced vectors p̃ [B, D]."""
+        users = batch.users
+        encoded = self.encode_history(users.history)
+        latents = self.split_latents(self.induce_latents(users.history, encoded, users.ids))
+        scores = self.score_latents(latents, users, encoded, batch.items, batch.owner)
+        return scores, latents.vector
 
     def induce_latents(
         self, history: History, encoded: EncodedHistory, user_ids: Tensor | None = None

@@ -77,6 +77,8 @@ class ModelEntry:
         The loss with which `idcf.testing` trains the model.
     learns_item_quality_only
         The ranking does not depend on the user: `idcf.testing` uses a world of one shared taste.
+    learns_from_features
+        Taste is learnt from features: `idcf.testing` uses a world that has them.
     """
 
     model_class: type[Model]
@@ -94,6 +96,7 @@ class ModelEntry:
     check_options: Mapping[str, Any] = field(default_factory=dict)
     check_loss: Literal["fit", "bpr"] = "fit"
     learns_item_quality_only: bool = False
+    learns_from_features: bool = False
 
     @property
     def inductive(self) -> bool:
@@ -290,21 +293,20 @@ def resolve_model(name: str, implicit: bool) -> str:
 
 
 def has_option(name: str, option: str) -> bool:
-    """Return whether a model has an option."""
-    return option in {f.name for f in fields(model_entry(name).config_class)}
+    """Return whether a model, or its backbone, has an option."""
+    entry = model_entry(name)
+    if option in {f.name for f in fields(entry.config_class)}:
+        return True
+    return entry.backbone is not None and has_option(entry.backbone, option)
 
 
 def require_option(name: str, option: str) -> None:
     """Raise `ConfigError`, naming the models that have it, if a model lacks an option."""
-    models_with_option = [
-        model
-        for model, row in all_models().items()
-        if option in {f.name for f in fields(row.config_class)}
-    ]
+    models_with_option = [model for model in all_models() if has_option(model, option)]
     if name not in models_with_option:
         label = option.replace("_", " ")
         verb = "does" if len(models_with_option) == 1 else "do"
-        names = " and ".join(models_with_option)
+        names = ", ".join(models_with_option)
         raise ConfigError(f"model {name!r} reads no {label}; {names} {verb}")
 
 

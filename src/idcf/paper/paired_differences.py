@@ -14,7 +14,10 @@ from idcf.paper.results_store import PairedDifference, StoredRow
 from idcf.paper.table_spec import table_metrics
 from idcf.rng import random_stream
 
-SIMPLE_BASELINES = ("item-mean", "popularity", "bias", "item-knn", "ease", "als")
+SIMPLE_BASELINES = (
+    *("item-mean", "popularity", "bias", "item-knn", "ease", "als"),
+    "demographic-ridge",
+)
 RowsBySystem = dict[tuple[str, str], list[StoredRow]]  # (model, preset) -> one row per seed
 
 

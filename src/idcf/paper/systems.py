@@ -5,19 +5,33 @@ They join the library through the entry-point group `idcf.models`, like models o
 
 from __future__ import annotations
 
+from idcf.models.bayes import BayesConfig, BayesModel
 from idcf.models.idcf import IDCF, IDCFConfig
 from idcf.models.matrix_factorization import MatrixFactorization, MatrixFactorizationConfig
 from idcf.models.registry import ModelEntry
+from idcf.paper.models.agnn import AGNN, AGNNConfig
 from idcf.paper.models.bomic import Bomic, BomicConfig
+from idcf.paper.models.demographic_ridge import DemographicRidge, DemographicRidgeConfig
 from idcf.paper.models.feae import FEAE, FEAEConfig
 from idcf.paper.models.fism import FISM, FISMConfig
+from idcf.paper.models.gcmc_features import GCMCFeatures, GCMCFeaturesConfig
 from idcf.paper.models.gcmc_softmax import GCMCSoftmax, GCMCSoftmaxConfig
+from idcf.paper.models.hybrid import (
+    HybridBackbone,
+    HybridBackboneConfig,
+    HybridConfig,
+    HybridIDCF,
+)
 from idcf.paper.models.igmc import IGMC, IGMCConfig
+from idcf.paper.models.melu import MeLU, MeLUConfig
 from idcf.paper.models.mult_vae import MultVAE, MultVAEConfig
 from idcf.paper.models.ngcf import NGCF, NGCFConfig
 from idcf.paper.models.nimc import Nimc, NimcConfig
 from idcf.paper.models.pinsage import PinSage, PinSageConfig
 from idcf.paper.models.trans_user import TransUser, TransUserConfig
+from idcf.paper.models.wide_deep import WideDeep, WideDeepConfig
+
+_MELU_CHECKS = {"embedding_size": 8, "hidden": (16,)}
 
 # name -> registry row; names are those of the presets, the tables and `idcf evaluate --models`
 SYSTEMS: dict[str, ModelEntry] = {
@@ -114,5 +128,90 @@ SYSTEMS: dict[str, ModelEntry] = {
         grid={"reg": (1.0, 3.0, 10.0, 30.0, 100.0), "bias_reg": (3.0, 8.0)},
         implicit_grid={"reg": (0.1, 1.0, 10.0, 100.0), "bias_reg": (1.0,)},
         check_options={"reg": 1.0, "bias_reg": 1.0},
+    ),
+    "demographic-ridge": ModelEntry(
+        DemographicRidge,
+        DemographicRidgeConfig,
+        solver="idcf.paper.solvers.demographic_ridge:fit_demographic_ridge",
+        grid={"crosses": (False, True), "reg": (100.0, 300.0, 1000.0, 3000.0)},
+        ratings_only=True,
+        check_options={"reg": 0.1},
+        learns_from_features=True,
+    ),
+    "wide-deep": ModelEntry(
+        WideDeep,
+        WideDeepConfig,
+        ratings_only=True,
+        check_options={"embedding_size": 4, "hidden": (16,)},
+        learns_from_features=True,
+    ),
+    "gcmc-features": ModelEntry(
+        GCMCFeatures,
+        GCMCFeaturesConfig,
+        ratings_only=True,
+        check_options={
+            "hidden": 20,
+            "embedding_size": 8,
+            "feature_size": 8,
+            "node_dropout": 0.1,
+            "dropout": 0.1,
+        },
+        learns_from_features=True,
+    ),
+    "agnn": ModelEntry(
+        AGNN,
+        AGNNConfig,
+        ratings_only=True,
+        check_options={"embedding_size": 8, "hidden": (16,), "n_candidates": 8, "n_neighbors": 4},
+        learns_from_features=True,
+    ),
+    "melu": ModelEntry(
+        MeLU,
+        MeLUConfig,
+        ratings_only=True,
+        check_options=_MELU_CHECKS,
+        learns_from_features=True,
+    ),
+    "melu-first-order": ModelEntry(
+        MeLU,
+        MeLUConfig,
+        {"first_order": True},
+        presets_of="melu",
+        ratings_only=True,
+        check_options=_MELU_CHECKS,
+        learns_from_features=True,
+    ),
+    "hybrid": ModelEntry(
+        HybridBackbone,
+        HybridBackboneConfig,
+        ratings_only=True,
+        check_options={"embedding_size": 8, "hidden": (16,), "relation_sample": 24},
+        learns_from_features=True,
+    ),
+    "idcf-hy": ModelEntry(
+        HybridIDCF,
+        HybridConfig,
+        backbone="hybrid",
+        ratings_only=True,
+        check_options={"n_attended_users": 24},
+        learns_from_features=True,
+    ),
+    "idcf-hy-meta": ModelEntry(
+        HybridIDCF,
+        HybridConfig,
+        {"meta_groups": 8},
+        backbone="hybrid",
+        presets_of="idcf-hy",
+        ratings_only=True,
+        check_options={"n_attended_users": 24, "meta_groups": 2},
+        learns_from_features=True,
+    ),
+    "idcf-bayes-features": ModelEntry(
+        BayesModel,
+        BayesConfig,
+        {"user_features": True, "item_features": True},
+        solver="idcf.training.solvers.bayes:fit_bayes",
+        presets_of="idcf-bayes",
+        ratings_only=True,
     ),
 }

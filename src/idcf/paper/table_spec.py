@@ -172,8 +172,8 @@ def refusal_reason(model: str, dataset: str, users: str, key_user_rule: KeyUserR
 
 @cache
 def load_tables() -> Mapping[str, TableSpec]:
-    """Load every table of the paper, by name: "table2", "table3", …"""
-    return {path.stem: load_table(path) for path in sorted(_FOLDER.glob("table*.toml"))}
+    """Load every table of the paper, by name: "cold-start", "table2", "table3", …"""
+    return {path.stem: load_table(path) for path in sorted(_FOLDER.glob("*.toml"))}
 
 
 def find_table(name: str) -> TableSpec:

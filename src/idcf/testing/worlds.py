@@ -16,8 +16,7 @@ import torch
 from idcf.data import batches
 from idcf.data.interactions import Interactions, Ints, Mask, Vocab
 from idcf.data.split import Split, hold_out_rows, split_by_threshold
-from idcf.models.base import Backbone, Model
-from idcf.models.idcf import IDCF
+from idcf.models.base import Backbone, BackboneWrapper, Model
 from idcf.models.registry import configure, model_entry
 from idcf.rng import random_stream
 from idcf.testing.synthetic import checkerboard
@@ -61,9 +60,12 @@ class SyntheticWorld:
 
 
 @cache
-def synthetic_world(*, implicit: bool = False, shared_taste: bool = False) -> SyntheticWorld:
+def synthetic_world(
+    *, implicit: bool = False, shared_taste: bool = False, features: bool = False
+) -> SyntheticWorld:
     """Return a world, that is a small split dataset, of 160 users and 40 items, cached. With
-    `shared_taste` all users (80 of them) like the same items: for models that learn no taste."""
+    `shared_taste` all users (80 of them) like the same items: for models that learn no taste. With
+    `features` users and items have two each: the first is ±1 and says what they like or are."""
     rng = random_stream(0, "world")
     data = checkerboard(
         160, 40, rng, rows_per_light_user=12, rows_per_heavy_user=24, implicit=implicit
@@ -71,14 +73,31 @@ def synthetic_world(*, implicit: bool = False, shared_taste: bool = False) -> Sy
     if shared_taste:
         even = data.where(data.user % 2 == 0)
         data = replace(even, users=Vocab(data.users.ids[::2]), user=even.user // 2)
+    if features:
+        data = _with_features(data)
     rows, test = hold_out_rows(data, 0.2, rng)
     return SyntheticWorld(split_by_threshold(rows, test, 14), shared_taste)
 
 
+def _with_features(data: Interactions) -> Interactions:
+    """Return the table with the parity of users and items, and noise, as their features."""
+    rng = random_stream(0, "world features")
+    users, items = (
+        np.stack([1.0 - np.arange(n) % 2 * 2, rng.normal(size=n)], 1).astype(np.float32)
+        for n in (len(data.users), len(data.items))
+    )
+    return replace(
+        data,
+        user_features=users,
+        item_features=items,
+        user_feature_widths=(1, 1),
+        item_feature_widths=(1, 1),
+    )
+
+
 def users_with_rows(table: Interactions) -> Users:
-    """Return the users of a table that have rows, with their histories."""
-    user_rows = np.flatnonzero(table.user_counts())
-    return Users(torch.from_numpy(user_rows), table.history(user_rows))
+    """Return the users of a table that have rows, with their histories and features."""
+    return table.build_users(np.flatnonzero(table.user_counts()))
 
 
 def untrained_model(
@@ -105,7 +124,7 @@ def training_objective(model: Model, table: Interactions, loss: LossName = "fit"
         config = _STAGE.train
         penalty = RidgePenalty(users, items, config.reg, config.row_reg, config.bias_reg)
         return prediction_objective(penalty=penalty)
-    if isinstance(model, IDCF):
+    if isinstance(model, BackboneWrapper):
         return adaption_objective(_ADAPTION.contrast)
     return prediction_objective(loss)
 
@@ -121,7 +140,9 @@ def train_in_world(
     """Train a model on the key users of the `synthetic_world`; a model with a backbone, in two
     stages. `epochs` replaces the number of epochs of each stage that is trained by gradient."""
     entry = model_entry(name)
-    split = synthetic_world(implicit=implicit, shared_taste=shared_taste).split
+    split = synthetic_world(
+        implicit=implicit, shared_taste=shared_taste, features=entry.learns_from_features
+    ).split
     job = TrainingJob(split, seed=seed)
     if entry.solver:
         return train(name, job, options=entry.check_options)

@@ -14,8 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from idcf.models.base import EmbeddingTableModel, Model
-from idcf.models.idcf import IDCF
+from idcf.models.base import BackboneWrapper, EmbeddingTableModel, Model
 from idcf.training.job import LOCAL_RUNTIME, Runtime
 from idcf.types import Batch, LossTerms
 
@@ -113,7 +112,7 @@ def norm_penalty(reg: float, runtime: Runtime = LOCAL_RUNTIME) -> Penalty:
 def adaption_objective(
     contrast: float, runtime: Runtime = LOCAL_RUNTIME, contrast_over: ContrastOver = "induced"
 ) -> Objective:
-    """Return the objective of the adaption stage of `IDCF`: the fit and a contrastive loss.
+    """Return the objective of the adaption stage of a wrapper: the fit and a contrastive loss.
 
     The latter, of weight `contrast`, pulls each induced latent p̃_u to the backbone's p_u: -log
     softmax over the users u' of the batch, of all processes, of p_uᵀ p̃_u' ("induced", the paper's)
@@ -122,15 +121,12 @@ def adaption_objective(
 
     def objective(model: Model, batch: Batch) -> LossTerms:
         """Return the loss terms of a batch."""
-        if not isinstance(model, IDCF):
-            raise TypeError(f"the adaption objective is for IDCF, got {type(model).__name__}")
-        users = batch.users
-        encoded = model.encode_history(users.history)
-        latents = model.split_latents(model.induce_latents(users.history, encoded, users.ids))
-        scores = model.score_latents(latents, users, encoded, batch.items, batch.owner)
+        if not isinstance(model, BackboneWrapper):
+            raise TypeError(f"the adaption objective is for wrappers, got {type(model).__name__}")
+        scores, vectors = model.adapted_scores(batch)
         terms = pointwise_loss(scores, batch, model.predicts_ratings)
         if contrast:
-            loss = _contrastive_loss(model, users.ids, latents.vector, runtime, contrast_over)
+            loss = _contrastive_loss(model, batch.users.ids, vectors, runtime, contrast_over)
             terms["contrast"] = loss * (contrast / batch.n_users)
         return terms
 
@@ -138,7 +134,7 @@ def adaption_objective(
 
 
 def _contrastive_loss(
-    model: IDCF,
+    model: BackboneWrapper,
     user_ids: Tensor,
     induced_vectors: Tensor,
     runtime: Runtime,

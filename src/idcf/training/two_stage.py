@@ -25,6 +25,7 @@ from idcf.training.gradient import (
 from idcf.training.job import TrainingJob, TrainingResult
 from idcf.training.objectives import adaption_objective
 from idcf.training.presets import StageConfig
+from idcf.training.solvers.bias import subtract_user_biases
 from idcf.training.validation import hold_out_validation_users, validation_metric
 from idcf.types import Users
 
@@ -130,8 +131,10 @@ def _fit_on_backbone(
         return StageResult(stage_config, model.eval(), log, backbone.mean_rating)
     contrast = stage_config.train.contrast if job.query_user_mode == "new" else 0.0
     over = stage_config.train.contrast_over
-    objective = adaption_objective(contrast, job.runtime, over)
-    epochs = epoch_batches(name, job, stage_config, tables.adaption_rows, model)
+    objective, rows = adaption_objective(contrast, job.runtime, over), tables.adaption_rows
+    if stage_config.center_users and model.predicts_ratings:
+        rows = subtract_user_biases(rows)
+    epochs = epoch_batches(name, job, stage_config, rows, model)
     train_config = stage_config.train
     log = run_gradient_loop(name, model, epochs, objective, train_config, validate, job, n_epochs)
     return StageResult(stage_config, model, log, backbone.mean_rating)

@@ -80,12 +80,14 @@ def write_wheel(folder: Path) -> Path:
 
 
 def test_entries_of_the_catalog_are_complete() -> None:
-    assert list(DATASET_SOURCES) == ["ml-100k", "ml-1m", "douban", "amazon-beauty", "amazon-books"]
+    names = ["ml-100k", "ml-1m", "ml-1m-cold", "douban", "amazon-beauty", "amazon-books"]
+    assert list(DATASET_SOURCES) == names
     for name, source in DATASET_SOURCES.items():
         assert source.name == name
         assert source.url.startswith("https://")
         assert source.license
-        assert source.key_threshold == (20 if source.implicit else 30)
+        thresholds = {"ml-1m-cold": 1}  # cold users have no training row
+        assert source.key_threshold == thresholds.get(name, 20 if source.implicit else 30)
         assert set(source.file_sets()[0]) <= set(source.remote_names)
         assert all(
             len(x) == 64 for x in [*source.file_sha256.values(), source.archive_sha256 or "0" * 64]

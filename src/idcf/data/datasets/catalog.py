@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from idcf.data.datasets import formats, side_features
+from idcf.data.datasets import cold_start, formats, side_features
 from idcf.data.datasets.download import (
     cache_folder,
     download_files,
@@ -22,7 +22,8 @@ from idcf.data.datasets.download import (
     fill_folder,
     verify_sha256,
 )
-from idcf.data.interactions import Floats, Interactions, Vocab, align_vocabularies, recode_ids
+from idcf.data.interactions import Interactions, Vocab, align_vocabularies, recode_ids
+from idcf.data.split import PredictionTask
 from idcf.errors import ConfigError, DataError, unknown_name_message
 
 
@@ -38,6 +39,7 @@ class Dataset:
     key_threshold: int  # the paper's δ: training rows that make a user a key user
     note: str = ""  # remark on the split
     attributes: Mapping[str, Mapping[Hashable, Any]] = field(default_factory=dict)  # by item id
+    tasks: Mapping[str, PredictionTask] = field(default_factory=dict)  # `Split.tasks`
 
 
 class ParsedDataset(NamedTuple):
@@ -48,8 +50,9 @@ class ParsedDataset(NamedTuple):
     test: Interactions | None = None  # None exactly if `train` is None
     titles: Mapping[Hashable, str] = {}  # by item id
     note: str = ""  # remark on the split
-    features: Mapping[str, Floats] = {}  # "user_features" and "item_features", where there are any
+    features: Mapping[str, Any] = {}  # the fields of `Interactions` that describe features
     attributes: Mapping[str, Mapping[Hashable, Any]] = {}  # such as genres, by item id
+    tasks: Mapping[str, PredictionTask] = {}  # `Split.tasks`
 
 
 class DatasetCounts(NamedTuple):
@@ -78,6 +81,7 @@ class DatasetSource:
     archive_sha256: str | None = None  # None: it is not checked
     file_sha256: Mapping[str, str] = field(default_factory=dict)  # by local file name
     fallback: Callable[[Path], None] | None = None  # writes the files if the URL is unreachable
+    folder: str = ""  # of the files, if it is not `name`
 
     def file_sets(self) -> tuple[tuple[str, ...], ...]:
         """The sets of file names, each of which is sufficient."""
@@ -108,6 +112,12 @@ def load_dataset(name: str, *, progress: bool = True) -> Dataset:
         source.key_threshold,
         parsed.note,
         parsed.attributes,
+        {
+            group: PredictionTask(
+                *(replace(x, **features) for x in (task.history_table, task.target_table))
+            )
+            for group, task in parsed.tasks.items()
+        },
     )
 
 
@@ -131,7 +141,8 @@ def fetch_dataset(name: str, *, progress: bool = True) -> Path:
     """Folder of the raw files of a dataset, which are downloaded into the cache if need be."""
     if local_folder := find_dataset_folder(name):
         return local_folder
-    source, target = _get_source(name), cache_folder() / name
+    source = _get_source(name)
+    target = cache_folder() / (source.folder or name)
     download = partial(
         download_files,
         source.url,
@@ -149,16 +160,16 @@ def fetch_dataset(name: str, *, progress: bool = True) -> Path:
     files = " or ".join(" + ".join(x) for x in source.file_sets())
     raise DataError(
         f"{name} could not be fetched ({'; '.join(reasons)}): put {files} into {target}, "
-        f"or set IDCF_DATA to a folder that has them in {name}/"
+        f"or set IDCF_DATA to a folder that has them in {target.name}/"
     )
 
 
 def find_dataset_folder(name: str) -> Path | None:
     """Folder of the raw files in $IDCF_DATA or in the cache; None if neither has them."""
-    file_sets = _get_source(name).file_sets()
+    source = _get_source(name)
     for root in (os.environ.get("IDCF_DATA"), cache_folder()):
-        folder = Path(root or os.devnull).expanduser() / name
-        if any(all((folder / f).is_file() for f in files) for files in file_sets):
+        folder = Path(root or os.devnull).expanduser() / (source.folder or name)
+        if any(all((folder / f).is_file() for f in files) for files in source.file_sets()):
             return folder
     return None
 
@@ -193,6 +204,20 @@ def _parse_ml_1m(folder: Path) -> ParsedDataset:
     table = formats.read_movielens(official if official.exists() else folder / "ratings.csv.gz")
     parsed = ParsedDataset(table, note="no official split: the paper draws 90/10 at random")
     return _add_movielens_files(parsed, folder / "users.dat", folder / "movies.dat")
+
+
+def _parse_ml_1m_cold(folder: Path) -> ParsedDataset:
+    """Read ML-1M with the cold-start split, and features with one group of columns per feature."""
+    parsed = _parse_ml_1m(folder)
+    split = cold_start.split_cold_users(parsed.interactions, folder / cold_start.SPLIT_FILE)
+    return parsed._replace(
+        interactions=split.train.concat(split.test),
+        train=split.train,
+        test=split.test,
+        features=cold_start.read_features(split.train, folder),
+        note="the rows of warm items: warm users are trained on, cold users are new",
+        tasks=split.tasks,
+    )
 
 
 def _add_movielens_files(parsed: ParsedDataset, users: Path, items: Path) -> ParsedDataset:
@@ -254,6 +279,7 @@ _GROUPLENS_URL = "https://files.grouplens.org/datasets/movielens/"
 _GROUPLENS_LICENSE = "GroupLens: research use, no redistribution"
 _GITHUB_RAW_URL = "https://raw.githubusercontent.com/"
 _ML_100K_FILES = ("u.data", "u1.base", "u1.test", "u.item", "u.user")
+_ML_1M_SIDE_FILES = ("users.dat", "movies.dat", cold_start.SPLIT_FILE)  # that file: not in the zip
 _RECBOLE_PATH = "recbole/dataset_example/ml-100k/"
 _DOUBAN_FILE = "training_test_dataset.mat"
 _NGCF_PATH = "xiangwang1223/neural_graph_collaborative_filtering/master/Data/amazon-book/"
@@ -290,6 +316,18 @@ _SOURCES = (
         _GROUPLENS_LICENSE,
         layouts=(("ratings.dat",), ("ratings.csv.gz",)),
         archive_sha256="a6898adb50b9ca05aa231689da44c217cb524e7ebd39d264c56e2832f2c54e20",
+    ),
+    DatasetSource(
+        "ml-1m-cold",
+        _GROUPLENS_URL + "ml-1m.zip",
+        _parse_ml_1m_cold,
+        (DatasetCounts(6_040, 3_704, 804_150, 640_448, 163_702),),
+        {f: f"ml-1m/{f}" for f in ("ratings.dat", *_ML_1M_SIDE_FILES)},
+        _GROUPLENS_LICENSE,
+        key_threshold=1,
+        layouts=tuple((x, *_ML_1M_SIDE_FILES) for x in ("ratings.dat", "ratings.csv.gz")),
+        archive_sha256="a6898adb50b9ca05aa231689da44c217cb524e7ebd39d264c56e2832f2c54e20",
+        folder="ml-1m",
     ),
     DatasetSource(
         "douban",

@@ -43,7 +43,7 @@ def movielens_item_features(items: Vocab, path: Path) -> Floats:
     selected = {k: v for k, v in columns.items() if k in ("genres", "class") or "genre_" in k}
     if "class" in selected:  # RecBole's genres, separated by spaces
         selected["class"] = [x.replace(" ", "|") for x in selected["class"]]
-    selected["year"] = _years(path, ids)
+    selected["year"] = years_of_titles(path, ids)
     return fit_feature_encoder(items, ids, selected)[0]
 
 
@@ -51,7 +51,7 @@ def movielens_attributes(path: Path) -> dict[str, dict[Hashable, Any]]:
     """Read the genres, and the year in the title, of items from a MovieLens file, by item id."""
     columns = formats.read_side_columns(path)
     ids = [int(x) for x in columns["item_id"]]
-    cells: dict[str, list[Any]] = {"genre": [[]] * len(ids), "year": _years(path, ids)}
+    cells: dict[str, list[Any]] = {"genre": [[]] * len(ids), "year": years_of_titles(path, ids)}
     if "genres" in columns:  # ML-1M
         cells["genre"] = [x.split("|") for x in columns["genres"]]
     elif "class" in columns:  # RecBole's copy of ML-100K
@@ -62,7 +62,7 @@ def movielens_attributes(path: Path) -> dict[str, dict[Hashable, Any]]:
     return {name: dict(zip(ids, column, strict=True)) for name, column in cells.items()}
 
 
-def _years(path: Path, ids: list[int]) -> list[str]:
+def years_of_titles(path: Path, ids: list[int]) -> list[str]:
     """Return the year in the title of each item, an empty text where there is none."""
     titles = formats.read_titles(path)
     matches = [_YEAR.search(titles[x]) for x in ids]

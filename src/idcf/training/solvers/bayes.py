@@ -227,6 +227,7 @@ def _prepare_sides(
         phi = torch.cat([phi, key_users.features], 1)
         n_blocks = len(model.noise_precision)
         model.prior_information = torch.zeros(n_blocks, phi.shape[1] + 1, size)
+        model.feature_weights = torch.zeros(n_blocks, key_users.features.shape[1], size)
     if config.item_features and item_features is not None:
         psi = torch.cat([psi, torch.from_numpy(item_features)], 1)
     device = context.device
@@ -344,6 +345,8 @@ class BlockAccumulator:
         model, users = self.model, sampler.users.latents[self.used].double()
         model.noise_precision[block] += weight * sampler.mean_noise_precision()
         model.mean_key_latent[block] += weight * users.mean(0).float()
+        if self.key_users.features is not None:
+            model.feature_weights[block] += weight * self._fit_feature_weights(users).float()
         prior_weights, precision = self._fit_user_prior(users)
         model.precision[block] += weight * precision.float()
         model.prior_information[block] += weight * (prior_weights @ precision).float()
@@ -363,6 +366,16 @@ class BlockAccumulator:
         gram = design.T @ design + ridge.diag()
         weights = torch.linalg.solve(gram, design.T @ user_latents)
         return weights, _shrunk_precision(user_latents - design @ weights)
+
+    def _fit_feature_weights(self, user_latents: Tensor) -> Tensor:
+        """Return the ridge regression [F', D] of centered latents on the user features alone, for
+        users without a history."""
+        assert self.key_users.features is not None
+        x = self.key_users.features.double()
+        ridge = self.config.shrinkage * torch.eye(x.shape[1], dtype=x.dtype, device=x.device)
+        centered = user_latents - user_latents.mean(0)
+        weights: Tensor = torch.linalg.solve(x.T @ x + ridge, x.T @ centered)
+        return weights
 
     def _sample_short_histories(self) -> History:
         """Return a random run of entries of each history.
