@@ -94,10 +94,12 @@ def test_hooks_do_nothing_by_default():
         "item_popularity": (),
         "ranking_without_data": (),
     }
-    assert hooks == {*with_default_none, "extra_loss_terms", *HOOK_OF_FLAG.values()}
+    others = {"extra_loss_terms", "interval_ratio"}
+    assert hooks == {*with_default_none, *others, *HOOK_OF_FLAG.values()}
     for name, arguments in with_default_none.items():
         assert getattr(base.Model, name)(None, *arguments) is None
     assert base.Model.extra_loss_terms(None, None) == {}
+    assert base.Model.interval_ratio(None, 0.9) == 1
 
 
 def test_a_model_declares_a_capability_if_and_only_if_it_implements_the_hook():
