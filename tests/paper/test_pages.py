@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from idcf.cli import app
 from idcf.errors import DataError
-from idcf.evaluation.protocol import KeyUserRule
+from idcf.evaluation.protocol import SplitRule
 from idcf.paper import pages, reproduce, results_store
 from idcf.paper.results_store import StoredRow
 from idcf.paper.table_spec import refusal_reason
@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def test_a_refusal_names_its_reason() -> None:
-    rule, random_rule = KeyUserRule(), KeyUserRule(gamma=0.5)
+    rule, random_rule = SplitRule(), SplitRule(gamma=0.5)
     assert refusal_reason("no-such-system", "ml-1m", "new", rule) == "not built"
     assert refusal_reason("pmf", "ml-1m", "new", rule) == "inductive only"
     assert refusal_reason("pmf", "ml-1m", "few-shot", rule) == ""

@@ -20,7 +20,7 @@ from idcf.data.datasets.catalog import DATASET_SOURCES
 from idcf.errors import ConfigError, DataError
 from idcf.evaluation import parallel, run
 from idcf.evaluation.groups import PROBE_ROWS
-from idcf.evaluation.protocol import KeyUserRule, split_name, standard_split
+from idcf.evaluation.protocol import SplitRule, split_name, standard_split
 from idcf.paper import pages, results_store
 from idcf.paper.reproduce import merge_results, missing_runs, reproduce
 from idcf.paper.results_store import PairedDifference, RunFailure, StoredRow
@@ -251,7 +251,7 @@ def test_runs_of_outdated_settings_are_not_merged(stored_results: Path, tmp_path
 def test_random_key_users_make_another_split() -> None:
     dataset = small_dataset("ml-1m")
     split, name = standard_split(dataset, gamma=0.75)
-    assert name == split_name(DATASET_SOURCES["ml-1m"], KeyUserRule(gamma=0.75))
+    assert name == split_name(DATASET_SOURCES["ml-1m"], SplitRule(gamma=0.75))
     assert name == "random-10%-seed0, gamma=0.75"
     assert 20 < len(split.key_users) < 48
     same_split, _ = standard_split(dataset, gamma=0.75)

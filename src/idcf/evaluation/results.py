@@ -47,6 +47,8 @@ class ResultRow:
     # of the lists that the metric reads, see `idcf.inference.benefit`; None: the metric reads no
     # lists, or they are ordered by the scores of the model alone
     quality: float | None = field(default=None, kw_only=True)
+    # of the code that made the row; None: there was no git checkout, or rows had no commit yet
+    commit: str | None = field(default=None, kw_only=True)
 
     @property
     def interval(self) -> Interval:

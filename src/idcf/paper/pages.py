@@ -6,6 +6,7 @@ word.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +25,7 @@ from idcf.metrics import Interval, mean_of_seeds
 from idcf.paper import paired_differences, results_store, run_plan
 from idcf.paper.html_report import Section, render_html
 from idcf.paper.paired_differences import RowsBySystem
-from idcf.paper.results_store import PairedDifference, RunFailure
+from idcf.paper.results_store import PairedDifference, RunFailure, StoredRow
 from idcf.paper.table_spec import TableColumn, TableSpec, load_tables, refusal_reason
 
 _LEGEND = (
@@ -159,6 +160,17 @@ def _detail_table(
     )
 
 
+def _describe_commits(rows: Iterable[StoredRow]) -> str:
+    """Return the commits that rows were made at, and how many rows carry none."""
+    counts = Counter(row.commit for row in rows)
+    n_unknown = counts.pop(None, 0)
+    commits = ", ".join(sorted(str(commit) for commit in counts))
+    if not n_unknown:
+        return commits
+    unknown = f"no commit recorded in {n_unknown} of {n_unknown + counts.total()} rows"
+    return f"{commits}, {unknown}" if commits else "no commit recorded"
+
+
 class _ColumnReport:
     """The cells of one column of the paper's table, for all systems."""
 
@@ -201,7 +213,8 @@ class _ColumnReport:
         return f"{ours}{paper}{'*' if is_best else ''}"
 
     def note(self) -> str:
-        """Return a note on split, test rows, devices and best baseline, or that nothing was run."""
+        """Return a note on split, test rows, devices, commits and best baseline, or that nothing was
+        run."""
         rows = [row for rows in self.rows_by_system.values() for row in rows]
         if not rows:
             return f'On the split "{self.split}" nothing was run.'
@@ -210,7 +223,8 @@ class _ColumnReport:
         best = self.best_baseline
         return (
             f'The split "{self.split}" has {n_users:,} users and {n_ratings:,} test rows here; '
-            f"devices: {devices}.{f' The best simple system is {best}.' if best else ''}"
+            f"devices: {devices}; code: {_describe_commits(rows)}."
+            f"{f' The best simple system is {best}.' if best else ''}"
         )
 
     def _mean_over_seeds(self, model: str, preset: str) -> Interval | None:

@@ -20,7 +20,7 @@ from idcf.data.split import Split
 from idcf.errors import DataError
 from idcf.evaluation import parallel
 from idcf.evaluation.evaluation_set import EvaluationSet
-from idcf.evaluation.protocol import KeyUserRule, open_dataset, standard_split
+from idcf.evaluation.protocol import SplitRule, open_dataset, standard_split
 from idcf.evaluation.results import RunKey
 from idcf.evaluation.run import (
     OWN_SCORES,
@@ -132,16 +132,16 @@ def _evaluation_tasks(
     datasets = {name: load_dataset(name) for name in dict.fromkeys(run.dataset for run in runs)}
 
     @cache
-    def split_for(name: str, rule: KeyUserRule) -> tuple[Split, str]:
+    def split_for(name: str, rule: SplitRule) -> tuple[Split, str]:
         return standard_split(datasets[name], **asdict(rule))
 
     @cache
-    def evaluation_set(name: str, rule: KeyUserRule, group: str) -> EvaluationSet:
+    def evaluation_set(name: str, rule: SplitRule, group: str) -> EvaluationSet:
         return make_evaluation_sets(split_for(name, rule)[0], [group])[group]
 
     tasks: dict[str, tuple[Any, ...]] = {}
     for run in runs:
-        name, rule = run.dataset, run.key_user_rule
+        name, rule = run.dataset, run.split_rule
         split, split_name = split_for(name, rule)
         if split_name != run.split:
             raise DataError(

@@ -25,7 +25,7 @@ from idcf.evaluation.results import ResultRow
 from idcf.files import atomic_path, write_bytes
 from idcf.metrics import PerUserMetric
 
-_OPTIONAL_KEYS = {"quality"}  # keys that lines leave out where the value is None
+_OPTIONAL_KEYS = {"quality", "commit"}  # keys that lines leave out where the value is None
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from idcf.data.datasets.catalog import DATASET_SOURCES
 from idcf.errors import ConfigError, unknown_name_message
 from idcf.evaluation.groups import USER_GROUPS
-from idcf.evaluation.protocol import KeyUserRule
+from idcf.evaluation.protocol import SplitRule
 from idcf.models.registry import all_models, configure, model_entry, resolve_model
 from idcf.paper.results_store import StoredRow
 from idcf.paper.table_spec import TableSpec, load_tables, refusal_reason
@@ -30,7 +30,7 @@ class Run(NamedTuple):
 
     dataset: str
     split: str  # the split name that result rows carry
-    key_user_rule: KeyUserRule  # the rule behind `split`
+    split_rule: SplitRule  # the rule behind `split`
     model: str
     preset: str
     users: QueryUserMode  # how query users are trained on: "new" or "few-shot"
@@ -57,7 +57,7 @@ class Run(NamedTuple):
             and self.split in {table.split_name(self.dataset, label) for label in table.splits}
             for group in table.groups
             if USER_GROUPS[group] == self.users
-            and not refusal_reason(self.model, self.dataset, group, self.key_user_rule)
+            and not refusal_reason(self.model, self.dataset, group, self.split_rule)
         ]
         return list(dict.fromkeys(groups))
 

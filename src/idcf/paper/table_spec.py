@@ -18,7 +18,7 @@ from idcf.data.datasets.catalog import DATASET_SOURCES
 from idcf.errors import ConfigError, unknown_name_message
 from idcf.evaluation.groups import USER_GROUPS
 from idcf.evaluation.measure import metric_names
-from idcf.evaluation.protocol import KeyUserRule, split_name
+from idcf.evaluation.protocol import SplitRule, split_name
 from idcf.evaluation.tables import CellKey, ReferenceNumbers
 from idcf.models.registry import all_models, model_entry
 from idcf.training.presets import preset_names
@@ -74,7 +74,7 @@ class TableSpec:
     systems: Mapping[str, tuple[str, ...]]  # system -> the presets that it is run under
     paper: tuple[PublishedBlock, ...] = ()  # the numbers that the paper prints
     seeds: int = 3  # number of runs of each system
-    splits: Mapping[str, KeyUserRule] = field(default_factory=lambda: {"": KeyUserRule()})
+    splits: Mapping[str, SplitRule] = field(default_factory=lambda: {"": SplitRule()})
     pairs_only: tuple[str, ...] = ()  # systems too slow to rank a whole catalogue
     not_run: Mapping[str, str] = field(default_factory=dict)  # see `not_run_reason`
 
@@ -151,9 +151,9 @@ class TableSpec:
         return split_name(DATASET_SOURCES[dataset], self.splits[label])
 
 
-def refusal_reason(model: str, dataset: str, users: str, key_user_rule: KeyUserRule) -> str:
+def refusal_reason(model: str, dataset: str, users: str, split_rule: SplitRule) -> str:
     """Return in a few words why a system cannot be measured on a user group, or "" if it can."""
-    if users == "probe-new" and key_user_rule.gamma is not None:
+    if users == "probe-new" and split_rule.gamma is not None:
         return "some are key users"
     if model == "random":
         return ""
@@ -201,7 +201,7 @@ def load_table(path: Path) -> TableSpec:
         for block in values.pop("paper", [])
     ]
     rules = {
-        label: dataclass_from_dict(KeyUserRule, rule, f"{where}, split {label!r}")
+        label: dataclass_from_dict(SplitRule, rule, f"{where}, split {label!r}")
         for label, rule in values.pop("splits", {"": {}}).items()
     }
     table = dataclass_from_dict(
