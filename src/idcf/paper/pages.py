@@ -213,8 +213,8 @@ class _ColumnReport:
         return f"{ours}{paper}{'*' if is_best else ''}"
 
     def note(self) -> str:
-        """Return a note on split, test rows, devices, commits and best baseline, or that nothing was
-        run."""
+        """Return a note on split, test rows, devices, commits and best baseline; or that nothing
+        was run."""
         rows = [row for rows in self.rows_by_system.values() for row in rows]
         if not rows:
             return f'On the split "{self.split}" nothing was run.'
