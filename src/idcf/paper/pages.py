@@ -7,7 +7,7 @@ word.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,10 +22,11 @@ from idcf.evaluation.tables import (
 )
 from idcf.files import write_text
 from idcf.metrics import Interval, mean_of_seeds
-from idcf.paper import paired_differences, results_store, run_plan
+from idcf.paper import paired_differences, results_store, run_plan, split_pages
 from idcf.paper.html_report import Section, render_html
 from idcf.paper.paired_differences import RowsBySystem
 from idcf.paper.results_store import PairedDifference, RunFailure, StoredRow
+from idcf.paper.split_pages import SplitResults
 from idcf.paper.table_spec import TableColumn, TableSpec, load_tables, refusal_reason
 
 _LEGEND = (
@@ -74,22 +75,37 @@ def render_pages(results: Path) -> dict[str, str]:
     pages: dict[str, str] = {}
     sections: list[Section] = []
     for name, spec in specs.items():
-        reports = [_ColumnReport(spec, c, data[c.dataset]) for c in spec.columns()]
-        reports_by_table: dict[tuple[str, str, str], list[_ColumnReport]] = {}
-        for report in reports:
-            dataset, _, users, metric = report.column
-            reports_by_table.setdefault((dataset, users, metric), []).append(report)
-        tables = [_detail_table(*key, same) for key, same in reports_by_table.items()]
-        tables.insert(0, _summary_table(spec, reports))
-        parts = [f"# {spec.title}", "", spec.shows, "", _LEGEND]
+        legend = split_pages.LEGEND if spec.reference else _LEGEND
+        tables = list(_tables(spec, results, data))
+        parts = [f"# {spec.title}", "", spec.shows, "", legend]
         for table in tables:
             parts += ["", f"## {table.title}", "", *(f"{note}  " for note in table.notes), ""]
             parts.append(format_markdown_grid(table.header, table.model_lines))
         pages[f"{name}.md"] = "\n".join(parts).replace("  \n\n", "\n\n") + "\n"
-        sections += [Section(spec.title, spec.shows)]
+        sections += [
+            Section(spec.title, f"{spec.shows} {legend if spec.reference else ''}".strip())
+        ]
         sections += [Section(table.title, table=table) for table in tables]
     pages["index.html"] = render_html("The paper's tables, and ours", _LEGEND, sections, "")
     return pages
+
+
+def _tables(
+    spec: TableSpec, results: Path, data: Mapping[str, _DatasetResults]
+) -> Iterator[ResultTable]:
+    """Yield the parts of a page: a summary, then a table for each dataset, user group and
+    metric."""
+    if spec.reference:
+        yield from split_pages.split_tables(SplitResults.load(results, spec))
+        return
+    reports = [_ColumnReport(spec, c, data[c.dataset]) for c in spec.columns()]
+    reports_by_table: dict[tuple[str, str, str], list[_ColumnReport]] = {}
+    for report in reports:
+        dataset, _, users, metric = report.column
+        reports_by_table.setdefault((dataset, users, metric), []).append(report)
+    yield _summary_table(spec, reports)
+    for key, of_table in reports_by_table.items():
+        yield _detail_table(*key, of_table)
 
 
 def write_pages(out: Path, pages: Mapping[str, str]) -> None:
@@ -193,7 +209,8 @@ class _ColumnReport:
 
     def table_lines(self) -> Iterable[tuple[str, ...]]:
         """Yield a table row for each system: its text cells, one for each name of `_HEADER`."""
-        for model, presets in self.spec.systems.items():
+        for model in self.spec.systems_on(self.column.dataset):
+            presets = self.spec.systems[model]
             yield (
                 model,
                 self._published_cell(model),

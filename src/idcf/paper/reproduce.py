@@ -6,11 +6,11 @@ Each result is stored as soon as its run ends, so an interruption loses only the
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -29,10 +29,10 @@ from idcf.evaluation.run import (
     train_and_evaluate,
 )
 from idcf.models.registry import all_models, model_entry
-from idcf.paper import paired_differences, results_store
+from idcf.paper import paired_differences, results_store, split_comparisons
 from idcf.paper.results_store import RunFailure, StoredRow
 from idcf.paper.run_plan import Run, is_done, plan_runs
-from idcf.paper.table_spec import load_tables, table_metrics
+from idcf.paper.table_spec import TableSpec, load_tables, table_metrics
 from idcf.training.job import LOCAL_RUNTIME, Runtime
 from idcf.training.train import TrainingJob
 
@@ -46,6 +46,40 @@ class ReproduceOutcome:
     completed: Sequence[Run]  # with stored results
     failed: Mapping[str, str]  # `str(run)` -> the error
     n_remaining: int  # runs that were given and are not completed
+
+
+class TableProgress(NamedTuple):
+    """How many runs of a table are done, and which are missing."""
+
+    name: str
+    n_runs: int
+    n_done: int
+    missing: Sequence[str]  # the runs, with the reason why they were not made, if there is one
+
+    def lines(self) -> list[str]:
+        """Return a line for the table and one for each missing run."""
+        total = f"{self.name}: {self.n_done} of {self.n_runs} runs done"
+        return [total, *(f"  missing: {run}" for run in self.missing)]
+
+
+def describe_progress(
+    tables: Iterable[TableSpec], runs: Collection[Run], missing: Collection[Run]
+) -> list[TableProgress]:
+    """Return the progress of each table among the given runs; tables without such runs are left
+    out, and a run that serves several tables counts in each."""
+    missing_keys = {run.key() for run in missing}
+    state = []
+    for table in tables:
+        of_table = [run for run in runs if run.serves(table)]
+        if not of_table:
+            continue
+        descriptions = []
+        for run in (x for x in of_table if x.key() in missing_keys):
+            reason = table.not_run_reason(run.dataset, run.model, run.preset)
+            descriptions.append(f"{run}{f' ({reason})' if reason else ''}")
+        n_done = len(of_table) - len(descriptions)
+        state.append(TableProgress(table.name, len(of_table), n_done, descriptions))
+    return state
 
 
 def missing_runs(runs: Iterable[Run], results: Path, *, longest_first: bool = False) -> list[Run]:
@@ -113,7 +147,7 @@ def merge_results(source: Path, results: Path) -> tuple[int, int]:
 
 
 def compact_results(results: Path, dataset: str) -> None:
-    """Drop replaced rows and the failures of completed runs, and update paired differences."""
+    """Drop replaced rows and the failures of completed runs, and update the differences."""
     rows = results_store.latest_rows(results, dataset)
     results_store.rewrite_lines(results, StoredRow, dataset, rows)
     completed = {row.run_key() for row in rows}
@@ -122,6 +156,7 @@ def compact_results(results: Path, dataset: str) -> None:
         results, RunFailure, dataset, [f for f in failures if f.key() not in completed]
     )
     paired_differences.update_differences(results, dataset)
+    split_comparisons.update_differences(results, dataset)
 
 
 def _evaluation_tasks(
