@@ -11,7 +11,7 @@ from idcf.metrics import Interval, mean_of_seeds, paired_difference
 from idcf.metrics.stats import Statistic
 from idcf.paper import results_store
 from idcf.paper.results_store import PairedDifference, StoredRow
-from idcf.paper.table_spec import table_metrics
+from idcf.paper.table_spec import load_tables, table_metrics
 from idcf.rng import random_stream
 
 SIMPLE_BASELINES = ("item-mean", "popularity", "bias", "item-knn", "ease", "als")
@@ -46,10 +46,17 @@ def update_differences(results: Path, dataset: str) -> int:
     computed from more seeds."""
     lines = results_store.read_lines(results, PairedDifference, dataset)
     metrics = table_metrics(dataset)
+    splits = {
+        name
+        for table in load_tables().values()
+        if dataset in table.datasets and not table.reference  # those are compared over all splits
+        for name in table.split_names(dataset)
+    }
     n_new = 0
     columns = rows_by_column(results_store.latest_rows(results, dataset))
     for (split, users, metric), systems in columns.items():
-        baseline = best_baseline(systems, metric) if metric in metrics else None
+        is_shown = metric in metrics and split in splits
+        baseline = best_baseline(systems, metric) if is_shown else None
         if baseline is None:
             continue
         baseline_rows = {row.seed: row for row in systems[baseline, "clean"]}

@@ -54,8 +54,7 @@ class Run(NamedTuple):
         groups = [
             group
             for table in load_tables().values()
-            if self.dataset in table.datasets
-            and self.split_rule in table.split_rules(self.dataset).values()
+            if self.dataset in table.datasets and self.split in table.split_names(self.dataset)
             for group in table.groups
             if USER_GROUPS[group] == self.users
             and not refusal_reason(self.model, self.dataset, group, self.split_rule)
@@ -68,7 +67,7 @@ class Run(NamedTuple):
             self.dataset in table.datasets
             and self.model in table.systems_on(self.dataset)
             and self.preset in table.systems[self.model]
-            and self.split_rule in table.split_rules(self.dataset).values()
+            and self.split in table.split_names(self.dataset)
             and self.users in {USER_GROUPS[group] for group in table.groups}
         )
 

@@ -24,7 +24,7 @@ Cell = tuple[str, str, str]  # (system, user group, metric)
 
 def rows_of_table(table: TableSpec, dataset: str, rows: Iterable[StoredRow]) -> dict[Cell, RunRows]:
     """Return the rows of the clean preset on the splits and seeds of a table, by cell."""
-    names = [table.split_name(dataset, label) for label in table.split_rules(dataset)]
+    names = table.split_names(dataset)
     seeds = range(table.n_seeds(dataset))
     cells: dict[Cell, dict[tuple[str, int], StoredRow]] = {}
     for row in rows:

@@ -111,7 +111,7 @@ def _summary(results: SplitResults, columns: list[tuple[str, str, str]]) -> Resu
 def _detail(results: SplitResults, dataset: str, users: str, metric: str) -> ResultTable:
     """Return the table of one dataset, user group and metric."""
     table = results.table
-    names = [table.split_name(dataset, label) for label in table.split_rules(dataset)]
+    names = table.split_names(dataset)
     splits = f'"{names[0]}" to "{names[-1]}"' if len(names) > 1 else f'"{names[0]}"'
     rows = [r for x in table.systems for r in results.rows(dataset, (x, users, metric))]
     if rows:

@@ -198,6 +198,10 @@ class TableSpec:
         """Return the split name that result rows carry, for a label of `split_rules`."""
         return split_name(DATASET_SOURCES[dataset], self.split_rules(dataset)[label])
 
+    def split_names(self, dataset: str) -> list[str]:
+        """Return the names of all splits of a dataset that result rows carry."""
+        return [self.split_name(dataset, label) for label in self.split_rules(dataset)]
+
 
 def refusal_reason(model: str, dataset: str, users: str, split_rule: SplitRule) -> str:
     """Return in a few words why a system cannot be measured on a user group, or "" if it can."""
