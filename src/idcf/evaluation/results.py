@@ -57,6 +57,11 @@ class ResultRow:
 
 
 def write_json(rows: Iterable[ResultRow], path: Path) -> None:
-    """Write rows atomically as a JSON list of objects."""
+    """Write rows atomically as a JSON list of objects or, if the path ends in .jsonl, as a line of
+    JSON for each."""
     check_writable(path)
-    write_text(path, json.dumps([asdict(row) for row in rows], indent=1) + "\n")
+    objects = [asdict(row) for row in rows]
+    if path.suffix == ".jsonl":
+        write_text(path, "".join(json.dumps(values) + "\n" for values in objects))
+    else:
+        write_text(path, json.dumps(objects, indent=1) + "\n")
