@@ -255,7 +255,7 @@ def test_a_dry_run_lists_the_missing_experiments(tmp_path: Path) -> None:
     assert values["tables"]["table2"]["missing"] == values["missing"]
     every = json.loads(call("reproduce", "all", *arguments[2:], "--json"))
     assert {"table2", "table4", "splits"} <= every["tables"].keys()
-    assert every["tables"]["splits"]["n_runs"] == 10  # on each draw
+    assert every["tables"]["splits"]["n_runs"] == 2 * 10  # seeds on each draw
     reason = call("reproduce", "table4", "--models", "igmc", "--presets", "published", "--dry-run")
     assert "igmc (published), new, seed 0 (34 min a seed" in reason
     more = json.loads(call(*arguments, "--seeds", "4", "--json"))
