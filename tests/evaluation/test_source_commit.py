@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
 from idcf.errors import ConfigError
 from idcf.evaluation import source_commit as module
+from idcf.evaluation.results import ResultRow, write_json
 from idcf.evaluation.source_commit import COMMIT_VARIABLE, commit_of, source_commit
 
 
@@ -89,3 +92,15 @@ def test_a_variable_names_the_commit_of_a_copy(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setenv(COMMIT_VARIABLE, "/home/me")
     with pytest.raises(ConfigError, match="IDCF_COMMIT is '/home/me': give what"):
         source_commit()
+
+
+def test_rows_are_written_as_a_list_or_as_lines(tmp_path: Path) -> None:
+    row = ResultRow(
+        "d", "s", "bias", "clean", "new", "rmse", 1.0, 0.9, 1.1, 5, 9, 0, 0.1, commit="0123abc"
+    )
+    write_json([row, row], tmp_path / "rows.json")
+    write_json([row, row], tmp_path / "rows.jsonl")
+    as_list = json.loads((tmp_path / "rows.json").read_text())
+    as_lines = [json.loads(x) for x in (tmp_path / "rows.jsonl").read_text().splitlines()]
+    assert as_list == as_lines == [asdict(row)] * 2
+    assert as_list[0]["commit"] == "0123abc"
