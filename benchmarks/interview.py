@@ -11,7 +11,9 @@ is asked five questions, one after the other: by `next_question`, by popularity,
 The result is the RMSE after the answers, with equal weight for each user and with equal weight for
 each rating; differences are paired over users.
 
-    python benchmarks/interview.py [--users develop|test] [--model FOLDER]      prints JSON
+    python benchmarks/interview.py [--users develop|test] [--model FOLDER] [--out FILE.jsonl]
+
+Prints the rows, two for each way to ask, and appends them to --out.
 """
 
 from __future__ import annotations
@@ -30,6 +32,7 @@ from numpy.typing import NDArray
 from idcf.data.datasets.catalog import load_dataset
 from idcf.data.history_reader import NewUser, as_users
 from idcf.data.interactions import Interactions
+from idcf.evaluation.source_commit import source_commit
 from idcf.metrics import PerUserMetric, bootstrap_interval, paired_difference
 from idcf.models.bayes import BayesModel
 from idcf.recommender import Recommender
@@ -122,10 +125,10 @@ def compare(users: InterviewedUsers, recommender: Recommender) -> list[dict[str,
         answered["nothing"] = np.zeros_like(is_rated)
         errors = {name: squared_errors(users, x, recommender) for name, x in answered.items()}
         for name, x in answered.items():
-            result = {"pool": pool, "asked": name, "answers": float(x.sum(1).mean())}
-            result |= _summarize(errors[name], errors["next_question"])
-            results.append(result)
-            print(result, file=sys.stderr)
+            way = {"pool": pool, "asked": name, "answers": round(float(x.sum(1).mean()), 3)}
+            for row in _summarize(errors[name], errors["next_question"]):
+                results.append(way | row | {"n_users": len(x), "commit": source_commit()})
+                print(results[-1], file=sys.stderr)
     return results
 
 
@@ -166,9 +169,9 @@ def _blocks(ratings: UserItemMatrix) -> Iterator[tuple[slice, list[NewUser]]]:
         yield block, [NewUser(np.flatnonzero(x), x[x > 0]) for x in ratings[block]]
 
 
-def _summarize(sums: UserItemMatrix, reference: UserItemMatrix) -> dict[str, Any]:
-    """Return the RMSE of a strategy, and that of `next_question` (`reference`) minus it."""
-    values: dict[str, Any] = {}
+def _summarize(sums: UserItemMatrix, reference: UserItemMatrix) -> Iterator[dict[str, Any]]:
+    """Yield the RMSE of a strategy, and that of `next_question` (`reference`) minus it, with equal
+    weight for users and for ratings."""
     for unit in ("users", "ratings"):
         (total, weight), (reference_total, _) = _weighted(sums, unit), _weighted(reference, unit)
         rng, ids = np.random.default_rng(0), np.arange(len(weight))
@@ -179,11 +182,9 @@ def _summarize(sums: UserItemMatrix, reference: UserItemMatrix) -> dict[str, Any
             statistic="rmse",
             rng=rng,
         )
-        values[f"rmse, equal weight for {unit}"] = [round(float(x), 4) for x in rmse]
-        values[f"next_question minus this, equal weight for {unit}"] = [
-            round(float(x), 4) for x in difference
-        ]
-    return values
+        values = [round(float(x), 4) for x in (*rmse, *difference)]
+        names = ("rmse", "low", "high", "difference", "difference_low", "difference_high")
+        yield {"weight": unit, **dict(zip(names, values, strict=True))}
 
 
 def _weighted(sums: UserItemMatrix, unit: str) -> tuple[Any, Any]:
@@ -195,6 +196,15 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description="Ask new users five questions.")
     parser.add_argument("--users", choices=("develop", "test"), default="test")
     parser.add_argument("--model", type=Path, help="folder of the trained model, made if missing")
+    parser.add_argument("--out", type=Path, help="file to append the rows to")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    print(json.dumps(main(options.users, options.model), indent=2))
+    rows = [
+        {"dataset": "ml-1m", "users": options.users, **row}
+        for row in main(options.users, options.model)
+    ]
+    lines = "".join(json.dumps(row) + "\n" for row in rows)
+    print(lines, end="")
+    if options.out:
+        with options.out.open("a", encoding="utf-8") as file:
+            file.write(lines)

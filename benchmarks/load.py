@@ -6,7 +6,7 @@ another. Weights are random, since the time does not depend on them. On both sid
 time slices counts, and both are also counted per second of CPU time, because other load distorts
 single times.
 
-    python benchmarks/load.py [--slices 5] [--endurance 200000]     prints JSON
+    python benchmarks/load.py [--slices 5] [--endurance 200000] [--out FILE.jsonl]     prints JSON
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ from typing import Any
 
 import numpy as np
 from serving import HISTORY_LENGTH, KEY_THRESHOLD, ONE_THREAD, load_table, untrained_recommender
+
+from idcf.evaluation.source_commit import source_commit
 
 CONNECTIONS = (1, 16, 64)
 BATCH_SIZES = (1, 4, 16, 64, 256)
@@ -241,6 +243,7 @@ if __name__ == "__main__":
     parser.add_argument("--model", default="idcf-dot")
     parser.add_argument("--slices", type=int, default=5)
     parser.add_argument("--endurance", type=int, default=0)
+    parser.add_argument("--out", type=Path, help="file to append the rows to")
     parser.add_argument("--worker")
     options = parser.parse_args()
     if options.worker:
@@ -248,4 +251,9 @@ if __name__ == "__main__":
     elif shutil.which("wrk") is None:
         sys.exit("wrk is needed: apt-get install wrk")
     else:
-        print(json.dumps(measure(options.model, options.slices, options.endurance), indent=2))
+        state = {"model": options.model, "load": os.getloadavg()[0], "commit": source_commit()}
+        measured = measure(options.model, options.slices, options.endurance)
+        print(json.dumps(measured, indent=2))
+        if options.out:
+            with options.out.open("a", encoding="utf-8") as file:
+                file.writelines(json.dumps(state | row) + "\n" for row in measured)

@@ -42,7 +42,7 @@ DATASETS = (SMALL, MOVIELENS)
 KINDS = RATINGS, IMPLICIT, FEATURES = "ratings", "implicit", "features"
 
 # trained by a solver: there is no number of epochs to set
-SOLVED = {"popularity", "item-mean", "bias", "item-knn", "ease", "slim", "als"}
+SOLVED = {"popularity", "item-mean", "bias", "item-knn", "ease", "slim", "als", "als-popularity"}
 SOLVED |= {"idcf-bayes", "idcf-odds", "idcf-takeup", "bomic"}
 READS_FEATURES = {"idcf-bayes", "nimc"}
 

@@ -1,6 +1,6 @@
 """The README as written: its Python runs, its commands run, its targets exist.
 
-python tests/test_readme.py --write    # write the list that the example prints into the README
+python tests/test_readme.py --write    # write the list that the example prints, and the main table
 """
 
 from __future__ import annotations
@@ -17,12 +17,11 @@ import tempfile
 import time
 import urllib.request
 from pathlib import Path
+from statistics import fmean
 
 import pytest
-
-from idcf.evaluation.tables import intervals_by_cell
-from idcf.paper import results_store
-from idcf.paper.table_spec import load_tables
+import readme_table
+import results_page
 
 ROOT = Path(__file__).parents[1]
 TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -190,40 +189,64 @@ def test_the_readme_is_short() -> None:
     assert len(TEXT.splitlines()) <= 120
 
 
+def shown_table() -> str:
+    (table,) = re.findall(r"\n(\| \| Douban.*?)\n\n", TEXT, re.S)
+    return str(table)
+
+
 def test_the_table_shows_the_committed_rows() -> None:
-    """Every cell is the mean over seeds with its interval, or the number that the paper printed."""
-    datasets = ("douban", "ml-100k", "ml-1m")
-    cells: dict[tuple[str, str], str] = {}
-    for dataset in datasets:
-        rows = [
-            row
-            for row in results_store.latest_rows(ROOT / "experiments" / "results", dataset)
-            if (row.preset, row.metric, row.users) == ("clean", "rmse", "new")
-            and row.split.endswith("delta=30")
-        ]
-        for (model, _), interval in intervals_by_cell(rows).items():
-            value, low, high = (f"{x:.3f}".removeprefix("0") for x in interval)
-            cells[model, dataset] = f"{value} [{low}, {high}]"
-        for block in load_tables()["table4"].paper:
-            if block.dataset == dataset:
-                column = block.columns.index("new rmse")
-                value = float(block.systems["idcf-gc"][column])
-                cells["paper", dataset] = f"{value:.3f}".removeprefix("0")
-    (table,) = re.findall(r"\n\| \| Douban .*?\n\n", TEXT, re.S)
-    names = {"item mean": "item-mean", "IDCF-GC": "paper"}
-    checked = set()
-    for line in table.strip().splitlines()[2:]:
-        label, *texts = (x.strip() for x in line.strip("|").split("|"))
-        model = next((n for x, n in names.items() if label.startswith(x)), "")
-        model = model or re.sub(r"^[*`]*([a-z-]+).*", r"\1", label)
-        for dataset, text in zip(datasets, texts, strict=True):
-            assert text.strip("*") == cells[model, dataset], (model, dataset)
-        checked.add(model)
-    assert checked == {"item-mean", "bias", "item-knn", "als", "paper", "idcf-bayes"}
+    """Every cell is a mean with its interval, or the number that the paper printed."""
+    assert shown_table() == readme_table.main_table(), "python tests/test_readme.py --write"
+
+
+def test_the_sentence_below_the_table_is_that_of_the_rows() -> None:
+    text = " ".join(TEXT.split())
+    for name in ("ML-100K", "ML-1M"):
+        assert f"{readme_table.lead(name)} on {name}" in text, readme_table.lead(name)
+    n_draws = {name: readme_table.n_draws(name) for name in readme_table.NAMES}
+    assert n_draws["Douban"] == 0
+    single = [name for name, n in n_draws.items() if name != "Douban" and not n]
+    for name in single:
+        assert f"{name} is one split (" in text
+
+
+def test_the_shares_of_lists_and_intervals_are_those_of_the_rows() -> None:
+    text = " ".join(TEXT.split())
+    lines = (ROOT / "benchmarks/reports/lists.jsonl").read_text(encoding="utf-8").splitlines()
+    rows = [x for x in map(json.loads, lines) if x.get("dataset") == "ml-100k" and "order" in x]
+    share = {
+        order: round(100 * fmean(x["recall"] for x in rows if x["order"] == order))
+        for order in ("default", "popularity", "stars")
+    }
+    assert f"the first twenty items hold {share['default']} % by default" in text
+    assert f"{share['popularity']} % in order of popularity" in text
+    assert f"{share['stars']} % in the order of expected ratings" in text
+    coverage = [
+        100 * row.value
+        for dataset in ("douban", "ml-100k", "ml-1m")
+        for row in results_page.rows_of(dataset, "idcf-bayes", "new", "cover90")
+    ]
+    assert f"hold {min(coverage):.0f} to {max(coverage):.0f} % of new users' ratings" in text
+
+
+def test_speeds_are_those_of_the_report_or_marked() -> None:
+    (section,) = re.findall(r"## How fast\?\n(.*?)\n## ", TEXT, re.S)
+    first, second = (" ".join(x.split()) for x in section.split("\n- ")[1:])
+    assert "no committed rows" in first
+    report = json.loads((ROOT / "benchmarks/reports/latest.json").read_text(encoding="utf-8"))
+    values = {x["name"]: x["value"] for x in report}
+    for name, digits in (
+        ("idcf-bayes of size 32", "expected ratings of `idcf-bayes` {} ms and {} users/s"),
+        ("als of idcf", "`als` {} ms and {}"),
+        ("implicit", "`implicit` on the same vectors {} ms and {}"),
+    ):
+        one = values[f"ML-1M: {name} one newcomer p50"]
+        many = values[f"ML-1M: {name} batch, rows in and out"]
+        assert digits.format(f"{one:.2f}", f"{round(many, -2):,.0f}") in second
 
 
 def main(arguments: list[str]) -> None:
-    """Run the example of the README and write what it prints into the README."""
+    """Write what the example of the README prints, and the main table, into the README."""
     if arguments != ["--write"]:
         raise SystemExit(f"usage: {sys.argv[0]} --write")
     (code,) = blocks("python")
@@ -231,6 +254,7 @@ def main(arguments: list[str]) -> None:
         write_tables(Path(name))
         printed = run([sys.executable, "-W", "error", "-c", code], Path(name))
     text = TEXT.replace(f"```text\n{shown_list()}```", f"```text\n{printed}```")
+    text = text.replace(shown_table(), readme_table.main_table())
     (ROOT / "README.md").write_text(text, encoding="utf-8")
 
 

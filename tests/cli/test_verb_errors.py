@@ -248,9 +248,16 @@ def test_a_dry_run_lists_the_missing_experiments(tmp_path: Path) -> None:
     arguments += ["--presets", "clean", "--seeds", "2", "--results", str(tmp_path), "--dry-run"]
     values = json.loads(call(*arguments, "--json"))
     assert values["n_runs"] == len(values["missing"]) > 0
-    first, *lines = call(*arguments).splitlines()
+    first, table, *lines = call(*arguments).splitlines()
     assert first == f"{values['n_runs']} runs, 0 of them done"
-    assert lines == [f"missing: {x}" for x in values["missing"]]
+    assert table == f"table2: 0 of {values['n_runs']} runs done"
+    assert lines == [f"  missing: {x}" for x in values["missing"]]
+    assert values["tables"]["table2"]["missing"] == values["missing"]
+    every = json.loads(call("reproduce", "all", *arguments[2:], "--json"))
+    assert {"table2", "table4", "splits"} <= every["tables"].keys()
+    assert every["tables"]["splits"]["n_runs"] == 2 * 10  # seeds on each draw
+    reason = call("reproduce", "table4", "--models", "igmc", "--presets", "published", "--dry-run")
+    assert "igmc (published), new, seed 0 (34 min a seed" in reason
     more = json.loads(call(*arguments, "--seeds", "4", "--json"))
     assert more["n_runs"] == 2 * values["n_runs"]
     assert not list(tmp_path.iterdir())

@@ -10,11 +10,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from idcf.data.datasets.catalog import Dataset
+from idcf.data.datasets.catalog import DATASET_SOURCES, Dataset
 from idcf.data.interactions import Interactions, Vocab
 from idcf.errors import ConfigError, DataError
 from idcf.evaluation import protocol
-from idcf.evaluation.protocol import make_split, open_dataset, standard_split
+from idcf.evaluation.protocol import (
+    SplitRule,
+    make_split,
+    open_dataset,
+    split_name,
+    standard_split,
+)
 from idcf.evaluation.run import EvaluationPlan, evaluate
 
 REAL = os.environ.get("IDCF_DATA", "")
@@ -67,6 +73,23 @@ def test_the_official_split_stays_and_the_threshold_may_change() -> None:
     assert len(split.key_users) == 20
     with pytest.raises(DataError, match="no key user"):
         standard_split(data, threshold=15)
+
+
+def test_a_draw_replaces_the_official_test_rows() -> None:
+    whole = table()
+    train, test = whole.where(whole.item > 0), whole.where(whole.item == 0)
+    data = Dataset("ml-100k", whole, train, test, {}, 12)
+    split, name = standard_split(data, draw=3)
+    assert name == "random-20%-seed3, delta=12"
+    without_official = Dataset("ml-100k", whole, None, None, {}, 12)
+    expected, expected_name = standard_split(without_official, seed=3)
+    assert (pairs(split.test), name) == (pairs(expected.test), expected_name)
+    assert split_name(DATASET_SOURCES["ml-100k"], SplitRule(draw=3)) == (
+        "random-20%-seed3, delta=30"
+    )
+    assert split_name(DATASET_SOURCES["amazon-beauty"], SplitRule(draw=2)) == (
+        "random-10-per-user-seed2, delta=20"
+    )
 
 
 def test_a_file_has_the_papers_threshold(ratings_file: Callable[..., Path]) -> None:
@@ -122,6 +145,17 @@ def test_the_references_on_ml_100k() -> None:
     assert cells["bias", "rmse"].value == pytest.approx(1.001, abs=0.004)
     assert cells["random", "ndcg"].value == pytest.approx(0.82, abs=0.006)
     assert (cells["bias", "rmse"].n_users, cells["bias", "rmse"].n_ratings) == (172, 2336)
+
+
+@real
+@pytest.mark.accuracy
+def test_idcf_bayes_on_ml_100k() -> None:
+    """The default model on new users: the figure that the README opens its table with."""
+    data = open_dataset("ml-100k", progress=False)
+    results = evaluate(EvaluationPlan(data, ["idcf-bayes"], metrics=["rmse", "cover90"]))
+    values = {(r.model, r.metric): r.value for r in results}
+    assert values["idcf-bayes", "rmse"] == pytest.approx(0.965, abs=0.004)
+    assert values["idcf-bayes", "cover90"] == pytest.approx(0.9, abs=0.03)
 
 
 @real

@@ -31,7 +31,7 @@ from idcf.training.train import TrainingJob, TrainingResult, train
 
 FIELDS = (
     *("dataset", "split", "model", "preset", "users", "metric", "value", "low", "high"),
-    *("n_users", "n_ratings", "seed", "seconds", "quality"),
+    *("n_users", "n_ratings", "seed", "seconds", "quality", "commit"),
 )
 RATING_METRICS = ["rmse", "mae", "ndcg", "ndcg@10", "recall@20"]
 IMPLICIT_METRICS = ["auc", "auc-user", "ndcg", "ndcg@10", "recall@20"]

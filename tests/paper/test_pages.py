@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from idcf.cli import app
 from idcf.errors import DataError
-from idcf.evaluation.protocol import KeyUserRule
+from idcf.evaluation.protocol import SplitRule
 from idcf.paper import pages, reproduce, results_store
 from idcf.paper.results_store import StoredRow
 from idcf.paper.table_spec import refusal_reason
@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def test_a_refusal_names_its_reason() -> None:
-    rule, random_rule = KeyUserRule(), KeyUserRule(gamma=0.5)
+    rule, random_rule = SplitRule(), SplitRule(gamma=0.5)
     assert refusal_reason("no-such-system", "ml-1m", "new", rule) == "not built"
     assert refusal_reason("pmf", "ml-1m", "new", rule) == "inductive only"
     assert refusal_reason("pmf", "ml-1m", "few-shot", rule) == ""
@@ -104,9 +104,9 @@ def test_the_verbs_on_the_command_line(
     assert json.loads(merged.stdout)["n_merged_rows"] > 10
     pages_folder = str(tmp_path / "pages")
     report = ["report", "--results", str(tmp_path), "--out", pages_folder]
-    assert "7 pages written" in invoke(*report).stdout
+    assert "9 pages written" in invoke(*report).stdout
     current = invoke(*report, "--check")
-    assert (current.exit_code, "7 pages are up to date" in current.stdout) == (0, True)
+    assert (current.exit_code, "9 pages are up to date" in current.stdout) == (0, True)
     (tmp_path / "pages" / "table2.md").unlink()
     outdated = invoke(*report, "--check")
     assert (outdated.exit_code, "table2.md is out of date" in outdated.stdout) == (1, True)

@@ -13,13 +13,13 @@ from tables_world import copy_results, small_dataset
 from idcf.data.datasets.catalog import DATASET_SOURCES
 from idcf.evaluation.evaluation_set import EvaluationSet
 from idcf.evaluation.measure import ModelAssignment, compute_metrics
-from idcf.evaluation.protocol import KeyUserRule, split_name, standard_split
+from idcf.evaluation.protocol import SplitRule, split_name, standard_split
 from idcf.metrics import auc_contributions, auc_interval, paired_difference
 from idcf.paper import pages, paired_differences, results_store
 from idcf.paper.results_store import PairedDifference
 from idcf.training.train import TrainingJob, train
 
-SPLIT = split_name(DATASET_SOURCES["ml-100k"], KeyUserRule())
+SPLIT = split_name(DATASET_SOURCES["ml-100k"], SplitRule())
 BIAS_KEY = ("ml-100k", SPLIT, "bias", "clean", "new", "rmse")
 
 

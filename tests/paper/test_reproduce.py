@@ -22,7 +22,7 @@ from idcf.data.datasets.catalog import DATASET_SOURCES
 from idcf.errors import ConfigError, DataError
 from idcf.evaluation import parallel, run
 from idcf.evaluation.groups import PROBE_ROWS
-from idcf.evaluation.protocol import KeyUserRule, split_name, standard_split
+from idcf.evaluation.protocol import SplitRule, split_name, standard_split
 from idcf.paper import pages, results_store
 from idcf.paper.reproduce import merge_results, missing_runs, reproduce
 from idcf.paper.results_store import PairedDifference, RunFailure, StoredRow
@@ -33,7 +33,7 @@ from idcf.training.train import TrainingJob, train
 
 def test_a_training_serves_all_its_groups_and_tables() -> None:
     runs = plan_runs(load_tables().values(), datasets=["ml-1m"], models=["bias"])
-    standard = [r for r in runs if r.split.endswith("delta=30")]
+    standard = [r for r in runs if r.split == "random-10%-seed0, delta=30"]
     assert [(r.users, r.seed) for r in standard] == [
         *(("few-shot", n) for n in range(3)),
         *(("new", n) for n in range(3)),
@@ -158,7 +158,7 @@ def test_several_processes_give_the_rows_of_one(stored_results: Path, tmp_path: 
 def test_the_longest_runs_start_first(stored_results: Path) -> None:
     runs = plan_runs([find_table("table4")], datasets=["ml-100k"], n_seeds=1)
     order = [r.model for r in missing_runs(runs, stored_results, longest_first=True)]
-    assert order[0].startswith("idcf-n")
+    assert order[0] == "idcf-dot"
     table_order = [r.model for r in missing_runs(runs, stored_results)]
     assert table_order == [r.model for r in runs if r.model not in FAST_MODELS]
 
@@ -312,7 +312,7 @@ def test_runs_of_outdated_settings_are_not_merged(stored_results: Path, tmp_path
 def test_random_key_users_make_another_split() -> None:
     dataset = small_dataset("ml-1m")
     split, name = standard_split(dataset, gamma=0.75)
-    assert name == split_name(DATASET_SOURCES["ml-1m"], KeyUserRule(gamma=0.75))
+    assert name == split_name(DATASET_SOURCES["ml-1m"], SplitRule(gamma=0.75))
     assert name == "random-10%-seed0, gamma=0.75"
     assert 20 < len(split.key_users) < 48
     same_split, _ = standard_split(dataset, gamma=0.75)

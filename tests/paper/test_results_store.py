@@ -59,6 +59,17 @@ def test_the_latest_line_of_each_key_is_read(
     assert list(stored) == last_written
 
 
+def test_rows_with_and_without_a_commit_share_a_file(tmp_path: Path) -> None:
+    rows = [ROW, replace(ROW, seed=1, commit="0123abc")]
+    for order in (rows, rows[::-1]):
+        results_store.rewrite_lines(tmp_path, StoredRow, "ml-100k", order)
+        assert list(results_store.read_lines(tmp_path, StoredRow, "ml-100k").values()) == order
+        lines = (tmp_path / "ml-100k.jsonl").read_text().splitlines()
+        assert [json.loads(x).get("commit") for x in lines] == [x.commit for x in order]
+        (tmp_path / "copy").mkdir(exist_ok=True)
+        assert results_store.merge_lines(tmp_path, tmp_path / "copy") == (2 * (order is rows))
+
+
 def test_the_quality_of_lists_is_stored_where_there_is_one(tmp_path: Path) -> None:
     rows = [ROW, replace(ROW, metric="recall@20", quality=0.4)]
     results_store.rewrite_lines(tmp_path / "a", StoredRow, "ml-100k", rows)
@@ -78,7 +89,7 @@ def test_each_kind_of_line_has_its_own_file(tmp_path: Path, line: StoredRow) -> 
     results_store.rewrite_lines(tmp_path, type(line), "ml-100k", [line])
     assert results_store.read_lines(tmp_path, type(line), "ml-100k") == {line.key(): line}
     [path] = tmp_path.iterdir()
-    values = {k: v for k, v in asdict(line).items() if k != "quality"}
+    values = {k: v for k, v in asdict(line).items() if k not in ("quality", "commit")}
     assert json.loads(path.read_text()) == values
     results_store.rewrite_lines(tmp_path, type(line), "ml-100k", [])
     assert list(tmp_path.iterdir()) == []

@@ -76,7 +76,8 @@ def evaluate(
     n_key_users: o.KeyUserCount = None,
     split_seed: o.SplitSeed = 0,
     out: Annotated[
-        Path | None, o.option("FILE", "Write the result rows as JSON to this file.")
+        Path | None,
+        o.option("FILE", "Write the result rows as JSON to this file; .jsonl: a row per line."),
     ] = None,
     markdown: Annotated[bool, o.switch("--markdown", "Print the table as Markdown.")] = False,
     jobs: o.Jobs = 1,

@@ -15,7 +15,11 @@ _DEFAULT_RESULTS = Path("experiments/results")
 
 def reproduce(
     table: Annotated[
-        str, o.argument("TABLE", "cold-start, table2, table3, table4, table6, table7 or all.")
+        str,
+        o.argument(
+            "TABLE",
+            "cold-start, table2, table3, table4, table6, table7, splits, splits-implicit or all.",
+        ),
     ] = "all",
     datasets: Annotated[str, o.option("A,B", "Only these datasets, separated by commas.")] = "",
     models: Annotated[str, o.option("A,B", "Only these models, separated by commas.")] = "",
@@ -24,6 +28,10 @@ def reproduce(
     ] = "",
     seeds: Annotated[
         int | None, o.option("N", "Number of seeds, instead of the table's.", min=1)
+    ] = None,
+    draws: Annotated[
+        int | None,
+        o.option("N", "Only the first N random splits of a dataset.", min=1),
     ] = None,
     results: ResultsFolder = _DEFAULT_RESULTS,
     rerun: Annotated[
@@ -34,7 +42,7 @@ def reproduce(
         o.option("FOLDER", "Only copy result rows from this folder; run no experiments."),
     ] = None,
     dry_run: Annotated[
-        bool, o.switch("--dry-run", "List missing experiments and run none.")
+        bool, o.switch("--dry-run", "List per table what is done and what is missing; run nothing.")
     ] = False,
     jobs: o.Jobs = 1,
     device: o.Device = "auto",
@@ -65,12 +73,18 @@ def reproduce(
         models=o.split_commas(models),
         presets=o.split_commas(presets),
         n_seeds=seeds,
+        n_draws=draws,
     )
     todo = runs if rerun else reproduction.missing_runs(runs, results, longest_first=jobs > 1)
     progress = f"{len(runs)} runs, {len(runs) - len(todo)} of them done"
     if dry_run:
-        lines = [progress, *(f"missing: {run}" for run in todo)]
-        values = {"n_runs": len(runs), "missing": [str(run) for run in todo]}
+        state = reproduction.describe_progress(tables, runs, todo)
+        lines = [progress, *(line for table in state for line in table.lines())]
+        values = {
+            "n_runs": len(runs),
+            "missing": [str(run) for run in todo],
+            "tables": {table.name: table._asdict() for table in state},
+        }
         o.print_result(values, "\n".join(lines), as_json)
         return
     typer.echo(progress, err=True)

@@ -38,15 +38,17 @@ IMPLICIT_SUFFIX = "-had"  # names a rated dataset that is read as implicit feedb
 
 
 @dataclass(frozen=True)
-class KeyUserRule:
-    """The rule that makes a user a key user."""
+class SplitRule:
+    """What the standard splits of one dataset differ in."""
 
     threshold: int | None = None  # training rows of a key user (δ); that of the dataset by default
     gamma: float | None = None  # probability of being a key user; replaces the threshold
+    # seed of test rows that are drawn at random, also where the dataset has official ones
+    draw: int | None = None
 
     def label(self, default_threshold: int) -> str:
-        """Return "gamma=0.5" or "delta=30", the end of a split's name; a rule without gamma or
-        threshold has `default_threshold`, that of the dataset."""
+        """Return how key users are chosen, "gamma=0.5" or "delta=30", the end of a split's name; a
+        rule without gamma or threshold has `default_threshold`, that of the dataset."""
         if self.gamma is not None:
             return f"gamma={self.gamma:g}"
         return f"delta={default_threshold if self.threshold is None else self.threshold}"
@@ -86,24 +88,28 @@ def standard_split(
     threshold: int | None = None,
     key_users: str | int = "threshold",
     gamma: float | None = None,
+    draw: int | None = None,
 ) -> tuple[Split, str]:
     """Split a dataset as every evaluation does; return the split and its name, such as
     "random-10%-seed0, delta=30".
 
     Test rows: the official ones where the dataset has them. Otherwise a random share of the ratings
     or, for implicit feedback, `TEST_POSITIVES_PER_USER` random positives of each user. Key users:
-    `threshold` and `gamma` are those of `KeyUserRule`; `key_users` says how many of the users above
-    the threshold are key users, as in `split_by_key_users`, the others being treated as new users.
+    `threshold`, `gamma` and `draw` are those of `SplitRule`, and `draw` replaces `seed`;
+    `key_users` says how many of the users above the threshold are key users, as in
+    `split_by_key_users`, the others being treated as new users.
     """
+    seed = seed if draw is None else draw
     table, rng = dataset.interactions, np.random.default_rng(seed)
-    if dataset.train is not None and dataset.test is not None:
+    is_official = dataset.train is not None and draw is None
+    if dataset.train is not None and dataset.test is not None and draw is None:
         train, test = dataset.train, dataset.test
     elif table.implicit:
         train, test = hold_out_last_rows(table, TEST_POSITIVES_PER_USER, rng)
     else:
         train, test = hold_out_rows(table, TEST_SHARE_BY_DATASET.get(dataset.name, TEST_SHARE), rng)
-    holdout = _holdout_label(dataset.name, table.implicit, dataset.train is not None, seed)
-    name = f"{holdout}, {KeyUserRule(threshold, gamma).label(dataset.key_threshold)}"
+    holdout = _holdout_label(dataset.name, table.implicit, is_official, seed)
+    name = f"{holdout}, {SplitRule(threshold, gamma).label(dataset.key_threshold)}"
     if gamma is not None:
         return split_at_random(train, test, gamma, random_stream(seed, "key users")), name
     delta = dataset.key_threshold if threshold is None else threshold
@@ -150,11 +156,11 @@ def make_split(
     return split, f"strong-{STRONG_USER_SHARE:.0%}-seed{seed}"
 
 
-def split_name(source: DatasetSource, key_user_rule: KeyUserRule) -> str:
+def split_name(source: DatasetSource, rule: SplitRule) -> str:
     """Return the name that `standard_split` gives with seed 0, without reading the dataset."""
-    is_official = bool(source.expected_counts[0].train)
-    holdout = _holdout_label(source.name, source.implicit, is_official, 0)
-    return f"{holdout}, {key_user_rule.label(source.key_threshold)}"
+    is_official = bool(source.expected_counts[0].train) and rule.draw is None
+    holdout = _holdout_label(source.name, source.implicit, is_official, rule.draw or 0)
+    return f"{holdout}, {rule.label(source.key_threshold)}"
 
 
 def _open_public_dataset(

@@ -47,6 +47,8 @@ class ResultRow:
     # of the lists that the metric reads, see `idcf.inference.benefit`; None: the metric reads no
     # lists, or they are ordered by the scores of the model alone
     quality: float | None = field(default=None, kw_only=True)
+    # of the code that made the row; None: there was no git checkout, or rows had no commit yet
+    commit: str | None = field(default=None, kw_only=True)
 
     @property
     def interval(self) -> Interval:
@@ -55,6 +57,11 @@ class ResultRow:
 
 
 def write_json(rows: Iterable[ResultRow], path: Path) -> None:
-    """Write rows atomically as a JSON list of objects."""
+    """Write rows atomically as a JSON list of objects or, if the path ends in .jsonl, as a line of
+    JSON for each."""
     check_writable(path)
-    write_text(path, json.dumps([asdict(row) for row in rows], indent=1) + "\n")
+    objects = [asdict(row) for row in rows]
+    if path.suffix == ".jsonl":
+        write_text(path, "".join(json.dumps(values) + "\n" for values in objects))
+    else:
+        write_text(path, json.dumps(objects, indent=1) + "\n")

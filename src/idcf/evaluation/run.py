@@ -30,6 +30,7 @@ from idcf.evaluation.measure import (
 )
 from idcf.evaluation.protocol import standard_split
 from idcf.evaluation.results import TRIVIAL_BASELINES, ResultRow, RunKey
+from idcf.evaluation.source_commit import source_commit
 from idcf.inference.benefit import BenefitOrder, check_quality
 from idcf.inference.manifest import DomainInfo
 from idcf.metrics import PerUserMetric
@@ -317,6 +318,7 @@ def _make_result_rows(
             n_ratings=result.n_ratings,
             seconds=seconds,
             quality=result.quality,
+            commit=source_commit(),
         )
         for metric, result in metric_results.items()
         if result.n_users

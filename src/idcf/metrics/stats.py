@@ -80,6 +80,14 @@ class Interval(NamedTuple):
     high: float  # upper bound
 
 
+class SplitTest(NamedTuple):
+    """System a compared with system b on several splits; the p-value is two-sided."""
+
+    difference: Interval  # mean over splits of the statistic of a - that of b
+    p_value: float
+    n_splits: int
+
+
 class PairedTest(NamedTuple):
     """System a compared with system b on the same users; p-values are two-sided."""
 
@@ -175,11 +183,7 @@ def paired_difference(
     >>> tuple(paired_difference(a, b, rng=np.random.default_rng(0)))
     (0.25, 0.25, 0.25)
     """
-    if not (np.array_equal(a.users, b.users) and np.array_equal(a.weight, b.weight)):
-        raise DataError(
-            f"the two systems were measured on different rows ({len(a)} and {len(b)} users): "
-            "score the same rows with both"
-        )
+    _check_same_rows(a, b)
     if len(a) < 2:
         raise DataError(f"a paired test needs at least 2 users, not {len(a)}")
 
@@ -192,12 +196,16 @@ def paired_difference(
     return _percentile_interval(sums, difference, rng, n_resamples, confidence_level)
 
 
-def mean_of_seeds(intervals: Sequence[Interval], *, confidence_level: float = 0.95) -> Interval:
-    """Average the intervals of S seeds that were measured on the same users.
+def mean_of_seeds(
+    intervals: Sequence[Interval], *, confidence_level: float = 0.95, test_to_train: float = 0.0
+) -> Interval:
+    """Average the intervals of S runs that were measured on the same users: seeds, or splits.
 
-    The half-width over users is averaged, as more seeds add no users. From three seeds on, the
-    half-width over seeds t · sd / √S joins it as a sum of squares; two seeds tell too little about
-    their spread. `confidence_level` is that of the given intervals.
+    The half-width over users is averaged, as more runs add no users. From three runs on, the
+    half-width over runs t · sd · √(1/S + `test_to_train`) joins it as a sum of squares; two runs
+    tell too little about their spread. `test_to_train` is 0 for seeds and, for random splits, the
+    ratio of test to training rows, see `difference_over_splits`. `confidence_level` is that of the
+    given intervals.
 
     Examples
     --------
@@ -214,11 +222,116 @@ def mean_of_seeds(intervals: Sequence[Interval], *, confidence_level: float = 0.
     over_seeds = 0.0
     if n_seeds > 2:
         t = float(stdtrit(n_seeds - 1, 0.5 + confidence_level / 2))
-        over_seeds = t * float(np.std(value, ddof=1)) / n_seeds**0.5
+        over_seeds = t * float(np.std(value, ddof=1)) * (1 / n_seeds + test_to_train) ** 0.5
     below, above = float(np.mean(value - low)), float(np.mean(high - value))
     return Interval(
         mean, mean - float(np.hypot(below, over_seeds)), mean + float(np.hypot(above, over_seeds))
     )
+
+
+def difference_over_splits(
+    pairs: Sequence[tuple[PerUserMetric, PerUserMetric]],
+    *,
+    statistic: Statistic = "mean-ratio",
+    test_to_train: float,
+    rng: np.random.Generator,
+    n_resamples: int = 1000,
+    confidence_level: float = 0.95,
+) -> SplitTest:
+    """Compare two systems by the mean of their paired differences over S splits of one dataset.
+
+    `pairs` holds systems a and b of each split, on the same rows. With the difference d_s of split
+    s, the variance of the mean has two parts:
+
+    - over users: that of a bootstrap in which a resample draws the same users in every split, as
+      splits are made of the same users;
+    - over splits: (1/S + `test_to_train`) · var(d_s), where `test_to_train` is the ratio of test to
+      training rows of random splits. As their training tables overlap, var(d_s) / S would be too
+      small (Nadeau & Bengio 2003). The ratio is 0 for seeds on one split.
+
+    Both hold a part of the noise of the test rows, so that their sum is rather too large. Interval
+    and p-value are those of Student's t with the degrees of freedom of Welch and Satterthwaite. A
+    single split has the first part alone.
+
+    Examples
+    --------
+    >>> a = PerUserMetric.from_values(np.array([0.5, 0.7, 0.9]))
+    >>> b = PerUserMetric.from_values(np.array([0.4, 0.5, 0.6]))
+    >>> pairs = [(a, b), (a, b)]
+    >>> test = difference_over_splits(pairs, test_to_train=0.25, rng=np.random.default_rng(0))
+    >>> round(test.difference.value, 3), test.n_splits
+    (0.2, 2)
+    """
+    check_confidence_level(confidence_level)
+    sums = _sums_of_splits(pairs)
+
+    def mean_difference(sums: Float64Array) -> Float64Array:
+        """Return the differences [..., S] from sums [..., S, 3]: totals, then weight."""
+        first = _compute_statistic(sums[..., [0, 2]], statistic)
+        return first - _compute_statistic(sums[..., [1, 2]], statistic)
+
+    n_users, n_splits, _ = sums.shape
+    by_split = mean_difference(sums.sum(0))
+    flat = _resample_sums(sums.reshape(n_users, -1), rng, n_resamples)
+    with np.errstate(invalid="ignore"):  # a resample without the users of a split counts not
+        resampled = mean_difference(flat.reshape(n_resamples, n_splits, 3)).mean(-1)
+    variances = [float(np.var(resampled[np.isfinite(resampled)], ddof=1))]
+    if n_splits > 1:
+        variances.append((1 / n_splits + test_to_train) * float(np.var(by_split, ddof=1)))
+    value, variance = float(by_split.mean()), sum(variances)
+    if variance == 0:  # every user differs by the same amount
+        return SplitTest(Interval(value, value, value), float(value == 0), n_splits)
+    parts = zip(variances, (n_users - 1, n_splits - 1), strict=False)
+    degrees = variance**2 / sum(part**2 / degree for part, degree in parts)
+    half_width = float(stdtrit(degrees, 0.5 + confidence_level / 2)) * variance**0.5
+    p_value = 2 * float(stdtr(degrees, -abs(value) / variance**0.5))
+    return SplitTest(Interval(value, value - half_width, value + half_width), p_value, n_splits)
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Return the p-values of a family of comparisons after the correction of Holm (1979).
+
+    The k-th smallest of m p-values is multiplied by m + 1 - k; none is below an earlier one, or
+    above 1. Rejecting where the result is below α errs anywhere in the family with probability α.
+
+    Examples
+    --------
+    >>> [round(p, 3) for p in holm([0.03, 0.01, 0.6])]
+    [0.06, 0.03, 0.6]
+    """
+    values = np.asarray(p_values, np.float64)
+    if not ((values >= 0) & (values <= 1)).all():  # NaN as well
+        raise DataError(f"p-values must lie between 0 and 1, got {values.tolist()}")
+    order = np.argsort(values, kind="stable")
+    corrected = np.empty(len(values))
+    factors = np.arange(len(values), 0, -1)
+    corrected[order] = np.minimum(np.maximum.accumulate(values[order] * factors), 1)
+    return [float(p) for p in corrected]
+
+
+def _sums_of_splits(pairs: Sequence[tuple[PerUserMetric, PerUserMetric]]) -> Float64Array:
+    """Stack totals of a and b and the weight for all users of any split: [U, S, 3]; users that a
+    split does not have are 0 there."""
+    if not pairs:
+        raise DataError("no splits to compare on: give at least one pair")
+    users = np.unique(np.concatenate([a.users for a, _ in pairs]))
+    if len(users) < 2:
+        raise DataError(f"a paired test needs at least 2 users, not {len(users)}")
+    sums = np.zeros((len(users), len(pairs), 3))
+    for split, (a, b) in enumerate(pairs):
+        _check_same_rows(a, b)
+        rows = np.searchsorted(users, a.users)
+        sums[rows, split] = _stack_user_sums(total=a.total, total_b=b.total, weight=a.weight)
+    return sums
+
+
+def _check_same_rows(a: PerUserMetric, b: PerUserMetric) -> None:
+    """Raise DataError if two systems were not measured on the same rows."""
+    if not (np.array_equal(a.users, b.users) and np.array_equal(a.weight, b.weight)):
+        raise DataError(
+            f"the two systems were measured on different rows ({len(a)} and {len(b)} users): "
+            "score the same rows with both"
+        )
 
 
 def _stack_user_sums(**arrays: Array) -> Float64Array:
@@ -246,6 +359,10 @@ def _compute_statistic(sums: Float64Array, statistic: Statistic) -> Float64Array
 
 def _resample_sums(sums: Float64Array, rng: np.random.Generator, n_resamples: int) -> Float64Array:
     """Column sums of resamples of the users [n_resamples, C]: multinomial counts times columns."""
+    if n_resamples < 1:
+        raise ConfigError(
+            f"n_resamples is {n_resamples}: draw at least 1, or 1000 for a stable interval"
+        )
     n_users = len(sums)
     resampled = np.empty((n_resamples, sums.shape[1]))
     step = max(1, MAX_COUNT_CELLS // n_users)
@@ -267,10 +384,6 @@ def _percentile_interval(
 ) -> Interval:
     """Compute a statistic of column sums [..., C], with the central quantiles of its values for
     resampled users, widened to contain the value itself."""
-    if n_resamples < 1:
-        raise ConfigError(
-            f"n_resamples is {n_resamples}: draw at least 1, or 1000 for a stable interval"
-        )
     check_confidence_level(confidence_level)
     value, draws = float(compute(sums.sum(0))), compute(_resample_sums(sums, rng, n_resamples))
     low, high = np.quantile(draws, [0.5 - confidence_level / 2, 0.5 + confidence_level / 2])

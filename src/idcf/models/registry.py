@@ -64,6 +64,9 @@ class ModelEntry:
         Options and their values that training tries on held-out users.
     implicit_grid
         The grid for implicit feedback, if it differs.
+    implicit_grid_metric
+        What the grid is searched for with implicit feedback: the NDCG of lists, or the AUC against
+        random items.
     ratings_only, implicit_only
         The model reads only this kind of feedback.
     implicit_model
@@ -89,6 +92,7 @@ class ModelEntry:
     presets_of: str | None = None
     grid: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     implicit_grid: Mapping[str, tuple[Any, ...]] | None = None
+    implicit_grid_metric: Literal["ndcg", "auc"] = "ndcg"
     ratings_only: bool = False
     implicit_only: bool = False
     implicit_model: str | None = None

@@ -6,7 +6,8 @@ word.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,10 +22,11 @@ from idcf.evaluation.tables import (
 )
 from idcf.files import write_text
 from idcf.metrics import Interval, mean_of_seeds
-from idcf.paper import paired_differences, results_store, run_plan
+from idcf.paper import paired_differences, results_store, run_plan, split_pages
 from idcf.paper.html_report import Section, render_html
 from idcf.paper.paired_differences import RowsBySystem
-from idcf.paper.results_store import PairedDifference, RunFailure
+from idcf.paper.results_store import PairedDifference, RunFailure, StoredRow
+from idcf.paper.split_pages import SplitResults
 from idcf.paper.table_spec import TableColumn, TableSpec, load_tables, refusal_reason
 
 _LEGEND = (
@@ -76,22 +78,37 @@ def render_pages(results: Path) -> dict[str, str]:
     pages: dict[str, str] = {}
     sections: list[Section] = []
     for name, spec in specs.items():
-        reports = [_ColumnReport(spec, c, data[c.dataset]) for c in spec.columns()]
-        reports_by_table: dict[tuple[str, str, str], list[_ColumnReport]] = {}
-        for report in reports:
-            dataset, _, users, metric = report.column
-            reports_by_table.setdefault((dataset, users, metric), []).append(report)
-        tables = [_detail_table(*key, same) for key, same in reports_by_table.items()]
-        tables.insert(0, _summary_table(spec, reports))
-        parts = [f"# {spec.title}", "", spec.shows, "", _LEGEND]
+        legend = split_pages.LEGEND if spec.reference else _LEGEND
+        tables = list(_tables(spec, results, data))
+        parts = [f"# {spec.title}", "", spec.shows, "", legend]
         for table in tables:
             parts += ["", f"## {table.title}", "", *(f"{note}  " for note in table.notes), ""]
             parts.append(format_markdown_grid(table.header, table.model_lines))
         pages[f"{name}.md"] = "\n".join(parts).replace("  \n\n", "\n\n") + "\n"
-        sections += [Section(spec.title, spec.shows)]
+        sections += [
+            Section(spec.title, f"{spec.shows} {legend if spec.reference else ''}".strip())
+        ]
         sections += [Section(table.title, table=table) for table in tables]
     pages["index.html"] = render_html("The paper's tables, and ours", _LEGEND, sections, "")
     return pages
+
+
+def _tables(
+    spec: TableSpec, results: Path, data: Mapping[str, _DatasetResults]
+) -> Iterator[ResultTable]:
+    """Yield the parts of a page: a summary, then a table for each dataset, user group and
+    metric."""
+    if spec.reference:
+        yield from split_pages.split_tables(SplitResults.load(results, spec))
+        return
+    reports = [_ColumnReport(spec, c, data[c.dataset]) for c in spec.columns()]
+    reports_by_table: dict[tuple[str, str, str], list[_ColumnReport]] = {}
+    for report in reports:
+        dataset, _, users, metric = report.column
+        reports_by_table.setdefault((dataset, users, metric), []).append(report)
+    yield _summary_table(spec, reports)
+    for key, of_table in reports_by_table.items():
+        yield _detail_table(*key, of_table)
 
 
 def write_pages(out: Path, pages: Mapping[str, str]) -> None:
@@ -162,6 +179,17 @@ def _detail_table(
     )
 
 
+def _describe_commits(rows: Iterable[StoredRow]) -> str:
+    """Return the commits that rows were made at, and how many rows carry none."""
+    counts = Counter(row.commit for row in rows)
+    n_unknown = counts.pop(None, 0)
+    commits = ", ".join(sorted(str(commit) for commit in counts))
+    if not n_unknown:
+        return commits
+    unknown = f"no commit recorded in {n_unknown} of {n_unknown + counts.total()} rows"
+    return f"{commits}, {unknown}" if commits else "no commit recorded"
+
+
 class _ColumnReport:
     """The cells of one column of the paper's table, for all systems."""
 
@@ -184,7 +212,8 @@ class _ColumnReport:
 
     def table_lines(self) -> Iterable[tuple[str, ...]]:
         """Yield a table row for each system: its text cells, one for each name of `_HEADER`."""
-        for model, presets in self.spec.systems.items():
+        for model in self.spec.systems_on(self.column.dataset):
+            presets = self.spec.systems[model]
             yield (
                 model,
                 self._published_cell(model),
@@ -204,7 +233,8 @@ class _ColumnReport:
         return f"{ours}{paper}{'*' if is_best else ''}"
 
     def note(self) -> str:
-        """Return a note on split, test rows, devices and best baseline, or that nothing was run."""
+        """Return a note on split, test rows, devices, commits and best baseline; or that nothing
+        was run."""
         rows = [row for rows in self.rows_by_system.values() for row in rows]
         if not rows:
             return f'On the split "{self.split}" nothing was run.'
@@ -213,7 +243,8 @@ class _ColumnReport:
         best = self.best_baseline
         return (
             f'The split "{self.split}" has {n_users:,} users and {n_ratings:,} test rows here; '
-            f"devices: {devices}.{f' The best simple system is {best}.' if best else ''}"
+            f"devices: {devices}; code: {_describe_commits(rows)}."
+            f"{f' The best simple system is {best}.' if best else ''}"
         )
 
     def _mean_over_seeds(self, model: str, preset: str) -> Interval | None:

@@ -11,13 +11,14 @@ from idcf.metrics import Interval, mean_of_seeds, paired_difference
 from idcf.metrics.stats import Statistic
 from idcf.paper import results_store
 from idcf.paper.results_store import PairedDifference, StoredRow
-from idcf.paper.table_spec import table_metrics
+from idcf.paper.table_spec import load_tables, table_metrics
 from idcf.rng import random_stream
 
 SIMPLE_BASELINES = (
     *("item-mean", "popularity", "bias", "item-knn", "ease", "als"),
     "demographic-ridge",
 )
+MAX_ROUNDING = 1e-5  # between a difference of rows and one of values per user, which are rounded
 RowsBySystem = dict[tuple[str, str], list[StoredRow]]  # (model, preset) -> one row per seed
 
 
@@ -48,10 +49,17 @@ def update_differences(results: Path, dataset: str) -> int:
     computed from more seeds."""
     lines = results_store.read_lines(results, PairedDifference, dataset)
     metrics = table_metrics(dataset)
+    splits = {
+        name
+        for table in load_tables().values()
+        if dataset in table.datasets and not table.reference  # those are compared over all splits
+        for name in table.split_names(dataset)
+    }
     n_new = 0
     columns = rows_by_column(results_store.latest_rows(results, dataset))
     for (split, users, metric), systems in columns.items():
-        baseline = best_baseline(systems, metric) if metric in metrics else None
+        is_shown = metric in metrics and split in splits
+        baseline = best_baseline(systems, metric) if is_shown else None
         if baseline is None:
             continue
         baseline_rows = {row.seed: row for row in systems[baseline, "clean"]}
@@ -75,16 +83,20 @@ def update_differences(results: Path, dataset: str) -> int:
 
 
 def is_current(difference: PairedDifference, rows_by_system: RowsBySystem) -> bool:
-    """Return whether a difference was computed from the runs that the tables now show."""
+    """Return whether a difference was computed from the runs that the tables now show. Runs of
+    equal settings may have been made again by other code: then the values differ."""
     system = (difference.model, difference.preset)
-    fingerprints, baseline_fingerprints = (
-        {row.seed: row.options for row in rows_by_system.get(key, ())}
+    rows, baseline_rows = (
+        {row.seed: row for row in rows_by_system.get(key, ())}
         for key in (system, (difference.baseline, "clean"))
     )
-    shared_seeds = fingerprints.keys() & baseline_fingerprints.keys()
-    current = {f"{fingerprints[seed]}/{baseline_fingerprints[seed]}" for seed in shared_seeds}
+    pairs = [(row, baseline_rows[seed]) for seed, row in rows.items() if seed in baseline_rows]
+    current = {f"{row.options}/{other.options}" for row, other in pairs}
     used = {*difference.options.split("+")}
-    return used == current if difference.seeds == len(shared_seeds) else used <= current
+    if difference.seeds != len(pairs):
+        return used <= current
+    value = fmean(row.value - other.value for row, other in pairs) if pairs else 0.0
+    return used == current and abs(value - difference.difference) < MAX_ROUNDING
 
 
 def _paired_difference(

@@ -9,11 +9,11 @@ from __future__ import annotations
 import re
 import shutil
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -24,7 +24,7 @@ from idcf.errors import DataError
 from idcf.evaluation import parallel
 from idcf.evaluation.evaluation_set import EvaluationSet
 from idcf.evaluation.measure import default_metric_names
-from idcf.evaluation.protocol import KeyUserRule, open_dataset, standard_split
+from idcf.evaluation.protocol import SplitRule, open_dataset, standard_split
 from idcf.evaluation.results import RunKey
 from idcf.evaluation.run import (
     OWN_SCORES,
@@ -33,10 +33,10 @@ from idcf.evaluation.run import (
     train_and_evaluate,
 )
 from idcf.models.registry import all_models, model_entry
-from idcf.paper import paired_differences, results_store
+from idcf.paper import paired_differences, results_store, split_comparisons
 from idcf.paper.results_store import RunFailure, StoredRow
 from idcf.paper.run_plan import Run, is_done, plan_runs
-from idcf.paper.table_spec import load_tables, table_metrics
+from idcf.paper.table_spec import TableSpec, load_tables, table_metrics
 from idcf.training.job import LOCAL_RUNTIME, Runtime
 from idcf.training.train import TrainingJob
 
@@ -51,6 +51,40 @@ class ReproduceOutcome:
     completed: Sequence[Run]  # with stored results
     failed: Mapping[str, str]  # `str(run)` -> the error
     n_remaining: int  # runs that were given and are not completed
+
+
+class TableProgress(NamedTuple):
+    """How many runs of a table are done, and which are missing."""
+
+    name: str
+    n_runs: int
+    n_done: int
+    missing: Sequence[str]  # the runs, with the reason why they were not made, if there is one
+
+    def lines(self) -> list[str]:
+        """Return a line for the table and one for each missing run."""
+        total = f"{self.name}: {self.n_done} of {self.n_runs} runs done"
+        return [total, *(f"  missing: {run}" for run in self.missing)]
+
+
+def describe_progress(
+    tables: Iterable[TableSpec], runs: Collection[Run], missing: Collection[Run]
+) -> list[TableProgress]:
+    """Return the progress of each table among the given runs; tables without such runs are left
+    out, and a run that serves several tables counts in each."""
+    missing_keys = {run.key() for run in missing}
+    state = []
+    for table in tables:
+        of_table = [run for run in runs if run.serves(table)]
+        if not of_table:
+            continue
+        descriptions = []
+        for run in (x for x in of_table if x.key() in missing_keys):
+            reason = table.not_run_reason(run.dataset, run.model, run.preset)
+            descriptions.append(f"{run}{f' ({reason})' if reason else ''}")
+        n_done = len(of_table) - len(descriptions)
+        state.append(TableProgress(table.name, len(of_table), n_done, descriptions))
+    return state
 
 
 def missing_runs(runs: Iterable[Run], results: Path, *, longest_first: bool = False) -> list[Run]:
@@ -121,7 +155,7 @@ def merge_results(source: Path, results: Path) -> tuple[int, int]:
 
 
 def compact_results(results: Path, dataset: str) -> None:
-    """Drop replaced rows and the failures of completed runs, and update paired differences."""
+    """Drop replaced rows and the failures of completed runs, and update the differences."""
     rows = results_store.latest_rows(results, dataset)
     results_store.rewrite_lines(results, StoredRow, dataset, rows)
     completed = {row.run_key() for row in rows}
@@ -130,6 +164,7 @@ def compact_results(results: Path, dataset: str) -> None:
         results, RunFailure, dataset, [f for f in failures if f.key() not in completed]
     )
     paired_differences.update_differences(results, dataset)
+    split_comparisons.update_differences(results, dataset)
 
 
 def _evaluation_tasks(
@@ -144,16 +179,16 @@ def _evaluation_tasks(
     datasets = {name: load_dataset(name) for name in dict.fromkeys(run.dataset for run in runs)}
 
     @cache
-    def split_for(name: str, rule: KeyUserRule) -> tuple[Split, str]:
+    def split_for(name: str, rule: SplitRule) -> tuple[Split, str]:
         return standard_split(datasets[name], **asdict(rule))
 
     @cache
-    def evaluation_set(name: str, rule: KeyUserRule, group: str) -> EvaluationSet:
+    def evaluation_set(name: str, rule: SplitRule, group: str) -> EvaluationSet:
         return make_evaluation_sets(split_for(name, rule)[0], [group])[group]
 
     tasks: dict[str, tuple[Any, ...]] = {}
     for run in runs:
-        name, rule = run.dataset, run.key_user_rule
+        name, rule = run.dataset, run.split_rule
         split, split_name = split_for(name, rule)
         if split_name != run.split:
             raise DataError(

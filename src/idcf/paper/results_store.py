@@ -1,6 +1,8 @@
 """The folder of results: JSON Lines files of result rows, paired differences and failed runs.
 
-The files of a dataset are `<dataset>.jsonl`, `<dataset>.paired.jsonl` and `<dataset>.failed.jsonl`;
+The files of a dataset are `<dataset>.jsonl`, `<dataset>.paired.jsonl` (differences to the best
+simple system), `<dataset>.splits.jsonl` (differences over several splits) and
+`<dataset>.failed.jsonl`;
 the field names of the dataclasses are the keys of their JSON objects. A line replaces earlier lines
 of its key. Metrics of single users are in `.per-user/`, which is not committed.
 """
@@ -25,7 +27,7 @@ from idcf.evaluation.results import ResultRow
 from idcf.files import atomic_path, write_bytes
 from idcf.metrics import PerUserMetric
 
-_OPTIONAL_KEYS = {"quality"}  # keys that lines leave out where the value is None
+_OPTIONAL_KEYS = {"quality", "commit"}  # keys that lines leave out where the value is None
 
 
 @dataclass(frozen=True)
@@ -84,6 +86,29 @@ class PairedDifference:
 
 
 @dataclass(frozen=True)
+class SplitDifference:
+    """Reference system minus another one: mean over the splits of a table, 95 % interval."""
+
+    table: str  # name of the table that has the splits
+    dataset: str
+    reference: str
+    model: str  # the other system
+    users: str  # the user group
+    metric: str
+    difference: float
+    low: float
+    high: float
+    p_value: float  # of a difference of 0, two-sided, not corrected
+    n_runs: int  # runs of each system: splits, or seeds on one split
+    options: str  # fingerprints "reference/other", joined by "+" where runs differ in them
+    suffix: ClassVar[str] = ".splits"  # ends the stem of the file that holds such lines
+
+    def key(self) -> tuple[Any, ...]:
+        """Return what identifies the difference: a later one of this key replaces it."""
+        return self.table, self.dataset, self.reference, self.model, self.users, self.metric
+
+
+@dataclass(frozen=True)
 class RunFailure:
     """A run that raised an error."""
 
@@ -101,7 +126,7 @@ class RunFailure:
         return self.dataset, self.split, self.model, self.preset, self.users, self.seed
 
 
-Line = TypeVar("Line", StoredRow, PairedDifference, RunFailure)
+Line = TypeVar("Line", StoredRow, PairedDifference, SplitDifference, RunFailure)
 
 
 def results_path(results: Path, line_class: type[Any], dataset: str) -> Path:

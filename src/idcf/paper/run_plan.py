@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from idcf.data.datasets.catalog import DATASET_SOURCES
 from idcf.errors import ConfigError, unknown_name_message
 from idcf.evaluation.groups import USER_GROUPS
-from idcf.evaluation.protocol import KeyUserRule
+from idcf.evaluation.protocol import SplitRule
 from idcf.models.registry import all_models, configure, model_entry, resolve_model
 from idcf.paper.results_store import StoredRow
 from idcf.paper.table_spec import TableSpec, load_tables, refusal_reason
@@ -44,7 +44,7 @@ class Run(NamedTuple):
 
     dataset: str
     split: str  # the split name that result rows carry
-    key_user_rule: KeyUserRule  # the rule behind `split`
+    split_rule: SplitRule  # the rule behind `split`
     model: str
     preset: str
     users: QueryUserMode  # how query users are trained on: "new" or "few-shot"
@@ -52,9 +52,10 @@ class Run(NamedTuple):
 
     def __str__(self) -> str:
         """Return a one-line description, unique within a plan."""
-        key_user_label = self.split.rpartition(", ")[2]
+        is_drawn = self.split_rule.draw is not None
+        split_label = self.split if is_drawn else self.split.rpartition(", ")[2]
         return (
-            f"{self.dataset} {key_user_label}: {self.model} ({self.preset}), {self.users}, "
+            f"{self.dataset} {split_label}: {self.model} ({self.preset}), {self.users}, "
             f"seed {self.seed}"
         )
 
@@ -67,13 +68,22 @@ class Run(NamedTuple):
         groups = [
             group
             for table in load_tables().values()
-            if self.dataset in table.datasets
-            and self.split in {table.split_name(self.dataset, label) for label in table.splits}
+            if self.dataset in table.datasets and self.split in table.split_names(self.dataset)
             for group in table.groups
             if USER_GROUPS[group] == self.users
-            and not refusal_reason(self.model, self.dataset, group, self.key_user_rule)
+            and not refusal_reason(self.model, self.dataset, group, self.split_rule)
         ]
         return list(dict.fromkeys(groups))
+
+    def serves(self, table: TableSpec) -> bool:
+        """Return whether a table shows the run, whatever the number of its seeds."""
+        return (
+            self.dataset in table.datasets
+            and self.model in table.systems_on(self.dataset)
+            and self.preset in table.systems[self.model]
+            and self.split in table.split_names(self.dataset)
+            and self.users in {USER_GROUPS[group] for group in table.groups}
+        )
 
     def ranks_catalog(self) -> bool:
         """Return whether the run is also measured by ranking the whole catalogue."""
@@ -91,10 +101,11 @@ def plan_runs(
     models: Collection[str] = (),
     presets: Collection[str] = (),
     n_seeds: int | None = None,
+    n_draws: int | None = None,
 ) -> list[Run]:
     """List the runs that some tables need, each once. Empty collections keep every dataset, model
     and preset; names that no table has raise ConfigError. `n_seeds` replaces the number of seeds of
-    the tables."""
+    the tables, and `n_draws` keeps the first random splits of a dataset."""
     tables = list(tables)
     for kind, names, known_names in (
         ("dataset", datasets, {d for table in tables for d in table.datasets}),
@@ -111,20 +122,23 @@ def plan_runs(
         if (not datasets or run.dataset in datasets)
         and (not models or run.model in models)
         and (not presets or run.preset in presets)
+        and (n_draws is None or (run.split_rule.draw or 0) <= n_draws)
     ]
     return list({run.key(): run for run in runs}.values())
 
 
 def _table_runs(table: TableSpec, n_seeds: int | None) -> Iterator[Run]:
     """Yield the runs of one table, without systems that refuse the data or lack the preset."""
-    for dataset, label, model in product(table.datasets, table.splits, table.systems):
-        split, rule = table.split_name(dataset, label), table.splits[label]
-        groups = [g for g in table.groups if not refusal_reason(model, dataset, g, rule)]
-        modes = dict.fromkeys(USER_GROUPS[g] for g in groups)
-        presets = [p for p in table.systems[model] if not lacks_preset(model, p)]
-        seeds = range(1 if model == "random" else n_seeds or table.seeds)
-        for preset, mode, seed in product(presets, modes, seeds):
-            yield Run(dataset, split, rule, model, preset, mode, seed)
+    for dataset in table.datasets:
+        rules = table.split_rules(dataset)
+        for label, model in product(rules, table.systems_on(dataset)):
+            split, rule = table.split_name(dataset, label), rules[label]
+            groups = [g for g in table.groups if not refusal_reason(model, dataset, g, rule)]
+            modes = dict.fromkeys(USER_GROUPS[g] for g in groups)
+            presets = [p for p in table.systems[model] if not lacks_preset(model, p)]
+            seeds = range(1 if model == "random" else n_seeds or table.n_seeds(dataset))
+            for preset, mode, seed in product(presets, modes, seeds):
+                yield Run(dataset, split, rule, model, preset, mode, seed)
 
 
 def lacks_preset(model: str, preset: str) -> bool:

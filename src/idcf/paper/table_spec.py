@@ -1,4 +1,4 @@
-"""The tables of the paper as data, loaded from `idcf/paper/tables/*.toml`.
+"""The tables of the paper, and further ones, as data, loaded from `idcf/paper/tables/*.toml`.
 
 These files are the only place where the paper's numbers are written. This module knows nothing of
 our own results: see `results_store`.
@@ -18,7 +18,7 @@ from idcf.data.datasets.catalog import DATASET_SOURCES
 from idcf.errors import ConfigError, unknown_name_message
 from idcf.evaluation.groups import USER_GROUPS
 from idcf.evaluation.measure import metric_names
-from idcf.evaluation.protocol import KeyUserRule, split_name
+from idcf.evaluation.protocol import SplitRule, split_name
 from idcf.evaluation.tables import CellKey, ReferenceNumbers
 from idcf.models.registry import all_models, model_entry
 from idcf.training.presets import preset_names
@@ -51,6 +51,27 @@ class PublishedBlock:
                     yield users, metric, model, value
 
 
+@dataclass(frozen=True, kw_only=True)
+class Repeats:
+    """How often the runs of one dataset are made: on random splits, or with several seeds."""
+
+    draws: int = 0  # random splits, of the seeds 1 to `draws`; 0: the splits of the table
+    seeds: int = 1  # runs on each split of the table
+    test_to_train: float = 0.0  # ratio of test to training rows of a draw
+
+    def validate(self, where: str) -> None:
+        """Raise ConfigError if the numbers are out of range or exclude each other."""
+        if self.draws < 0 or self.seeds < 1:
+            raise ConfigError(f"{where}: {self}: give draws or seeds of at least 1")
+        if self.draws and self.seeds > 1:
+            raise ConfigError(f"{where}: {self}: give draws or several seeds, not both")
+        if (self.draws > 0) != (self.test_to_train > 0):
+            raise ConfigError(
+                f"{where}: {self}: draws need the ratio test_to_train of test to training rows, "
+                "and seeds have none"
+            )
+
+
 class TableColumn(NamedTuple):
     """The key of one column of numbers of a table."""
 
@@ -62,8 +83,12 @@ class TableColumn(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class TableSpec:
-    """One table of the paper: what it compares, and the numbers that the paper prints. The fields
-    are the keys of the TOML file, except `name`, which is the file's stem."""
+    """One table: what it compares, and the numbers that the paper prints. The fields are the keys
+    of the TOML file, except `name`, which is the file's stem.
+
+    A table with a `reference` shows means over the repeats of each dataset and compares this system
+    with every other one, see `split_comparisons`; the paper has no such table.
+    """
 
     name: str
     title: str
@@ -73,8 +98,11 @@ class TableSpec:
     metrics: tuple[str, ...]
     systems: Mapping[str, tuple[str, ...]]  # system -> the presets that it is run under
     paper: tuple[PublishedBlock, ...] = ()  # the numbers that the paper prints
-    seeds: int = 3  # number of runs of each system
-    splits: Mapping[str, KeyUserRule] = field(default_factory=lambda: {"": KeyUserRule()})
+    seeds: int = 3  # number of runs of each system, where `repeats` does not say it
+    repeats: Mapping[str, Repeats] = field(default_factory=dict)  # by dataset
+    only: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # system -> its datasets
+    reference: str = ""  # the system that all others are compared with, or none
+    splits: Mapping[str, SplitRule] = field(default_factory=lambda: {"": SplitRule()})
     pairs_only: tuple[str, ...] = ()  # systems too slow to rank a whole catalogue
     not_run: Mapping[str, str] = field(default_factory=dict)  # see `not_run_reason`
 
@@ -88,6 +116,11 @@ class TableSpec:
         self._require_known("metric of these datasets", self.metrics, metrics)
         self._require_known("preset", chain(*self.systems.values()), preset_names())
         self._require_known("system", self.pairs_only, self.systems)
+        self._require_known("system", self.only, self.systems)
+        self._require_known("dataset", chain(*self.only.values(), self.repeats), self.datasets)
+        self._require_known("system", [self.reference] if self.reference else [], self.systems)
+        for dataset, repeats in self.repeats.items():
+            repeats.validate(f"{self.name}, {dataset!r}")
         self._require_known(
             "dataset, system or preset",
             " ".join(self.not_run).split(),
@@ -125,9 +158,24 @@ class TableSpec:
 
     def columns(self) -> Iterator[TableColumn]:
         """Yield each column of numbers; a metric is left out where its dataset does not have it."""
-        for column in product(self.datasets, self.splits, self.groups, self.metrics):
-            if column[-1] in metric_names(DATASET_SOURCES[column[0]].implicit):
-                yield TableColumn(*column)
+        for dataset in self.datasets:
+            for column in product(self.split_rules(dataset), self.groups, self.metrics):
+                if column[-1] in metric_names(DATASET_SOURCES[dataset].implicit):
+                    yield TableColumn(dataset, *column)
+
+    def split_rules(self, dataset: str) -> Mapping[str, SplitRule]:
+        """Return label -> rule of the splits of a dataset: its random draws, or `splits`."""
+        n_draws = self.repeats[dataset].draws if dataset in self.repeats else 0
+        draws = {f"draw {n}": SplitRule(draw=n) for n in range(1, n_draws + 1)}
+        return draws or self.splits
+
+    def n_seeds(self, dataset: str) -> int:
+        """Return the number of runs of a system on each split of a dataset."""
+        return self.repeats[dataset].seeds if dataset in self.repeats else self.seeds
+
+    def systems_on(self, dataset: str) -> list[str]:
+        """Return the systems that are run on a dataset, in the order of `systems`."""
+        return [x for x in self.systems if dataset in self.only.get(x, self.datasets)]
 
     def published_values(self, column: TableColumn) -> Mapping[str, float]:
         """Return system -> the paper's number, for one column."""
@@ -147,13 +195,17 @@ class TableSpec:
         return self.not_run[max(keys, key=lambda key: len(key.split()))] if keys else ""
 
     def split_name(self, dataset: str, label: str) -> str:
-        """Return the split name that result rows carry, for a key of `splits`."""
-        return split_name(DATASET_SOURCES[dataset], self.splits[label])
+        """Return the split name that result rows carry, for a label of `split_rules`."""
+        return split_name(DATASET_SOURCES[dataset], self.split_rules(dataset)[label])
+
+    def split_names(self, dataset: str) -> list[str]:
+        """Return the names of all splits of a dataset that result rows carry."""
+        return [self.split_name(dataset, label) for label in self.split_rules(dataset)]
 
 
-def refusal_reason(model: str, dataset: str, users: str, key_user_rule: KeyUserRule) -> str:
+def refusal_reason(model: str, dataset: str, users: str, split_rule: SplitRule) -> str:
     """Return in a few words why a system cannot be measured on a user group, or "" if it can."""
-    if users == "probe-new" and key_user_rule.gamma is not None:
+    if users == "probe-new" and split_rule.gamma is not None:
         return "some are key users"
     if model == "random":
         return ""
@@ -172,7 +224,7 @@ def refusal_reason(model: str, dataset: str, users: str, key_user_rule: KeyUserR
 
 @cache
 def load_tables() -> Mapping[str, TableSpec]:
-    """Load every table of the paper, by name: "cold-start", "table2", "table3", …"""
+    """Load every table by name: those of the paper, "table2", …, and ours, "splits", …"""
     return {path.stem: load_table(path) for path in sorted(_FOLDER.glob("*.toml"))}
 
 
@@ -201,12 +253,15 @@ def load_table(path: Path) -> TableSpec:
         for block in values.pop("paper", [])
     ]
     rules = {
-        label: dataclass_from_dict(KeyUserRule, rule, f"{where}, split {label!r}")
+        label: dataclass_from_dict(SplitRule, rule, f"{where}, split {label!r}")
         for label, rule in values.pop("splits", {"": {}}).items()
     }
-    table = dataclass_from_dict(
-        TableSpec, {**values, "name": path.stem, "paper": blocks, "splits": rules}, where
-    )
+    repeats = {
+        dataset: dataclass_from_dict(Repeats, numbers, f"{where}, repeats of {dataset!r}")
+        for dataset, numbers in values.pop("repeats", {}).items()
+    }
+    objects = {"name": path.stem, "paper": blocks, "splits": rules, "repeats": repeats}
+    table = dataclass_from_dict(TableSpec, {**values, **objects}, where)
     table.validate()
     return table
 

@@ -243,7 +243,8 @@ def _train_by_solver(name: str, job: TrainingJob, options: Mapping[str, Any]) ->
     candidates = model_entry(name).expand_grid(options, table.implicit)
     best = candidates[0]
     if len(candidates) > 1:
-        train_rows, validate = grid_search_validation(table, job.seed)
+        metric = model_entry(name).implicit_grid_metric
+        train_rows, validate = grid_search_validation(table, job.seed, metric)
         errors = [validate(solver(configure(name, x), train_rows, context)) for x in candidates]
         best = candidates[errors.index(min(errors))]
     model = solver(configure(name, best), table, context).to(job.runtime.device).eval()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import Literal
 
 import numpy as np
 
@@ -34,14 +35,15 @@ def hold_out_validation_users(
 
 
 def grid_search_validation(
-    table: Interactions, seed: int
+    table: Interactions, seed: int, implicit_metric: Literal["ndcg", "auc"] = "ndcg"
 ) -> tuple[Interactions, Callable[[Model], float]]:
     """Return the table without held-out users, and the error on them, for the grid search of a
     solver.
 
     The error is the RMSE of ratings; for implicit feedback 1 - NDCG of the lists of the users with
-    the fewest rows, because the AUC against random items mostly rewards popularity. It is 1 - NDCG
-    too for a model that is fitted on ratings but predicts none.
+    the fewest rows, because the AUC against random items mostly rewards popularity, or 1 - AUC if
+    `implicit_metric` says so. It is 1 - NDCG too for a model that is fitted on ratings but predicts
+    none.
     """
     if not table.implicit:
         users = np.flatnonzero(table.user_counts())
@@ -61,6 +63,8 @@ def grid_search_validation(
     )
     held_out = least_active_users(table, max(StageConfig().validation, 1 / n_users), rng)
     train_rows, task = hold_out_users(table, held_out, _SHORT_HISTORY_LENGTHS, rng)
+    if implicit_metric == "auc":
+        return train_rows, validation_metric(task, seed)
     return train_rows, lambda model: ndcg_loss_on(model, task.target_table, task.history_table)
 
 
