@@ -507,7 +507,7 @@ class Recommender:
         """Predict ratings of some items for one new user, with intervals.
 
         A rating lies in its interval, which is clipped to the scale, with probability
-        `confidence_level`. The other parameters are those of `predict`; the model needs a posterior.
+        `confidence_level`. Other parameters are those of `predict`; the model needs a posterior.
 
         Examples
         --------
