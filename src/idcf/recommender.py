@@ -11,8 +11,6 @@ from pathlib import Path
 from threading import Lock
 from typing import Any, Self, Unpack, overload
 
-import numpy as np
-
 from idcf.data.history_reader import has_many_users, warn_unknown_items
 from idcf.data.interactions import Floats, Interactions, titles_by_row
 from idcf.data.readers import read_interactions
@@ -508,9 +506,8 @@ class Recommender:
     ) -> PredictionInterval:
         """Predict ratings of some items for one new user, with intervals.
 
-        A rating of a new user lies in its interval with probability `confidence_level`, see
-        docs/concepts/calibration.md; both ends are on the scale of the ratings. The other
-        parameters are those of `predict`; the model needs a posterior.
+        A rating lies in its interval, which is clipped to the scale, with probability
+        `confidence_level`. Other parameters are those of `predict`; the model needs a posterior.
 
         Examples
         --------
@@ -526,7 +523,7 @@ class Recommender:
         ratio = self.artifact.model.interval_ratio(confidence_level)
         half = ratio * interval_half_width(confidence_level) * std
         levels = self.artifact.manifest.domain.levels
-        low, high = (np.clip(x, levels[0], levels[-1]) for x in (scores - half, scores + half))
+        low, high = (x.clip(levels[0], levels[-1]) for x in (scores - half, scores + half))
         return PredictionInterval(scores, std, low, high)
 
     def _predict(

@@ -140,9 +140,9 @@ def test_any_flipped_bit_is_noticed(folder: Path, name: str) -> None:
 @pytest.mark.parametrize(
     ("version", "message"),
     [
-        (3, r"format 3 is older than 4, which idcf .* reads; train again"),
-        (5, r"format 5 is newer than 4, which idcf .* reads; upgrade idcf"),
-        (99, "format 99 is newer than 4"),
+        (3, r"format 3 is older than 5, which idcf .* reads; train again"),
+        (6, r"format 6 is newer than 5, which idcf .* reads; upgrade idcf"),
+        (99, "format 99 is newer than 5"),
         *((x, "is not a format of idcf") for x in ("1", None, 0, True)),
     ],
 )

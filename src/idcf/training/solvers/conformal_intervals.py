@@ -67,7 +67,8 @@ class HeldOutErrors:
     def interval_ratios(self) -> Doubles:
         """Return h divided by that of N(0, 1); for levels without one, the ratio of the last."""
         half_widths = self.half_widths()
-        ratios: Doubles = half_widths / np.array([interval_half_width(x) for x in INTERVAL_LEVELS])
+        normal = np.array([interval_half_width(x) for x in INTERVAL_LEVELS])
+        ratios: Doubles = half_widths / normal
         n_finite = int(np.isfinite(half_widths).sum())
         ratios[n_finite:] = ratios[n_finite - 1]
         return ratios
