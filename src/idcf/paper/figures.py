@@ -1,4 +1,4 @@
-"""The figures of the demo's report: each function takes results and returns a matplotlib figure.
+"""The style of all figures, and those of the demo's report: functions from results to figures.
 
 No figure needs a display. Without matplotlib, the functions raise ConfigError.
 """
@@ -67,10 +67,11 @@ def with_style(draw: Callable[P, Figure]) -> Callable[P, Figure]:
     return draw_with_style
 
 
-def to_png(figure: Figure, dpi: int = 150) -> bytes:
-    """Render a figure as a PNG image."""
+def to_png(figure: Figure, dpi: int = 150, description: str = "") -> bytes:
+    """Render a figure as a PNG image; the file carries the description."""
     buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=dpi)
+    metadata = {"Description": description} if description else None
+    figure.savefig(buffer, format="png", dpi=dpi, metadata=metadata)
     return buffer.getvalue()
 
 
