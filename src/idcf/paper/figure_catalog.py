@@ -7,7 +7,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from idcf.errors import ConfigError, unknown_name_message
-from idcf.paper.studies import sparsity
+from idcf.paper.studies import (
+    attention,
+    expressiveness,
+    scalability,
+    sparsity,
+    theorem_1,
+    theorem_2,
+)
 from idcf.paper.studies.study import FigureRow, Study
 
 if TYPE_CHECKING:
@@ -79,6 +86,79 @@ FIGURES: dict[str, PaperFigure] = {
         sparsity.plot_history_length,
         None,
         {"share": sparsity.LENGTHS_SHARE},
+    ),
+    "figure-attention": PaperFigure(
+        "Attention (Fig. 3c): query users by key users",
+        attention.STUDY,
+        "Some key users are important: most query users give them high weights.",
+        attention.describe_heat_map,
+        "One seed per preset. Both the query users and the key users shown are drawn at random, so "
+        "the columns are not chosen for their weights.",
+        attention.plot_heat_map,
+        attention.tabulate_attention,
+    ),
+    "figure-attention-length": PaperFigure(
+        "Accumulated attention (Fig. 3d): by the history length of the key user",
+        attention.STUDY,
+        "Key users with more ratings are more likely to have a large accumulated attention, and "
+        "also more likely to have a small one.",
+        attention.describe_attention_by_length,
+        "One seed per preset. The correlation describes one training: it says nothing of whether "
+        "these key users are needed, which the study of key users in the results measures.",
+        attention.plot_attention_by_length,
+        None,
+    ),
+    "figure-scalability": PaperFigure(
+        "Scalability (Fig. 3e): time of an epoch against the number of ratings",
+        scalability.STUDY,
+        "The time of an epoch on ML-1M grows linearly; IDCF-GC needs about twice that of GC-MC, "
+        "and IGMC about ten times that of IDCF.",
+        scalability.describe_scalability,
+        "Each time is that of one epoch, so it moves with the load of the machine. Systems have "
+        "their own batch sizes and sizes of layers, those that were chosen for accuracy; a ratio "
+        "of times is a property of these settings too.",
+        scalability.plot_scalability,
+        scalability.tabulate_scalability,
+    ),
+    "figure-theorem-1": PaperFigure(
+        "Theorem 1: combinations of key users lose nothing",
+        theorem_1.STUDY,
+        "If P_k has full column rank, which the paper calls trivial, a free matrix C reaches the "
+        "loss of free latents.",
+        theorem_1.describe_theorem_1,
+        "The equality is exact up to rounding, and a test fails if a change of the model breaks "
+        "it. It is about free C. The weights of a softmax are positive and sum to 1, so that the "
+        "theorem does not cover the relation that is trained; the bars show what that costs on the "
+        "training ratings. A penalty that shrinks all latents to one point keeps the rank and "
+        "loses the theorem's use: the condition number says how far that has gone.",
+        theorem_1.plot_theorem_1,
+        None,
+    ),
+    "figure-theorem-2": PaperFigure(
+        "Theorem 2: the gap between training and test error",
+        theorem_2.STUDY,
+        "The gap is at most of the order 2LHB √(2 M_q ln M_k / T_q) + √(ln(1/δ) / T_q): it grows "
+        "with the logarithm of the number of key users and falls with the number of ratings.",
+        theorem_2.describe_theorem_2,
+        "The bound is drawn with constant 1 in the O and δ = .05. Query users without a training "
+        "rating are left out, so that fewer ratings also means fewer query users; each point of "
+        "idcf-dot trains its backbone on its own key users. The trained relation has shared "
+        "weights and several heads, which the theorem does not model.",
+        theorem_2.plot_theorem_2,
+        theorem_2.tabulate_theorem_2,
+    ),
+    "figure-expressiveness": PaperFigure(
+        "Expressiveness (appendix): where feature-driven and local-graph models fail",
+        expressiveness.STUDY,
+        "Feature-driven models fail where users have equal features and local-graph models where "
+        "the 1-hop subgraphs of two pairs are equal; IDCF works in both cases.",
+        expressiveness.describe_expressiveness,
+        "The worlds are made so that a system which cannot tell two kinds of users apart is right "
+        "in half of the cases. In the paper's second case the user who rated the test item has "
+        "also rated the items of the two query users; then the two subgraphs do differ, by whether "
+        "the raters agree. Our world has no such rating, which makes them equal.",
+        expressiveness.plot_expressiveness,
+        None,
     ),
 }
 
