@@ -211,6 +211,21 @@ def _plot_curve(axis: Axes, log: TrainingLog, key: str, name: str) -> None:
         axis.plot(*best, "o", mfc="white", mec=color, mew=1.8, ms=7)
 
 
+def use_log_scale(axis: Axes, *names: str) -> None:
+    """Make the axes of these names ("x", "y") logarithmic, with ticks at 1, 2 and 5 in plain
+    numbers."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+
+    for name in names:
+        axis.set(**{f"{name}scale": "log"})
+        one_axis = axis.xaxis if name == "x" else axis.yaxis
+        one_axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        one_axis.set_minor_locator(NullLocator())
+        one_axis.set_major_formatter(
+            FuncFormatter(lambda x, _: f"{x:,.0f}" if x >= 1 else f"{x:.10g}")
+        )
+
+
 def make_subplots(
     rows: int, columns: int, size: tuple[float, float], **grid: Any
 ) -> tuple[Figure, NDArray[Any]]:

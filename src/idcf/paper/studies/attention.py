@@ -19,7 +19,7 @@ from idcf.data.datasets.catalog import Dataset
 from idcf.errors import ConfigError
 from idcf.evaluation.protocol import standard_split
 from idcf.models.idcf import IDCF
-from idcf.paper.figures import COLORS, make_subplots, with_style
+from idcf.paper.figures import COLORS, make_subplots, use_log_scale, with_style
 from idcf.paper.studies.study import FigureRow, Point, Study, require_dataset, select
 from idcf.rng import random_stream
 from idcf.training.job import Runtime
@@ -179,7 +179,7 @@ def _plot_points(
     axis.fill_between(
         middle, quantiles[:, 0], quantiles[:, 2], color="#222222", alpha=0.15, lw=0, label="80 %"
     )
-    axis.set_xscale("log")
+    use_log_scale(axis, "x")
 
 
 def describe_heat_map(rows: Sequence[FigureRow]) -> str:

@@ -156,7 +156,7 @@ def plot_history_length(rows: Sequence[FigureRow]) -> Figure:
     axis.set_xticks(range(len(labels)), ticks)
     axis.grid(axis="x", visible=False)
     axis.set(xlabel="training ratings of the user", ylabel="test RMSE (stars)")
-    axis.set_title("Users with more training ratings are predicted better")
+    axis.set_title("RMSE by number of training ratings, with half of them")
     axis.legend(ncols=3, loc="upper right")
     return figure
 

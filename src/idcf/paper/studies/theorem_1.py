@@ -22,7 +22,7 @@ from idcf.evaluation.protocol import standard_split
 from idcf.inference.scoring import score_interactions
 from idcf.models.idcf import IDCF
 from idcf.models.layers.heads import DotHead
-from idcf.paper.figures import COLORS, make_subplots, with_style
+from idcf.paper.figures import COLORS, make_subplots, use_log_scale, with_style
 from idcf.paper.studies.study import FigureRow, Point, Study, require_dataset, select
 from idcf.rng import random_stream
 from idcf.training.job import Runtime
@@ -187,9 +187,10 @@ def plot_theorem_1(rows: Sequence[FigureRow]) -> Figure:
             label = f"{model}, {preset} (rank {row['rank']} of {row['size']})"
             left.plot(range(1, len(values) + 1), values / values[0], style, ms=3.5,
                       color=COLORS[model], label=label)  # fmt: skip
-    left.set(yscale="log", xlabel="number of the singular value")
+    use_log_scale(left, "y")
+    left.set(xlabel="number of the singular value")
     left.set(ylabel="singular value / largest", title="Singular values of the key latents")
-    left.legend(loc="lower left", fontsize=9)
+    left.legend(loc="upper right", fontsize=9)
     _plot_losses(right, select(rows, model="idcf-dot", seed=0))
     return figure
 
@@ -222,8 +223,8 @@ def describe_theorem_1(rows: Sequence[FigureRow]) -> str:
         text += (
             f" For idcf-dot, the best free combination of {row['n_keys_combined']} key users has a "
             f"loss of {row['loss_combined']:.4f} on the {row['n_ratings']:,} training ratings of "
-            f"{row['n_queries']} query users, free latents {row['loss_free']:.4f}: relative "
-            f"difference {row['relative_difference']:.1e}. In the convex hull the best loss is "
+            f"{row['n_queries']} query users, free latents {row['loss_free']:.4f}; relative to it "
+            f"they differ by {max(row['relative_difference'], 1e-15):.0e} or less. In the convex hull the best loss is "
             f"{row['loss_hull']:.4f}; the trained relation, which is not fitted to single users, "
             f"has {row['loss_relation']:.4f}."
         )

@@ -24,7 +24,7 @@ from idcf.evaluation.protocol import standard_split
 from idcf.inference.scoring import score_interactions
 from idcf.models.idcf import IDCF
 from idcf.models.registry import model_entry
-from idcf.paper.figures import COLORS, make_subplots, with_style
+from idcf.paper.figures import COLORS, make_subplots, use_log_scale, with_style
 from idcf.paper.studies.study import FigureRow, Point, Study, require_dataset, select
 from idcf.paper.studies.theorem_1 import GAMMA, hull_latents, query_ratings
 from idcf.rng import random_stream
@@ -229,7 +229,8 @@ def _plot_sweep(axis: Axes, rows: Sequence[FigureRow], variable: str) -> None:
         axis.plot(x[shown], gap[shown], "o-", color=CLASS_COLORS[kind], label=CLASS_LABELS[kind])
         if kind == CLASSES[0]:
             axis.plot(x, bound, "--", color="#444444", label="bound of the theorem")
-    axis.set(xscale="log", yscale="log", ylabel="test minus training error (stars²)")
+    use_log_scale(axis, "x", "y")
+    axis.set_ylabel("test minus training error (stars²)")
 
 
 def describe_theorem_2(rows: Sequence[FigureRow]) -> str:
