@@ -96,7 +96,7 @@ def test_figures_on_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert "sparsity, ml-100k, share=0.2, model=bias" in dry["missing"][0]
     everything = json.loads(invoke("reproduce", *options, "--dry-run", "--json").stdout)
     assert everything["n_runs"] > 0
-    assert {name for name in dry["missing"]} <= {*everything["missing"]}
+    assert set(dry["missing"]) <= {*everything["missing"]}
     wrong = invoke("reproduce", "figure-sparse", *options)
     assert isinstance(wrong.exception, ConfigError)
     merged = tmp_path / "merged"

@@ -1,4 +1,4 @@
-"""`idcf reproduce`: run the experiments of the paper's tables and figures. `idcf report`: render."""
+"""`idcf reproduce`: run the experiments of the paper's tables and figures; `idcf report`: pages."""
 
 from __future__ import annotations
 

@@ -165,9 +165,7 @@ def plot_attention_by_length(rows: Sequence[FigureRow]) -> Figure:
     return figure
 
 
-def _plot_points(
-    axis: Axes, lengths: NDArray[Any], accumulated: NDArray[Any], preset: str
-) -> None:
+def _plot_points(axis: Axes, lengths: NDArray[Any], accumulated: NDArray[Any], preset: str) -> None:
     """Plot the accumulated weights, with their median and deciles in groups of equal size."""
     color = PRESET_COLORS[preset]
     axis.plot(lengths, accumulated, ".", color=color, ms=3, alpha=0.35, label="key user")

@@ -1,8 +1,8 @@
 """Seconds of a training epoch against the number of training ratings.
 
 Each system is trained for three epochs with its own batch size, and the faster of the last two is
-timed: the first also fills caches. An epoch includes the making of the batches. IDCF has an epoch of pretraining and
-one of adaption. IGMC is timed on smaller shares.
+timed: the first also fills caches. An epoch includes the making of the batches. IDCF has an epoch
+of pretraining and one of adaption. IGMC is timed on smaller shares.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ positive and sum to 1, so each head stays in the convex hull of the key latents.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -224,8 +224,8 @@ def describe_theorem_1(rows: Sequence[FigureRow]) -> str:
             f" For idcf-dot, the best free combination of {row['n_keys_combined']} key users has a "
             f"loss of {row['loss_combined']:.4f} on the {row['n_ratings']:,} training ratings of "
             f"{row['n_queries']} query users, free latents {row['loss_free']:.4f}; relative to it "
-            f"they differ by {max(row['relative_difference'], 1e-15):.0e} or less. In the convex hull the best loss is "
-            f"{row['loss_hull']:.4f}; the trained relation, which is not fitted to single users, "
+            f"they differ by {max(row['relative_difference'], 1e-15):.0e} or less. In the convex "
+            f"hull the best loss is {row['loss_hull']:.4f}; the trained relation, which is not fitted to single users, "
             f"has {row['loss_relation']:.4f}."
         )
     return text

@@ -91,12 +91,13 @@ def measure_theorem_2(point: Point, dataset: Dataset | None, runtime: Runtime) -
     job = TrainingJob(split, "few-shot", point["preset"], data.name, point["seed"], runtime)
     model = _train_on_query_rows(point["model"], job)
     train_rows = split.train.for_users(split.query_users)
-    predictions = {
+    fitted, predicted = (
+        score_interactions(model, rows, split.train, anonymous=model.ignores_user_ids)
+        for rows in (train_rows, split.test)
+    )
+    predictions: dict[str, tuple[Floats | Doubles, Floats | Doubles]] = {
         "convex": _convex_predictions(model, split, train_rows),
-        "idcf-dot": tuple(
-            score_interactions(model, rows, split.train, anonymous=model.ignores_user_ids)
-            for rows in (train_rows, split.test)
-        ),
+        "idcf-dot": (fitted, predicted),
     }
     scale = float(split.train.rating.min()), float(split.train.rating.max())
     n_keys, n_queries = len(model.key_latents), len(split.query_users)
@@ -138,8 +139,9 @@ def largest_prediction(model: IDCF) -> float:
 def _train_on_query_rows(name: str, job: TrainingJob) -> IDCF:
     """Train IDCF with a relation that sees the rows of query users only, as in the theorem."""
     backbone = model_entry(name).backbone
-    options = {"preset": job.preset, "dataset": job.dataset, "query_user_mode": "few-shot"}
-    configs = stage_configs(name, **options)
+    configs = stage_configs(
+        name, preset=job.preset, dataset=job.dataset, query_user_mode="few-shot"
+    )
     if backbone is None:
         raise ConfigError(f"{name!r} has no key users; use an idcf-* model")
     stage = replace(configs[name], train_on_all_users=False)
