@@ -22,6 +22,7 @@ from idcf.training.job import Runtime
 from idcf.training.train import TrainingJob
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 KINDS = {  # model -> label
@@ -78,11 +79,12 @@ def plot_attention_kinds(rows: Sequence[FigureRow]) -> Figure:
     figure, axes = make_subplots(1, len(GROUPS), (10.0, 3.6))
     systems = [(model, preset) for model in KINDS for preset in PRESETS][::-1]
     for axis, users in zip(axes[0], GROUPS, strict=True):
-        for position, (model, preset) in enumerate(systems):
-            color = COLORS["idcf-nn"] if preset == "clean" else COLORS["idcf-dot"]
-            for row in select(rows, model=model, preset=preset, users=users, metric="rmse"):
-                axis.hlines(position, row["low"], row["high"], color=color, lw=2, alpha=0.45)
-                axis.plot(row["value"], position, "o", color=color, ms=6)
+        shown = select(rows, users=users, metric="rmse")
+        limit = 1.25 * float(np.median([row["high"] for row in shown]))
+        for row in shown:
+            if (system := (row["model"], row["preset"])) in systems:
+                _plot_interval(axis, row, systems.index(system), limit)
+        axis.set_xlim(right=limit)
         for row in select(rows, model=BASELINE, users=users, metric="rmse", seed=0):
             axis.axvline(row["value"], color="#444444", ls=":", lw=1.3)
         labels = [f"{KINDS[model]}, {preset}" for model, preset in systems]
@@ -91,6 +93,16 @@ def plot_attention_kinds(rows: Sequence[FigureRow]) -> Figure:
         axis.set_title(f"{users.capitalize()} users: RMSE by attention")
         axis.set_xlabel("test RMSE (stars); dotted: bias")
     return figure
+
+
+def _plot_interval(axis: Axes, row: FigureRow, position: int, limit: float) -> None:
+    """Plot a value with its interval; beyond the limit, its number and an arrow."""
+    color = COLORS["idcf-nn"] if row["preset"] == "clean" else COLORS["idcf-dot"]
+    if row["value"] > limit:
+        axis.text(limit, position, f"{row['value']:.1f} →", ha="right", va="center", color=color)
+        return
+    axis.hlines(position, row["low"], min(row["high"], limit), color=color, lw=2, alpha=0.45)
+    axis.plot(row["value"], position, "o", color=color, ms=6)
 
 
 def describe_attention_kinds(rows: Sequence[FigureRow]) -> str:

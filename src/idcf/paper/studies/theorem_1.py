@@ -225,7 +225,8 @@ def describe_theorem_1(rows: Sequence[FigureRow]) -> str:
             f"loss of {row['loss_combined']:.4f} on the {row['n_ratings']:,} training ratings of "
             f"{row['n_queries']} query users, free latents {row['loss_free']:.4f}; relative to it "
             f"they differ by {max(row['relative_difference'], 1e-15):.0e} or less. In the convex "
-            f"hull the best loss is {row['loss_hull']:.4f}; the trained relation, which is not fitted to single users, "
+            f"hull the best loss is {row['loss_hull']:.4f}; the trained relation, which is not "
+            "fitted to single users, "
             f"has {row['loss_relation']:.4f}."
         )
     return text

@@ -91,13 +91,12 @@ def measure_theorem_2(point: Point, dataset: Dataset | None, runtime: Runtime) -
     job = TrainingJob(split, "few-shot", point["preset"], data.name, point["seed"], runtime)
     model = _train_on_query_rows(point["model"], job)
     train_rows = split.train.for_users(split.query_users)
-    fitted, predicted = (
-        score_interactions(model, rows, split.train, anonymous=model.ignores_user_ids)
-        for rows in (train_rows, split.test)
-    )
     predictions: dict[str, tuple[Floats | Doubles, Floats | Doubles]] = {
         "convex": _convex_predictions(model, split, train_rows),
-        "idcf-dot": (fitted, predicted),
+        "idcf-dot": (
+            score_interactions(model, train_rows, split.train, anonymous=model.ignores_user_ids),
+            score_interactions(model, split.test, split.train, anonymous=model.ignores_user_ids),
+        ),
     }
     scale = float(split.train.rating.min()), float(split.train.rating.max())
     n_keys, n_queries = len(model.key_latents), len(split.query_users)
