@@ -21,7 +21,7 @@ _DEFAULT_RESULTS = Path("experiments/results")
 
 
 @dataclass(frozen=True)
-class _Work:
+class _PlannedWork:
     """The runs of tables and the points of studies that were chosen, and those of them to do."""
 
     runs: list[Run]
@@ -114,7 +114,7 @@ def reproduce(
 
 def _plan(
     item: str, chosen: Mapping[str, Any], results: Path, rerun: bool, longest_first: bool
-) -> _Work:
+) -> _PlannedWork:
     """List the runs and points of a table, a figure or of all, and those without stored rows."""
     from idcf.paper import figure_catalog, figure_runs, run_plan, table_spec
     from idcf.paper import reproduce as reproduction
@@ -141,11 +141,11 @@ def _plan(
         study: planned if rerun else figure_runs.missing_points(study, planned, results)
         for study, planned in points.items()
     }
-    return _Work(runs, missing, points, missing_points)
+    return _PlannedWork(runs, missing, points, missing_points)
 
 
 def _run(
-    work: _Work, results: Path, runtime: Runtime, n_jobs: int, progress: bool
+    work: _PlannedWork, results: Path, runtime: Runtime, n_jobs: int, progress: bool
 ) -> tuple[list[str], dict[str, str]]:
     """Make what is missing; return the names of what was completed, and name -> error."""
     from idcf.paper import figure_runs

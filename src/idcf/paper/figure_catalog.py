@@ -115,9 +115,11 @@ FIGURES: dict[str, PaperFigure] = {
         "The attention score is eᵀ[W_q d ⊕ W_k p], divided by its sum over the key users (Eq. 4). "
         "The public code has a softmax of a dot product instead.",
         attention_kinds.describe_attention_kinds,
-        "Intervals are over users. With the settings of the dot product, which were not searched "
-        "again for the other two. In training, the loss of Eq. 4 has jumps where its denominator "
-        "is near 0; validation then chooses an epoch before or between them.",
+        "One seed; intervals are over users. The settings are those of the dot product, which were "
+        "not searched again for the other two. The loss of Eq. 4 jumps in training where its "
+        "denominator comes near 0. clean trains once more on all rows, without validation, and "
+        "published keeps the weights of the best epoch or trains for few epochs: that would "
+        "explain why Eq. 4 fails under clean alone, but is not tested.",
         attention_kinds.plot_attention_kinds,
         attention_kinds.tabulate_attention_kinds,
     ),
@@ -168,7 +170,9 @@ FIGURES: dict[str, PaperFigure] = {
         "the 1-hop subgraphs of two pairs are equal; IDCF works in both cases.",
         expressiveness.describe_expressiveness,
         "The worlds are made so that a system which cannot tell two kinds of users apart is right "
-        "in half of the cases. In the paper's second case the user who rated the test item has "
+        "in half of the cases. IDCF-NN with d = Σ q as Eq. 4 has it is one of these: d tells what "
+        "was rated and not how, so IDCF works only where d reads ratings too, or where the "
+        "backbone does (IDCF-GC). In the paper's second case the user who rated the test item has "
         "also rated the items of the two query users; then the two subgraphs do differ, by whether "
         "the raters agree. Our world has no such rating, which makes them equal.",
         expressiveness.plot_expressiveness,

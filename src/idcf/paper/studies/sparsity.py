@@ -200,9 +200,9 @@ def describe_history_length(rows: Sequence[FigureRow]) -> str:
         if cell
     ]
     text = f"Users with {label} training ratings ({_n_users(rows, label):,}): {'; '.join(parts)}."
-    ours, theirs = cells.get("idcf-gc"), cells.get("gcmc")
-    if ours and theirs:
-        change = ours["rmse"] / theirs["rmse"] - 1
+    inductive, transductive = cells.get("idcf-gc"), cells.get("gcmc")
+    if inductive and transductive:
+        change = inductive["rmse"] / transductive["rmse"] - 1
         text += f" idcf-gc against gcmc: {100 * change:+.1f} % in RMSE."
     return text
 

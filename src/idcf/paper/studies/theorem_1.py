@@ -179,19 +179,19 @@ _LOSSES = {  # key of a row -> label
 def plot_theorem_1(rows: Sequence[FigureRow]) -> Figure:
     """Draw the singular values of P_k of each model, and the losses of IDCF-dot."""
     figure, axes = make_subplots(1, 2, (11.0, 4.4), width_ratios=[1.15, 1])
-    left, right = axes[0]
+    curves, bars = axes[0]
     for model, preset in MODELS:
         for row in select(rows, model=model, preset=preset, seed=0):
             values = np.array(row["singular_values"])
             style = "o--" if preset == "published" else "o-"
             label = f"{model}, {preset} (rank {row['rank']} of {row['size']})"
-            left.plot(range(1, len(values) + 1), values / values[0], style, ms=3.5,
+            curves.plot(range(1, len(values) + 1), values / values[0], style, ms=3.5,
                       color=COLORS[model], label=label)  # fmt: skip
-    use_log_scale(left, "y")
-    left.set(xlabel="number of the singular value")
-    left.set(ylabel="singular value / largest", title="Singular values of the key latents")
-    left.legend(loc="upper right", fontsize=9)
-    _plot_losses(right, select(rows, model="idcf-dot", seed=0))
+    use_log_scale(curves, "y")
+    curves.set(xlabel="number of the singular value")
+    curves.set(ylabel="singular value / largest", title="Singular values of the key latents")
+    curves.legend(loc="upper right", fontsize=9)
+    _plot_losses(bars, select(rows, model="idcf-dot", seed=0))
     return figure
 
 
