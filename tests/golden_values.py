@@ -148,7 +148,10 @@ def movielens_folder() -> Path | None:
 
 
 # other options are those of the presets, except the number of epochs
-_SMALL_OPTIONS: Mapping[str, Mapping[str, Any]] = {"idcf-gc": {"embedding_size": 16}}
+_SMALL_OPTIONS: Mapping[str, Mapping[str, Any]] = {
+    name: {"embedding_size": 16}
+    for name in ("idcf-gc", "gcmc-rd", "rd-item-gc", "meta-path-gc", "trans-user-gc")
+}
 _MOVIELENS_OPTIONS: Mapping[str, Mapping[str, Any]] = {
     "item-knn": {"neighbors": 50, "reg": 30.0},
     "ease": {"reg": 300.0},
@@ -157,10 +160,12 @@ _MOVIELENS_OPTIONS: Mapping[str, Mapping[str, Any]] = {
     "bomic": {"reg": 0.8, "user_reg": 0.3, "rank": 20},
     "idcf-bayes": {"embedding_size": 8, "sweeps": 16, "burn_in": 8},
     "igmc": {"size": 8, "train_cap": 15, "hidden": 16},
-    "idcf-gc": {"embedding_size": 16},
+    **_SMALL_OPTIONS,
 }
 _PART = {"idcf-dot", "idcf-nn", "idcf-gc", "rd-item", "meta-path", "trans-user"}
 _PART |= {"trans-user-ridge", "igmc", "f-eae", "gcmc", "bomic"}
+_PART |= {"gcmc-rd", "rd-item-gc", "meta-path-gc", "trans-user-gc"}
+_PART |= {"idcf-nn-additive", "idcf-nn-literal"}
 _MOVIELENS_IMPLICIT = {"idcf-odds", "idcf-takeup", "ease", "als", "item-knn", "popularity"}
 _MOVIELENS_IMPLICIT |= {"slim", "ngcf", "pinsage", "fism", "mult-vae"}
 

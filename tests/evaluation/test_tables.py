@@ -127,8 +127,8 @@ def test_the_papers_numbers() -> None:
     assert PAPER.numbers.get(CellKey("ml-1m", "new", "ndcg", "idcf-gc")) == 0.942
     assert PAPER.numbers.get(CellKey("amazon-beauty", "new", "auc", "idcf-gc")) == 0.791
     assert PAPER.numbers.get(CellKey("amazon-beauty", "few-shot", "ndcg", "idcf-nn")) == 0.783
-    assert PAPER.numbers.get(CellKey("ml-1m", "few-shot", "rmse", "trans-user")) == 0.992
-    assert PAPER.numbers.get(CellKey("ml-1m", "new", "ndcg", "meta-path")) == 0.892
+    assert PAPER.numbers.get(CellKey("ml-1m", "few-shot", "rmse", "trans-user-gc")) == 0.992
+    assert PAPER.numbers.get(CellKey("ml-1m", "new", "ndcg", "meta-path-gc")) == 0.892
     assert PAPER.numbers.get(CellKey("ml-100k", "new", "rmse", "bias")) is None
     assert min(PAPER.numbers_by_model("douban", "all", "rmse").values()) == 0.721
     ablations = 2 * (3 * 4 - 2)  # IDCF-GC is in other tables too

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from idcf.data import batches
+from idcf.data.split import rank_in_user, sample_rows_per_user
 from idcf.errors import ConfigError
 from idcf.models.gcmc import GCMC
 from idcf.models.idcf import IDCF
@@ -336,3 +337,15 @@ def test_both_directions_of_the_contrast_against_a_loop(over):
             logits = torch.stack([p[ids[u]] @ latents[v] for u, v in pairs])
             total -= torch.log_softmax(logits, 0)[others.index(a)].item()
     assert float(got) == pytest.approx(0.5 * total / len(ids), rel=1e-4)
+
+
+def test_a_query_feature_that_key_users_share_is_not_blown_up():
+    """If all key users have 20 ratings, log(1 + n) is constant: a user with 4 has a small query."""
+    table = TABLE.where(rank_in_user(TABLE, np.arange(len(TABLE))) < 20)
+    users = np.flatnonzero(table.user_counts() == 20)
+    key_users = Users(torch.from_numpy(users), table.history(users))
+    model = IDCF(configure("idcf-nn"), trained_in_world("nnmf").model, key_users)
+    history = sample_rows_per_user(table, 4, np.random.default_rng(0)).history(users[:5])
+    query = model.encode_history(history).query
+    assert torch.allclose(query[:, -1], torch.tensor(np.log(5 / 21)).float(), atol=1e-5)
+    assert query.abs().max() < 10

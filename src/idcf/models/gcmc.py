@@ -36,6 +36,7 @@ class GCMCConfig:
     average_messages: bool = True  # False: sum the messages, as in the published code
     edge_dropout: float = 0.0  # share of the edges that a training step leaves out
     hide_target: bool = True  # in training, hide a row's rating from the towers of that row
+    random_items: bool = False  # keep the random initial Q, as a baseline without trained items
 
 
 class RaterSums(NamedTuple):
@@ -66,6 +67,7 @@ class GCMC(Backbone):
         self.edge_dropout = config.edge_dropout
         self.user_table = EmbeddingTable(domain.n_users, size, config.init_std)
         self.item_table = EmbeddingTable(domain.n_items, size, config.init_std)
+        self.item_table.vector.requires_grad_(not config.random_items)
         options = {"shared": config.shared_weights, "average": config.average_messages}
         self.from_items = LevelConv(n_levels, size, **options)
         self.from_users = LevelConv(n_levels, size, **options)

@@ -18,6 +18,7 @@ from idcf.models.layers.ragged import DEFAULT_USER_SHRINKAGE, segment_sum, sum_p
 from idcf.models.layers.relation import AttentionKind, Relation, RelationStart
 from idcf.types import Batch, Embeddings, EncodedHistory, History, Users
 
+_MIN_STD = 1e-6  # a query feature that varies less over the key users is not scaled
 POOLING_POWER = {"mean": 1.0, "sum": 0.0, "root": 0.5}  # Σq / n^power over a history of length n
 
 
@@ -71,7 +72,8 @@ class IDCF(BackboneWrapper):
         with torch.no_grad():
             query = self.raw_query(key_users.history)
             mean = query.mean(0)
-            std = query.std(0, correction=0).clamp(min=1e-6)
+            std = query.std(0, correction=0)
+            std = torch.where(std > _MIN_STD, std, 1.0)  # log(1 + n), if all have n ratings
             key_std = self.split_latents(self.key_latents).vector.std(0, correction=0)
             scale = 1 / key_std.mean().clamp(min=1e-6)
             if not config.standardize:

@@ -1,4 +1,4 @@
-"""The figures of the demo's report: each function takes results and returns a matplotlib figure.
+"""The style of all figures, and those of the demo's report: functions from results to figures.
 
 No figure needs a display. Without matplotlib, the functions raise ConfigError.
 """
@@ -67,10 +67,11 @@ def with_style(draw: Callable[P, Figure]) -> Callable[P, Figure]:
     return draw_with_style
 
 
-def to_png(figure: Figure, dpi: int = 150) -> bytes:
-    """Render a figure as a PNG image."""
+def to_png(figure: Figure, dpi: int = 150, description: str = "") -> bytes:
+    """Render a figure as a PNG image; the file carries the description."""
     buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=dpi)
+    metadata = {"Description": description} if description else None
+    figure.savefig(buffer, format="png", dpi=dpi, metadata=metadata)
     return buffer.getvalue()
 
 
@@ -208,6 +209,21 @@ def _plot_curve(axis: Axes, log: TrainingLog, key: str, name: str) -> None:
     if values and 0 <= log.best_epoch < len(values):
         best = (epochs[log.best_epoch], values[log.best_epoch])
         axis.plot(*best, "o", mfc="white", mec=color, mew=1.8, ms=7)
+
+
+def use_log_scale(axis: Axes, *names: str) -> None:
+    """Make the axes of these names ("x", "y") logarithmic, with ticks at 1, 2 and 5 in plain
+    numbers."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+
+    for name in names:
+        axis.set(**{f"{name}scale": "log"})
+        one_axis = axis.xaxis if name == "x" else axis.yaxis
+        one_axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        one_axis.set_minor_locator(NullLocator())
+        one_axis.set_major_formatter(
+            FuncFormatter(lambda x, _: f"{x:,.0f}" if x >= 1 else f"{x:.10g}")
+        )
 
 
 def make_subplots(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from idcf.models.baselines import FoldInConfig, FoldInModel
 from idcf.models.bayes import BayesConfig, BayesModel
+from idcf.models.gcmc import GCMC, GCMCConfig
 from idcf.models.idcf import IDCF, IDCFConfig
 from idcf.models.matrix_factorization import MatrixFactorization, MatrixFactorizationConfig
 from idcf.models.registry import ModelEntry
@@ -134,6 +135,49 @@ SYSTEMS: dict[str, ModelEntry] = {
         backbone="nnmf",
         presets_of="idcf-nn",
         check_options={"n_attended_users": 24},
+    ),
+    "gcmc-rd": ModelEntry(
+        GCMC,
+        GCMCConfig,
+        {"random_items": True},
+        presets_of="gcmc",
+        check_options={"embedding_size": 8, "hidden": (16,)},
+        learns_item_quality_only=True,
+    ),
+    "rd-item-gc": ModelEntry(
+        IDCF,
+        IDCFConfig,
+        backbone="gcmc-rd",
+        presets_of="idcf-gc",
+        check_options={"n_attended_users": 24},
+    ),
+    "meta-path-gc": ModelEntry(
+        IDCF,
+        IDCFConfig,
+        {"neighbor_scope": "meta-path"},
+        backbone="gcmc",
+        presets_of="idcf-gc",
+        check_options={"n_attended_users": 24},
+    ),
+    "idcf-nn-additive": ModelEntry(
+        IDCF,
+        IDCFConfig,
+        {"attention": "additive"},
+        backbone="nnmf",
+        presets_of="idcf-nn",
+        check_options={"n_attended_users": 24},
+    ),
+    "idcf-nn-literal": ModelEntry(  # Eq. 4 as printed: the weights hardly depend on the user
+        IDCF,
+        IDCFConfig,
+        {"attention": "literal"},
+        backbone="nnmf",
+        presets_of="idcf-nn",
+        check_options={"n_attended_users": 24},
+        learns_item_quality_only=True,
+    ),
+    "trans-user-gc": ModelEntry(
+        TransUser, TransUserConfig, backbone="gcmc", check_options={"steps": 8}
     ),
     "trans-user": ModelEntry(
         TransUser, TransUserConfig, backbone="nnmf", check_options={"steps": 8}

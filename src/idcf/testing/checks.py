@@ -337,7 +337,9 @@ def needs_shared_taste(name: str) -> bool:
     a checkerboard are symmetric, so it encodes them alike.
     """
     entry = model_entry(name)
-    return needs_shared_taste(entry.backbone) if entry.backbone else entry.learns_item_quality_only
+    if entry.backbone and needs_shared_taste(entry.backbone):
+        return True
+    return entry.learns_item_quality_only
 
 
 def world_for(name: str, implicit: bool) -> SyntheticWorld:

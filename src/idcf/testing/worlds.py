@@ -139,29 +139,45 @@ def train_in_world(
 ) -> TrainingResult:
     """Train a model on the key users of the `synthetic_world`; a model with a backbone, in two
     stages. `epochs` replaces the number of epochs of each stage that is trained by gradient."""
-    entry = model_entry(name)
-    split = synthetic_world(
-        implicit=implicit, shared_taste=shared_taste, features=entry.learns_from_features
-    ).split
-    job = TrainingJob(split, seed=seed)
+    features = model_entry(name).learns_from_features
+    split = synthetic_world(implicit=implicit, shared_taste=shared_taste, features=features).split
+    return train_on_small_split(name, split, seed=seed, epochs=epochs)
+
+
+def train_on_small_split(
+    name: str,
+    split: Split,
+    *,
+    seed: int = 0,
+    epochs: int | None = None,
+    options: Mapping[str, Any] | None = None,
+) -> TrainingResult:
+    """Train a model on the key users of a small split, as `train_in_world` does; `options` are over
+    its `check_options`."""
+    entry, job = model_entry(name), TrainingJob(split, seed=seed)
     if entry.solver:
-        return train(name, job, options=entry.check_options)
+        return train(name, job, options={**entry.check_options, **(options or {})})
     with torch.random.fork_rng(), torch.enable_grad():  # a test may call this under no_grad
         if entry.backbone:
-            stage = _stage_config(name, _ADAPTION, epochs)
+            stage = _stage_config(name, _ADAPTION, epochs, options)
             backbone_stage = _stage_config(entry.backbone, _STAGE.train, epochs)
             return train_two_stage(name, entry.backbone, job, stage, backbone_stage)
-        stage = _stage_config(name, _STAGE.train, epochs)
+        stage = _stage_config(name, _STAGE.train, epochs, options)
         result = fit_standalone(name, job, stage, job.training_table())
     model, logs = result.model, {name: result.log}
     return TrainingResult(model, model, result.mean_rating, stage.options, logs)
 
 
-def _stage_config(name: str, config: TrainConfig, epochs: int | None) -> StageConfig:
+def _stage_config(
+    name: str,
+    config: TrainConfig,
+    epochs: int | None,
+    options: Mapping[str, Any] | None = None,
+) -> StageConfig:
     """Return the options of one stage, with another number of epochs if it is given."""
     entry = model_entry(name)
     config = replace(config, epochs=epochs or config.epochs, loss=entry.check_loss)
-    return replace(_STAGE, options=entry.check_options, train=config)
+    return replace(_STAGE, options={**entry.check_options, **(options or {})}, train=config)
 
 
 @cache

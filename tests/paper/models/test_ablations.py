@@ -14,9 +14,9 @@ from idcf.paper.models.trans_user import TransUser
 from idcf.testing import synthetic_world, trained_in_world
 from idcf.testing.worlds import epoch_batches, untrained_model, users_with_rows
 from idcf.training.objectives import adaption_objective
-from idcf.training.presets import stage_config
+from idcf.training.presets import has_preset_row, stage_config
 from idcf.training.train import TrainingJob, train
-from idcf.types import History, Users
+from idcf.types import Embeddings, History, Users
 
 SPLIT, IMPLICIT_SPLIT = synthetic_world().split, synthetic_world(implicit=True).split
 TABLE = SPLIT.train.for_users(SPLIT.key_users)
@@ -257,3 +257,32 @@ def test_an_ablation_has_the_presets_of_idcf_nn(name, preset):
         assert stage_config(name, preset=preset, dataset=dataset) == stage_config(
             "idcf-nn", preset=preset, dataset=dataset
         )
+
+
+# --- the ablations of IDCF-GC
+
+
+def test_free_latents_keep_the_messages_of_the_graph():
+    """trans-user-gc scores [p ‖ m_u]: a latent that is fitted, and the messages of the history."""
+    torch.manual_seed(0)
+    backbone = trained_in_world("gcmc").model
+    model = TransUser(configure("trans-user-gc", {"reg": 1.0}), backbone, KEY_USERS).eval()
+    users = new_users()
+    size = backbone.user_table.vector.shape[1]
+    problem = model.fit_problem(users.history)
+    latents = model.fit_users(problem)
+    fitted = model.embed_users(users)
+    message = backbone.user_tower(Embeddings(latents[:, :-1].float(), latents[:, -1]), users)
+    assert torch.allclose(fitted.vector[:, size:], message.vector[:, size:], atol=1e-6)
+    assert torch.allclose(problem.message.float(), fitted.vector[problem.owner, size:], atol=1e-6)
+    mean = model.mean_key_latent.double().expand_as(latents)
+    assert (model._loss(latents, problem) <= model._loss(mean, problem)).all()
+
+
+@pytest.mark.parametrize("name", ["rd-item", "rd-item-gc"])
+def test_random_items_stay_as_they_were_drawn(name):
+    backbone = model_entry(name).backbone
+    model = untrained_model(backbone, TABLE, KEY_USERS)
+    assert not model.item_table.vector.requires_grad
+    assert model.user_table.vector.requires_grad
+    assert has_preset_row("published", name)

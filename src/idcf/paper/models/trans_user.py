@@ -52,6 +52,7 @@ class FitProblem(NamedTuple):
     weight: Tensor  # float64 [N]
     item_vector: Tensor  # float64 [N, D]
     item_bias: Tensor  # float64 [N], with the mean
+    message: Tensor  # float64 [N, E]: the part of the user tower that the latent does not change
     chunks: RowChunks  # of `entries`
 
 
@@ -116,8 +117,17 @@ class TransUser(BackboneWrapper):
         )
         item = self.backbone.embed_items(items)
         weight = torch.ones_like(label) if weight is None else weight
-        bias = item.bias.double() + self.mean
-        return FitProblem(rows, owner, weight, item.vector.double(), bias, split_into_chunks(rows))
+        bias, vector = item.bias.double() + self.mean, item.vector.double()
+        message = self._messages(history).double().index_select(0, owner)
+        return FitProblem(rows, owner, weight, vector, bias, message, split_into_chunks(rows))
+
+    def _messages(self, history: History) -> Tensor:
+        """Return what the user tower appends to the latents [B, E]; E is 0 without a graph."""
+        n_users, size = len(history.offsets) - 1, len(self.mean_key_latent) - 1
+        zero = self.mean_key_latent.new_zeros(n_users, size + 1)
+        ids = torch.full_like(history.offsets[1:], -1)
+        latents = Embeddings(zero[:, :-1], zero[:, -1])
+        return self.backbone.user_tower(latents, Users(ids, history)).vector[:, size:]
 
     def _add_negatives(
         self, history: History, owner: Tensor
@@ -144,7 +154,8 @@ class TransUser(BackboneWrapper):
     def _scores(self, vector: Tensor, bias: Tensor, problem: FitProblem) -> Tensor:
         """Score every entry for user vectors [N, D] and biases [N], in double precision: [N]."""
         weights = {k: v.double() for k, v in self.head.state_dict().items()}
-        score: Tensor = functional_call(self.head, weights, (vector, problem.item_vector))
+        user = torch.cat([vector, problem.message], -1)
+        score: Tensor = functional_call(self.head, weights, (user, problem.item_vector))
         return score + bias + problem.item_bias
 
     def _loss(self, latents: Tensor, problem: FitProblem) -> Tensor:

@@ -137,8 +137,10 @@ def split_backbone_options(
 
 
 def has_preset_row(preset: str, model: str) -> bool:
-    """Return whether a preset has a row for a model; without one, `clean` uses the defaults."""
-    return model in _all_presets().get(preset, {})
+    """Return whether a preset has a row for a model, or for the model whose presets it shares;
+    without one, `clean` uses the defaults."""
+    rows = _all_presets().get(preset, {})
+    return model in rows or (model_entry(model).presets_of or model) in rows
 
 
 _STAGE_FIELDS = {f.name for f in fields(StageConfig)}
