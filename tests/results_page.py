@@ -422,7 +422,7 @@ def ablation_table(table: PageTable) -> Cells:
             if texts[2 * n]:
                 cells[row, 2 * n + 1] = number(mean(dataset, system(label), users, metric))
             if texts[2 * n + 1]:
-                model = "idcf-gc" if system(label) == "idcf-nn" else system(label)
+                model = "idcf-gc" if system(label) == "idcf-nn" else f"{system(label)}-gc"
                 cells[row, 2 * n + 2] = number(paper("table7", dataset, model, users, metric))
     return cells
 

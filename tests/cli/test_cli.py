@@ -22,7 +22,7 @@ from idcf.evaluation import run
 
 FIELDS = {
     *("dataset", "split", "model", "preset", "users", "metric", "value", "low", "high"),
-    *("n_users", "n_ratings", "seed", "seconds", "quality"),
+    *("n_users", "n_ratings", "seed", "seconds", "quality", "commit"),
 }
 
 

@@ -20,7 +20,7 @@ from idcf.inference.predictor import Predictor
 from idcf.recommender import Recommender
 
 OPTIONS: dict[str, Any] = {
-    "key_threshold": 1, "device": "cpu", "sweeps": 6, "burn_in": 3, "embedding_size": 2, "rank": 3
+    "key_threshold": 1, "device": "cpu", "sweeps": 24, "burn_in": 12, "embedding_size": 2, "rank": 3
 }  # fmt: skip
 TRAINING = Interactions(
     Vocab(["a", "b", "c"]),

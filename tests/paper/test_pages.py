@@ -104,9 +104,9 @@ def test_the_verbs_on_the_command_line(
     assert json.loads(merged.stdout)["n_merged_rows"] > 10
     pages_folder = str(tmp_path / "pages")
     report = ["report", "--results", str(tmp_path), "--out", pages_folder]
-    assert "9 pages written" in invoke(*report).stdout
+    assert "10 pages written" in invoke(*report).stdout
     current = invoke(*report, "--check")
-    assert (current.exit_code, "9 pages are up to date" in current.stdout) == (0, True)
+    assert (current.exit_code, "10 pages are up to date" in current.stdout) == (0, True)
     (tmp_path / "pages" / "table2.md").unlink()
     outdated = invoke(*report, "--check")
     assert (outdated.exit_code, "table2.md is out of date" in outdated.stdout) == (1, True)

@@ -176,5 +176,5 @@ def test_a_user_who_occurs_twice_is_not_their_own_negative():
 
 
 def test_the_adaption_objective_names_a_model_that_it_is_not_for():
-    with pytest.raises(TypeError, match="is for IDCF, got MatrixFactorization"):
+    with pytest.raises(TypeError, match="is for models on a backbone, got MatrixFactorization"):
         adaption_objective(0.1)(new_model(), plain_batch([[1.0]]))

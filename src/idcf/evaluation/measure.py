@@ -186,7 +186,7 @@ def _row_results(
         has_std = all(x.model.has_uncertainty for x in assignments)
         if has_std and {"cover90", "nll"} & {*names}:
             std = _score_rows(evaluation_set, rows, assignments, std=True)
-            ratio = _interval_ratios(rows.user, assignments, 0.9)
+            ratio = _interval_ratios(rows, assignments, 0.9)
             per_user["cover90"] = metrics.interval_coverage(
                 rows.user, scores, ratio * std, rows.rating, 0.9
             )
@@ -254,10 +254,12 @@ def _score_rows(
     return values
 
 
-def _interval_ratios(user: Ints, assignments: Sequence[ModelAssignment], level: float) -> Floats:
+def _interval_ratios(
+    table: Interactions, assignments: Sequence[ModelAssignment], level: float
+) -> Floats:
     """Return the `interval_ratio` of the model of each row's user: [N]."""
-    ratios = np.ones(len(user), np.float32)
-    for part, rows in _rows_by_assignment(user, assignments, int(user.max(initial=-1)) + 1):
+    ratios = np.ones(len(table), np.float32)
+    for part, rows in _rows_by_assignment(table.user, assignments, len(table.users)):
         ratios[rows] = part.model.interval_ratio(level)
     return ratios
 

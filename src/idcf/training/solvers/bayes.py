@@ -371,7 +371,7 @@ class BlockAccumulator:
         """Return the ridge regression [F', D] of centered latents on the user features alone, for
         users without a history."""
         assert self.key_users.features is not None
-        x = self.key_users.features.double()
+        x = self.key_users.features[self.used].double()
         ridge = self.config.shrinkage * torch.eye(x.shape[1], dtype=x.dtype, device=x.device)
         centered = user_latents - user_latents.mean(0)
         weights: Tensor = torch.linalg.solve(x.T @ x + ridge, x.T @ centered)
