@@ -122,7 +122,9 @@ def adaption_objective(
     def objective(model: Model, batch: Batch) -> LossTerms:
         """Return the loss terms of a batch."""
         if not isinstance(model, BackboneWrapper):
-            raise TypeError(f"the adaption objective is for models on a backbone, got {type(model).__name__}")
+            raise TypeError(
+                f"the adaption objective is for models on a backbone, got {type(model).__name__}"
+            )
         scores, vectors = model.adapted_scores(batch)
         terms = pointwise_loss(scores, batch, model.predicts_ratings)
         if contrast:
