@@ -124,12 +124,13 @@ class BenefitRanker:
         log_popularity: Tensor | None,
     ) -> Tensor:
         """Return the log benefit, with c q + d as the damping."""
-        floor = _FLOOR * quality * self.mean_probability
-        log_benefit = (probability + floor).clamp(min=MIN_SCORE).log()
+        slope = torch.as_tensor(quality * self.rating_scale)
+        out = probability.add(_FLOOR * quality * self.mean_probability)
+        out.clamp_(min=MIN_SCORE).log_()  # in place: these are the largest arrays of a batch
         if log_popularity is not None:
-            log_benefit -= damping * log_popularity
-        log_benefit *= 1 - quality
-        return log_benefit.add_(quality * self.rating_scale * (rating - self.rating_mean))
+            out.addcmul_(torch.as_tensor(damping), log_popularity, value=-1)
+        out *= 1 - quality
+        return out.addcmul_(slope, rating).sub_(slope * self.rating_mean)
 
     @torch.inference_mode()
     def score_item(
