@@ -193,11 +193,12 @@ def _resize_buffers(
             setattr(module, name, buffer.new_zeros(loaded.shape))
 
 
-def cooccurrence_blocks(x: csr_array) -> list[tuple[int, int]]:
-    """Divide the items of interactions [U, I] into ranges (low, high): the rows low to high of XᵀX
-    have at most about `_MAX_BLOCK_ENTRIES` entries, unless the range is a single item."""
+def cooccurrence_blocks(x: csr_array, n_at_once: int = 1) -> list[tuple[int, int]]:
+    """Divide the items of interactions [U, I] into ranges (low, high): `n_at_once` times the rows
+    low to high of XᵀX have at most about `_MAX_BLOCK_ENTRIES` entries, unless the range is a single
+    item."""
     pairs = np.asarray(x.T @ np.diff(x.indptr)).ravel()
-    ends = np.flatnonzero(np.diff(np.cumsum(pairs) // _MAX_BLOCK_ENTRIES)) + 1
+    ends = np.flatnonzero(np.diff(np.cumsum(pairs) // (_MAX_BLOCK_ENTRIES // n_at_once))) + 1
     return list(pairwise([0, *ends.tolist(), x.shape[1]]))
 
 

@@ -18,12 +18,10 @@ not depend on the number of threads. Three things save time and memory:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from collections.abc import Iterator
 from copy import copy
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -36,14 +34,13 @@ from idcf.training.solvers.normal_wishart import (
     sample_noise,
     sample_normal_wishart_from_sums,
 )
+from idcf.training.solvers.threads import BlockMap, map_blocks, threads_over_blocks
 from idcf.types import Ragged
 
 FEATURE_WARMUP_SWEEPS = 6  # sweeps before A and B are drawn: latents start as noise
 _MAX_BLOCK_ENTRIES = 1 << 14  # vectors gathered at a time
 _MAX_BLOCK_ROWS = 1 << 9  # matrices solved at a time
 _SUM_ROWS = 1 << 16  # rows summed in single precision; the sums are added in double precision
-
-Result = TypeVar("Result")
 
 
 class RowBlock(NamedTuple):
@@ -255,7 +252,7 @@ class BlockwiseSampler:
         self.noise_precision = 1.5  # α
         self.n_sweeps = 0
         self.user_weights = torch.ones_like(users.latents[:, 0])  # w_u
-        self._pool: ThreadPoolExecutor | None = None
+        self._map: BlockMap = map_blocks
         self.rng = random_stream(seed, "gibbs")
         device = users.latents.device
         self.generator = torch.Generator(device).manual_seed(derive_seed(seed, "gibbs"))
@@ -266,7 +263,8 @@ class BlockwiseSampler:
         The moments of the distributions that the items were drawn from are added to `moments`, of
         items without ratings in the rows `prior_rows` only.
         """
-        with self._threads():
+        is_cpu = self.users.latents.device.type == "cpu"
+        with threads_over_blocks(None if is_cpu else 1) as self._map:
             for side in (self.users, self.items):
                 self._sample_hyperparameters(side)
             root = (self.noise_precision * self.user_weights).sqrt()
@@ -285,24 +283,6 @@ class BlockwiseSampler:
         out.users = self.users.without_entries(removed, no_item)
         out.items = self.items.without_entries(no_item, removed)
         return out
-
-    @contextmanager
-    def _threads(self) -> Iterator[None]:
-        """Let blocks be computed by as many threads as PyTorch uses, and PyTorch use one in each:
-        threads that wait for work would take the processor from those that have some."""
-        n_threads = torch.get_num_threads()
-        if n_threads == 1 or self.users.latents.device.type != "cpu":
-            yield
-            return
-        torch.set_num_threads(1)
-        try:
-            with ThreadPoolExecutor(
-                n_threads, initializer=torch.set_num_threads, initargs=(1,)
-            ) as self._pool:
-                yield
-        finally:
-            self._pool = None
-            torch.set_num_threads(n_threads)
 
     def _sample_hyperparameters(self, side: BlockwiseSide) -> None:
         """Draw (m, Λ) of one side and, after the warm-up, its feature weights."""
@@ -364,10 +344,6 @@ class BlockwiseSampler:
                 side.latents[rows] = conditional.draw(rows, products[part])
         if moments is not None:
             conditional.add_prior_moments(torch.unique(side.prior_rows))
-
-    def _map(self, function: Callable[..., Result], *arguments: Iterable[Any]) -> list[Result]:
-        """Call the function for each block and return the results in order."""
-        return list((self._pool.map if self._pool else map)(function, *arguments))
 
     def _long_products(self, side: BlockwiseSide, table: Tensor, prior: Tensor) -> Tensor:
         """Return the products [K, D + 1, D + 1] of the vectors and targets of the long rows."""

@@ -9,6 +9,7 @@ and solved together. `nonnegative_elastic_net` solves those of SLIM (Ning and Ka
 
 from __future__ import annotations
 
+from queue import SimpleQueue
 from typing import NamedTuple
 
 import numpy as np
@@ -18,11 +19,13 @@ from scipy.sparse import csc_array, csr_array
 from torch import Tensor
 
 from idcf.models.layers.item_matrix import cooccurrence_blocks
+from idcf.training.solvers.threads import threads_over_blocks
 
 MAX_PAIRED_ITEMS = 1000  # of a user, drawn at random: n items have n² pairs
 _SUPPORT = 20.0  # pseudo-count that shrinks the cosines
-_MAX_EQUATION_CELLS = 1 << 23  # cells of the equations set up at once
-_MAX_POSITION_CELLS = 1 << 27  # cells of the table of positions, 2 bytes each
+_MAX_THREADS = 8  # each needs memory of its own
+_MAX_EQUATION_CELLS = 1 << 21  # cells of the equations that a thread sets up at once
+_MAX_POSITION_CELLS = 1 << 26  # cells of the table of positions of a thread, 2 bytes each
 _MAX_SWEEPS = 200
 _TOLERANCE = 1e-5  # largest change of a weight in the last sweep
 
@@ -64,18 +67,28 @@ def find_nearest_items(x: csr_array, n_nearest: int) -> NearestItems:
     items = np.repeat(np.arange(n_items, dtype=np.int32)[:, None], n_nearest, 1)
     counts = np.zeros((n_items, n_nearest), np.float32)
     by_item = csr_array(x.T)
-    for low, high in cooccurrence_blocks(x):
+
+    def find_block(low: int, high: int) -> None:
+        """Set the rows `low` to `high`."""
         block = csr_array(by_item[low:high] @ x)
-        block.sort_indices()
         row = np.repeat(np.arange(high - low), np.diff(block.indptr))
         # the row's own factor does not change the order within the row
         nearness = np.where(row + low == block.indices, 0, block.data * scale[block.indices])
+        # integers that ascend with the row, then with the distance
         key = (row << 32) | (0x7FFFFFFF - nearness.astype(np.float32).view(np.int32).astype(int))
-        order = np.argsort(key, kind="stable")
-        rank = np.arange(len(order)) - block.indptr[row]  # `order` keeps the rows in place
-        taken = (rank < n_nearest) & (nearness[order] > 0)
-        cells = (row[taken] + low, rank[taken])
-        items[cells], counts[cells] = block.indices[order[taken]], block.data[order[taken]]
+        last = np.minimum(block.indptr[:-1] + n_nearest, block.indptr[1:]) - 1
+        limit = np.append(np.sort(key), 0)[last]  # of an empty row any, since it has no entries
+        near = np.flatnonzero((key <= limit[row]) & (nearness > 0))
+        near = near[np.lexsort((block.indices[near], key[near]))]
+        n_before = np.searchsorted(row[near], np.arange(high - low))
+        rank = np.arange(len(near)) - n_before[row[near]]
+        near, rank = near[rank < n_nearest], rank[rank < n_nearest]
+        cells = (row[near] + low, rank)
+        items[cells], counts[cells] = block.indices[near], block.data[near]
+
+    n_threads = min(torch.get_num_threads(), _MAX_THREADS)
+    with threads_over_blocks(n_threads) as map_blocks:
+        map_blocks(find_block, *zip(*cooccurrence_blocks(x, n_threads), strict=True))
     return NearestItems(*(torch.from_numpy(a) for a in (items, counts, n_users)))
 
 
@@ -85,19 +98,31 @@ def local_ridge(nearest: NearestItems, reg: float, count_reg: float, width: int)
     Entries of G that `nearest` does not hold count as 0. Items are taken in the order of their
     numbers of neighbors, so that the equations solved together have the same size.
     """
+    return _by_target(nearest, _neighbor_weights(nearest, reg, count_reg, width))
+
+
+def _neighbor_weights(nearest: NearestItems, reg: float, count_reg: float, width: int) -> Tensor:
+    """Return the weights of the first nearest items of each item: [I, W]."""
     n_items, width = nearest.n_items, min(width, nearest.items.shape[1])
     n_neighbors = (nearest.counts[:, :width] > 0).sum(1)
     weights = torch.zeros(n_items, width)
     order = torch.argsort(n_neighbors, stable=True)[int((n_neighbors == 0).sum()) :]
     step = max(1, _MAX_EQUATION_CELLS // (width * nearest.items.shape[1]))
     step = min(step, max(1, _MAX_POSITION_CELLS // max(n_items, 1)))
-    positions = torch.full((step, n_items), width, dtype=torch.int16)
-    for low in range(0, len(order), step):
-        rows = order[low : low + step]
-        size = int(n_neighbors[rows[-1]])
+    n_threads = min(torch.get_num_threads(), _MAX_THREADS)
+    tables: SimpleQueue[Tensor] = SimpleQueue()  # one for each thread
+    for _ in range(n_threads):
+        tables.put(torch.full((step, n_items), width, dtype=torch.int16))
+
+    def solve_block(rows: Tensor) -> None:
+        """Set the weights of some items."""
+        size, positions = int(n_neighbors[rows[-1]]), tables.get()
         weights[rows, :size] = _solve(nearest, rows, size, positions, reg, count_reg)
-    del positions
-    return _by_target(nearest, weights)
+        tables.put(positions)
+
+    with threads_over_blocks(n_threads) as map_blocks:
+        map_blocks(solve_block, [order[x : x + step] for x in range(0, len(order), step)])
+    return weights
 
 
 def _solve(
