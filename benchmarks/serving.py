@@ -1,7 +1,9 @@
-"""Time of a recommendation to a new user: history in, ten best of ML-1M's items out, one thread.
+"""Time of a recommendation to a new user: history in, ten best items out, one thread.
 
 The models have the sizes of the presets and random weights, since the time does not depend on their
-values. `peers.py` compares other libraries.
+values. "default list" is that of a fit on ratings: `idcf-bayes` and its take-up model together. All
+models are timed on ML-1M's items, the default list also on larger catalogues. `peers.py` compares
+other libraries.
 
     python benchmarks/serving.py            prints one JSON list of measurements
 """
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from idcf.recommender import Recommender
 
 MODELS = ("idcf-dot", "idcf-nn", "idcf-bayes")
+LARGE_CATALOGS = (100_000, 1_000_000)
 HISTORY_LENGTH, N_BEST, N_NEW_USERS, KEY_THRESHOLD = 20, 10, 931, 30
 MAX_SECONDS = 3.0  # per measurement, once it has enough repetitions
 LIBRARIES = ("OMP", "OPENBLAS", "MKL", "NUMBA")
@@ -38,7 +41,8 @@ def measure(n_passes: int = 2) -> list[Measurement]:
     """Return all measurements: the best of some passes, since other load distorts single ones."""
     best: dict[str, Measurement] = {}
     for _ in range(n_passes):
-        keep_best(best, _run_worker())
+        for n_items in (0, *LARGE_CATALOGS):
+            keep_best(best, _run_worker(n_items))
     return list(best.values())
 
 
@@ -56,21 +60,40 @@ def measure_models() -> list[Measurement]:
 
     torch.set_num_threads(1)
     table, name = load_table()
+    keys, histories = key_users_and_histories(table, is_real=bool(name))
+    log(f"{name or 'synthetic data'}: {table!r}, {len(keys):,} key users")
+    measurements: list[Measurement] = []
+    for model in MODELS:
+        recommender = untrained_recommender(model, table, keys)
+        measurements += time_recommender(model, recommender, histories)
+    measurements += time_default_list("default list", recommender, histories)
+    return measurements
+
+
+def measure_large_catalog(n_items: int) -> list[Measurement]:
+    """Time the default list on a synthetic catalogue in this process."""
+    import torch
+
+    torch.set_num_threads(1)
+    table, _ = load_table(n_items)
+    keys, histories = key_users_and_histories(table, is_real=False)
+    log(f"{table!r}")
+    recommender = untrained_recommender("idcf-bayes", table, keys)
+    return time_default_list(f"default list of {n_items:,} items", recommender, histories[:100])
+
+
+def key_users_and_histories(table: Interactions, is_real: bool) -> tuple[Ints, Histories]:
+    """Return the key users, and histories of new users or, of synthetic tables, of any users."""
     counts = table.user_counts()
     is_key = counts >= KEY_THRESHOLD
-    users = np.flatnonzero(~is_key if name else counts)
+    users = np.flatnonzero(~is_key if is_real else counts)
     users = np.resize(users[counts[users] >= HISTORY_LENGTH], N_NEW_USERS)
     order, start = table.rows_by_user
     rows = np.stack([order[start[x] : start[x] + HISTORY_LENGTH] for x in users])
-    log(f"{name or 'synthetic data'}: {table!r}, {is_key.sum():,} key users")
     ids = np.array(table.items.ids)[table.item[rows]].tolist()
     ratings = table.rating[rows].tolist()
     histories = [dict(zip(x, r, strict=True)) for x, r in zip(ids, ratings, strict=True)]
-    measurements: list[Measurement] = []
-    for model in MODELS:
-        recommender = untrained_recommender(model, table, np.flatnonzero(is_key))
-        measurements += time_recommender(model, recommender, histories)
-    return measurements
+    return np.flatnonzero(is_key), histories
 
 
 def load_table(n_items: int = 0) -> tuple[Interactions, str]:
@@ -152,6 +175,54 @@ def randomize_posterior(model: Model) -> None:
     model.n_raters += 1
 
 
+def with_take_up_model(recommender: Recommender) -> Recommender:
+    """Return the recommender with a take-up model of random weights, of the shape that a fit on a
+    catalogue of that size gives it."""
+    from dataclasses import replace
+
+    import torch
+    from scipy.sparse import csr_array
+
+    from idcf.models.registry import configure, model_entry
+    from idcf.recommender import Recommender
+    from idcf.training.solvers.item_relation import spectral_rank
+
+    artifact, name, rng = recommender.predictor.artifact, "idcf-takeup", np.random.default_rng(0)
+    config, n_items = configure(name, {}), len(artifact.items)
+    domain = replace(recommender.predictor.domain, implicit=True)
+    model = model_entry(name).build(config, domain)
+    is_small = n_items <= config.max_dense_items
+    n_weights = min(n_items, config.neighbors if is_small else config.local_neighbors)
+    weights = rng.normal(0, 0.01, (n_items, n_weights)).astype(np.float32)
+    neighbors = rng.integers(n_items, size=(n_items, n_weights), dtype=np.int32)
+    offsets = np.arange(0, n_items * n_weights + 1, n_weights)
+    shape = (n_items, n_items)
+    model.item_weights.set_entries(csr_array((weights.ravel(), neighbors.ravel(), offsets), shape))
+    if rank := spectral_rank(config, n_items, n_items):
+        factors = rng.normal(0, 0.01, (2, n_items, rank)).astype(np.float32)
+        model.low_rank_weights.set_factors(*torch.from_numpy(factors))
+    model.item_counts.copy_(torch.from_numpy(rng.integers(1, 100, n_items)))
+    manifest = replace(artifact.manifest, take_up_model=name)
+    return Recommender.from_artifact(
+        replace(artifact, manifest=manifest, take_up_model=model.eval())
+    )
+
+
+def time_default_list(
+    name: str, recommender: Recommender, histories: Histories
+) -> list[Measurement]:
+    """Time lists by take-up and rating, without and with standard deviations."""
+    recommender = with_take_up_model(recommender)
+    both = {name: {"n": N_BEST}, f"{name} with deviations": {"n": N_BEST, "return_std": True}}
+    measurements: list[Measurement] = []
+    for label, options in both.items():
+        recommend = partial(recommender.recommend, **options)
+        single = [partial(recommend, history) for history in histories]
+        batch = {"dicts in and lists out": partial(recommend, histories)}
+        measurements += time_calls(label, single, batch)
+    return measurements
+
+
 def time_recommender(
     name: str, recommender: Recommender, histories: Histories
 ) -> list[Measurement]:
@@ -174,7 +245,7 @@ def time_calls(
     """Time one call per new user, and calls for all of them by their form of input and output."""
     return [
         *_latencies(f"{name} one new user", single),
-        *(_throughput(f"{name} batch, {form}", call) for form, call in batch.items()),
+        *(_throughput(f"{name} batch, {form}", call, len(single)) for form, call in batch.items()),
     ]
 
 
@@ -196,7 +267,7 @@ def _latencies(name: str, calls: Sequence[Callable[[], Any]], rounds: int = 3) -
     ]
 
 
-def _throughput(name: str, call: Callable[[], Any], rounds: int = 15) -> Measurement:
+def _throughput(name: str, call: Callable[[], Any], n_users: int, rounds: int = 15) -> Measurement:
     """Return the new users per second of the fastest call, after a warm-up."""
     call()
     seconds: list[float] = []
@@ -204,7 +275,7 @@ def _throughput(name: str, call: Callable[[], Any], rounds: int = 15) -> Measure
         start = time.perf_counter()
         call()
         seconds.append(time.perf_counter() - start)
-    return measurement(name, N_NEW_USERS / min(seconds), "users/s", True)
+    return measurement(name, n_users / min(seconds), "users/s", True)
 
 
 def measurement(name: str, value: float, unit: str, higher_is_better: bool) -> Measurement:
@@ -213,9 +284,10 @@ def measurement(name: str, value: float, unit: str, higher_is_better: bool) -> M
     return {"name": name, "value": rounded, "unit": unit, "higher_is_better": higher_is_better}
 
 
-def _run_worker() -> list[Measurement]:
-    """Measure in a new process, since numeric libraries read their threads at import."""
-    command = [sys.executable, str(Path(__file__).resolve()), "worker"]
+def _run_worker(n_items: int) -> list[Measurement]:
+    """Measure one catalogue, or all models on ML-1M (0), in a new process, since numeric libraries
+    read their threads at import."""
+    command = [sys.executable, str(Path(__file__).resolve()), "worker", str(n_items)]
     process = subprocess.run(
         command, env={**os.environ, **ONE_THREAD}, stdout=subprocess.PIPE, check=True
     )
@@ -229,6 +301,9 @@ def log(text: object) -> None:
 
 
 if __name__ == "__main__":
-    is_worker = sys.argv[1:] == ["worker"]
-    output = measure_models() if is_worker else measure()
+    if is_worker := sys.argv[1:2] == ["worker"]:
+        n_catalog = int(sys.argv[2])
+        output = measure_large_catalog(n_catalog) if n_catalog else measure_models()
+    else:
+        output = measure()
     print(json.dumps(output, indent=None if is_worker else 2))
