@@ -6,6 +6,7 @@ from functools import cache
 import numpy as np
 import pytest
 import torch
+from builders import board
 from scipy.sparse import csr_array
 
 from idcf.data.interactions import Interactions
@@ -434,3 +435,16 @@ def test_a_row_is_cut_after_its_history() -> None:
         items = torch.cat(parts).tolist()
         assert len(set(items)) == len(items)
         assert set(items) <= set(x.indices[x.indptr[row] : x.indptr[row + 1]].tolist())
+
+
+@pytest.mark.parametrize("name", ["idcf-takeup", "idcf-odds"])
+def test_two_fits_of_a_small_table_are_equal(name: str) -> None:
+    """Users have all even or all odd items: two singular values are not 0, and a solver that draws
+    the other vectors at random chooses other settings each time."""
+    small = board(80, 40, 20, 20, implicit=True)
+    entry = model_entry(name)
+    first, second = (
+        entry.load_solver()(configure(name, {}), small, SolverContext()).state_dict()
+        for _ in range(2)
+    )
+    assert all(torch.equal(value, second[key]) for key, value in first.items())

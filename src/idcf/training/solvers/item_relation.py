@@ -28,7 +28,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from scipy.sparse import csr_array, diags_array
-from scipy.sparse.linalg import svds
 from torch import Tensor
 
 from idcf.data.interactions import Ints
@@ -42,6 +41,7 @@ from idcf.training.solvers.nearest_items import (
     local_ridge,
     sample_long_rows,
 )
+from idcf.training.solvers.singular_directions import right_singular_vectors
 
 MAX_SHOWN_SHARE = 0.9  # of a user's items: with all of them, an item would predict itself
 _USER_WEIGHT_POWER = 0.5  # of d_u
@@ -181,7 +181,7 @@ class ItemRelation:
         scale = np.where(counts > 0, (counts + 1) ** -0.5, 0)
         start = np.ones(min(x.shape))  # makes the result a function of the table
         rows = diags_array((lengths + 1) ** -0.5) @ x.astype(np.float64) @ diags_array(scale)
-        vectors = svds(rows, min(self.rank, len(lengths) - 1), v0=start)[2].T
+        vectors = right_singular_vectors(rows, min(self.rank, len(lengths) - 1), start)
         inverse_scale = np.divide(1, scale, np.zeros_like(scale), where=scale > 0)
         sources, targets = vectors * scale[:, None], vectors * inverse_scale[:, None]
         targets /= _mean_largest(sources, targets, np.flatnonzero(counts))

@@ -17,7 +17,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from scipy.sparse import csr_array, diags_array, vstack
-from scipy.sparse.linalg import svds
 from torch import Tensor
 
 from idcf.data.interactions import Interactions, Ints, slice_index
@@ -25,6 +24,7 @@ from idcf.models.odds import OddsConfig, OddsModel, design_matrix
 from idcf.rng import random_stream
 from idcf.training.solvers import SolverContext
 from idcf.training.solvers.item_item import ease_weights, shrunk_cosines
+from idcf.training.solvers.singular_directions import right_singular_vectors
 from idcf.types import Domain, History, select_histories
 
 _MAX_BATCH_CELLS = 1 << 22  # cells of a score matrix held at once
@@ -158,7 +158,7 @@ def spectral_embeddings(
     vectors = np.zeros((len(item_counts), config.rank))
     if rank > 0:
         # a fixed start vector makes the result a function of the table
-        vectors[:, :rank] = svds(normalized, rank, v0=np.ones(smaller_side))[2].T
+        vectors[:, :rank] = right_singular_vectors(normalized, rank, np.ones(smaller_side))
     inverse_scale = np.divide(1, item_scale, out=np.zeros_like(item_scale), where=item_scale > 0)
     return vectors * item_scale[:, None], vectors * inverse_scale[:, None]
 

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+from inspect import signature
+from typing import Any
+
 import numpy as np
 import torch
-from scipy.sparse import csr_matrix
-from scipy.sparse.linalg import svds
+from numpy.typing import NDArray
+from scipy.sparse import csr_array, csr_matrix
+from scipy.sparse.linalg import LinearOperator, eigsh
 from torch import Tensor
 
 from idcf.data.interactions import Floats
 from idcf.rng import random_stream
 from idcf.types import RaggedRows
 
+Array = NDArray[np.float64]
+
+_MIN_SINGULAR_VALUE = 1e-6  # as a share of the largest; below it is 0 but for rounding
 _MAX_EXACT_ROWS = 1_200_000  # directions of a larger table are approximate
 _EXTRA_DIRECTIONS, _SUBSPACE_ITERATIONS = 10, 5  # of `leading_directions`
 
@@ -30,11 +37,37 @@ def singular_directions(history: RaggedRows, n_columns: int, rank: int, seed: in
         vectors[:] = leading_directions(matrix, rank, random_stream(seed, "directions")).T
     elif rank < min(shape):
         start = random_stream(seed, "directions").normal(size=min(shape))
-        vectors[:] = svds(matrix, k=rank, v0=start)[2]
-    else:  # svds cannot compute all vectors
+        vectors[:] = right_singular_vectors(matrix, rank, start).T
+    else:
         dense = np.linalg.svd(matrix.toarray(), full_matrices=False)[2]
         vectors[: len(dense)] = dense
     return determine_signs(torch.from_numpy(vectors.T.copy()).float())
+
+
+def right_singular_vectors(matrix: csr_array | csr_matrix, rank: int, start: Array) -> Array:
+    """Return the right singular vectors [columns, rank] of the largest singular values, the largest
+    last, where `rank` is less than both sides of the matrix. Where the rank of the matrix is less,
+    the first columns are zero: any other vectors would do.
+
+    They are a function of the matrix and the start vector. Those of SciPy's `svds` are not: where
+    its Lanczos vectors span all rows, it goes on from a vector that it draws at random.
+    """
+    is_wide = matrix.shape[0] < matrix.shape[1]
+    tall = matrix.T if is_wide else matrix
+    if tall.shape[1] <= max(2 * rank + 1, 20):  # ARPACK would span the whole space
+        basis = np.linalg.eigh((tall.T @ tall).toarray())[1][:, -rank:]
+    else:
+        gram = LinearOperator(
+            (tall.shape[1],) * 2, lambda x: tall.T @ (tall @ x), dtype=np.dtype(np.float64)
+        )
+        options: dict[str, Any] = {}
+        if "rng" in signature(eigsh).parameters:  # since SciPy 1.17; before, ARPACK had its seed
+            options["rng"] = np.random.default_rng(0)
+        basis = np.linalg.qr(eigsh(gram, rank, v0=start, **options)[1])[0]
+    of_rows, values, rotation = np.linalg.svd(tall @ basis, full_matrices=False)
+    vectors: Array = of_rows if is_wide else basis @ rotation.T
+    vectors[:, values <= _MIN_SINGULAR_VALUE * values[0]] = 0
+    return vectors[:, ::-1]
 
 
 def leading_directions(matrix: csr_matrix, rank: int, rng: np.random.Generator) -> Floats:
