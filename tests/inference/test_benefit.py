@@ -1,10 +1,13 @@
 """Lists by expected benefit: the formula, its two ends, batches, and what refuses a quality."""
 
+from copy import deepcopy
 from dataclasses import replace
 from functools import cache
 
 import numpy as np
 import pytest
+import torch
+from scipy.sparse import csr_array
 
 from idcf.errors import ConfigError
 from idcf.recommender import Recommender
@@ -138,3 +141,48 @@ def test_a_model_with_one_order_refuses_a_quality() -> None:
     with pytest.raises(ConfigError, match="quality needs a model that knows both"):
         model.recommend(["a"], quality=0.5)
     assert model.recommend(["a"])[0].probability is None
+
+
+def with_few_weights(max_dense_weights: int, monkeypatch: pytest.MonkeyPatch) -> Recommender:
+    """Return the fitted recommender with three weights per item and no part of low rank, as in a
+    large catalogue; a matrix of weights of at most so many cells is held with its zeros."""
+    monkeypatch.setattr("idcf.inference.kernels._MAX_DENSE_WEIGHTS", max_dense_weights)
+    artifact = fitted().artifact
+    model = deepcopy(artifact.take_up_model)
+    weights = model.item_weights.to_dense().numpy()
+    third = np.sort(weights, 1)[:, -3, None]
+    model.item_weights.set_entries(csr_array(np.where(weights >= third, weights, 0)))
+    model.low_rank_weights.set_factors(torch.zeros(40, 0), torch.zeros(40, 0))
+    return Recommender.from_artifact(replace(artifact, take_up_model=model))
+
+
+def test_lists_of_a_sparse_relation_are_those_of_the_whole_matrix(monkeypatch) -> None:
+    dense = with_few_weights(10**6, monkeypatch)
+    assert dense.predictor.benefit_ranker._sparse is None
+    sparse = with_few_weights(0, monkeypatch)
+    assert sparse.predictor.benefit_ranker._sparse is not None
+    monkeypatch.setattr(sparse.predictor.benefit_ranker._sparse, "_max_unrelated", 2)
+    monkeypatch.setattr("idcf.inference.topk._MAX_SCORES_PER_BLOCK", 40)  # blocks of 16 users
+    rng = np.random.default_rng(1)
+    histories = [
+        {f"i{n}": float(rng.integers(1, 6)) for n in rng.choice(40, size, replace=False)}
+        for size in rng.integers(1, 9, 38)
+    ]
+    histories += [{"i1": 1.0, "i2": 1.0}, {"i7": 1.0}]  # the take-up model reads nothing of these
+    options = [
+        {},
+        {"quality": 0.0},
+        {"quality": 1.0, "damping": 0.5},
+        {"quality": 0.3, "damping": 0.2, "return_std": True},
+        {"recency": 0.5},
+        {"candidates": [f"i{n}" for n in range(0, 40, 2)], "filter_seen": False},
+    ]
+    for chosen in options:
+        batch = sparse.recommend(histories, n=7, **chosen)
+        for history, of_batch in zip(histories, batch, strict=True):
+            lists = [x.recommend(history, n=7, **chosen) for x in (dense, sparse)]
+            for one in (*lists[1:], of_batch):
+                assert [x.item_id for x in one] == [x.item_id for x in lists[0]]
+                for field in ("score", "probability", "rating", "std"):
+                    values = [[getattr(x, field) or 0 for x in y] for y in (one, lists[0])]
+                    np.testing.assert_allclose(*values, rtol=1e-3)

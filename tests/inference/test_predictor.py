@@ -89,6 +89,7 @@ def test_blocks_do_not_change_lists(name: str, monkeypatch: pytest.MonkeyPatch) 
     whole = predictor(name).recommend(queries, min_batch=1)
     monkeypatch.setattr("idcf.inference.predictor._MAX_USERS_WITH_STD", 4)
     monkeypatch.setattr("idcf.inference.topk._MAX_SCORES_PER_BLOCK", 7 * 40)
+    monkeypatch.setattr("idcf.inference.topk._MIN_PRODUCT_USERS", 1)
     for first, second in zip(whole, predictor(name).recommend(queries, min_batch=1), strict=True):
         assert_same(first, second)
 

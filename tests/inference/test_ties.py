@@ -51,6 +51,7 @@ def stable_lists(scores):
 @pytest.mark.parametrize("name", ["popularity", "item-mean"])
 def test_lists_of_an_evaluation(name, device, users_per_block, monkeypatch):
     monkeypatch.setattr("idcf.inference.topk._MAX_SCORES_PER_BLOCK", users_per_block * N_ITEMS)
+    monkeypatch.setattr("idcf.inference.topk._MIN_PRODUCT_USERS", 1)
     model = fitted(name, device)
     with torch.no_grad():
         users = table().build_users(USERS).anonymous().to(model.device)
@@ -64,6 +65,7 @@ def test_lists_of_an_evaluation(name, device, users_per_block, monkeypatch):
 @pytest.mark.parametrize("quality", [0.0, 0.4])
 def test_lists_by_expected_benefit(quality, device, users_per_block, monkeypatch):
     monkeypatch.setattr("idcf.inference.topk._MAX_SCORES_PER_BLOCK", users_per_block * N_ITEMS)
+    monkeypatch.setattr("idcf.inference.topk._MIN_PRODUCT_USERS", 1)
     model = fitted("popularity", device)
     order = BenefitOrder(model, DomainInfo.from_table(table(), 3.0), quality)
     lists = top_unseen_items(model, USERS, table(), K, anonymous=True, order=order)

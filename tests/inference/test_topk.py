@@ -186,6 +186,7 @@ def test_results_do_not_depend_on_the_batch(name: str, monkeypatch: pytest.Monke
     whole = ranker.top_k(users, 5, users.history)
     for block in (37, 37 * 7):
         monkeypatch.setattr("idcf.inference.topk._MAX_SCORES_PER_BLOCK", block)
+        monkeypatch.setattr("idcf.inference.topk._MIN_PRODUCT_USERS", 1)
         parts = ranker.top_k(users, 5, users.history)
         assert torch.equal(parts.item_rows, whole.item_rows)
         torch.testing.assert_close(parts.scores, whole.scores)

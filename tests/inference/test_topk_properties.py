@@ -132,6 +132,7 @@ def test_blocks_cover_all_users_in_order(
     name: str, max_scores: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(topk, "_MAX_SCORES_PER_BLOCK", max_scores)
+    monkeypatch.setattr(topk, "_MIN_PRODUCT_USERS", 1)
     ranker, everyone = CatalogRanker(model(name)), users(3, 0, 1, 5, 2, 2, 4)
     blocks = list(ranker.blocks(everyone))
     assert [x for rows, _ in blocks for x in range(rows.start, rows.stop)] == list(range(7))
@@ -155,6 +156,8 @@ def test_users_keep_their_features_in_blocks() -> None:
 def test_a_buffer_is_made_only_where_it_is_used_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(topk, "_MAX_SCORES_PER_BLOCK", 2 * ITEMS)
     dot, neural = CatalogRanker(model("idcf-dot")), CatalogRanker(model("idcf-nn"))
+    assert dot.max_block_users == 16  # a product of fewer vectors is slow
+    monkeypatch.setattr(topk, "_MIN_PRODUCT_USERS", 1)
     assert dot.max_block_users == 2
     assert dot.score_buffer(2) is None
     assert dot.score_buffer(3).shape == (2, ITEMS)

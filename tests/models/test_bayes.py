@@ -270,6 +270,7 @@ def test_user_features_in_batches_give_the_scores_of_single_users(
     model = random_model()
     draw = with_feature_weights(model)
     monkeypatch.setattr("idcf.inference.topk._MAX_SCORES_PER_BLOCK", 3 * ITEMS)
+    monkeypatch.setattr("idcf.inference.topk._MIN_PRODUCT_USERS", 1)
     ranker, history = CatalogRanker(model), random_history(4)
     x = torch.randn(7, 2, generator=draw)
     offsets = torch.tensor([0, 0, 4, 4, 4, 4, 4, 4])

@@ -17,6 +17,7 @@ below, down to 0 for the lowest rating. On a scale of one value every rating cou
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from typing import NamedTuple
 
 import numpy as np
@@ -24,6 +25,7 @@ import torch
 from torch import Tensor
 
 from idcf.data.interactions import Floats, Ints
+from idcf.inference.kernels import TakeUpSingleUserScorer
 from idcf.inference.manifest import DomainInfo
 from idcf.inference.reranking import MIN_SCORE, check_share, log_popularity
 from idcf.inference.topk import (
@@ -40,6 +42,7 @@ DEFAULT_QUALITY = 0.4
 # chosen on held-out key users: `experiments/search/list-order.jsonl` and `list-floor.jsonl`
 _POPULARITY_POWER = 0.5  # c
 _FLOOR = 2.5  # a: at the default quality, P̄ is added to P
+_MAX_KEPT_CELLS = 1 << 24  # log benefits without any relation that are kept
 
 
 class BenefitParts(NamedTuple):
@@ -66,6 +69,10 @@ class BenefitRanker:
         # weight of a rating in the history of the take-up model: `slope` · rating + `intercept`
         self.slope = 1 / (middle - lowest) if middle > lowest else 0.0
         self.intercept = -lowest * self.slope if self.slope else 1.0
+        scorer = self.take_up.single_user_scorer
+        self._sparse: _SparseBenefit | None = None
+        if isinstance(scorer, TakeUpSingleUserScorer) and scorer.is_sparse:
+            self._sparse = _SparseBenefit(self, scorer)
 
     def score_one_user(
         self,
@@ -99,13 +106,14 @@ class BenefitRanker:
         quality: Tensor,
         damping: Tensor | None = None,
         recency_weights: Tensor | None = None,
+        buffer: Tensor | None = None,
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Return log benefit, probability and rating of every item for every user: [B, I] each.
 
         `quality` and `damping` are [B], the weights of history entries [N]; None: a damping of 0,
-        and weights of 1.
+        and weights of 1. `CatalogRanker.score_buffer` of the ratings makes the buffer.
         """
-        rating = self.ratings.score_catalog(users).float().cpu()
+        rating = self.ratings.score_catalog(users, buffer).float().cpu()
         readers = self._weigh_history(users, recency_weights)
         probability = self.take_up.score_catalog(readers).float().cpu()
         log_s = None if self.log_popularity is None else torch.from_numpy(self.log_popularity)
@@ -169,6 +177,11 @@ class BenefitRanker:
         offsets = torch.cat([lengths.new_zeros(1), lengths.cumsum(0)])
         return Users(users.ids, History(history.items[counts], weights[counts], offsets))
 
+    def score_buffer(self, n_users: int) -> Tensor | None:
+        """Allocate memory for `top_k_block`, or return None if that would not help."""
+        buffer = self.ratings.score_buffer(n_users)
+        return None if buffer is None else buffer.new_empty(2, *buffer.shape)
+
     @torch.inference_mode()
     def top_k_block(
         self,
@@ -179,17 +192,112 @@ class BenefitRanker:
         candidates: Tensor | None,
         damping: Tensor | None = None,
         recency_weights: Tensor | None = None,
+        buffer: Tensor | None = None,
     ) -> tuple[RankedItems, Tensor, Tensor]:
-        """Return the k best items of each user of one block, with probabilities and ratings."""
-        log_benefit, probability, rating = self.score_catalog(
-            users, quality, damping, recency_weights
-        )
+        """Return the k best items of each user of one block, with probabilities and ratings.
+
+        `score_buffer` makes the buffer.
+        """
+        rating_buffer, benefit_buffer = (None, None) if buffer is None else buffer
+        if self._sparse is None:
+            log_benefit, probability, rating = self.score_catalog(
+                users, quality, damping, recency_weights, rating_buffer
+            )
+        else:
+            rating = self.ratings.score_catalog(users, rating_buffer).float().cpu()
+            readers = self._weigh_history(users, recency_weights)
+            log_benefit, related = self._sparse.score(
+                readers, rating, quality, damping, benefit_buffer
+            )
         ranked = top_k(mask_scores(log_benefit, excluded_by_user, candidates), k)
         rows = ranked.item_rows
         # the exponential of -inf would be 0, and an excluded item would look like any other
         is_excluded = ranked.scores == EXCLUDED_SCORE
         ranked = RankedItems(ranked.scores.exp().masked_fill_(is_excluded, EXCLUDED_SCORE), rows)
-        return ranked, probability.gather(1, rows), rating.gather(1, rows)
+        if self._sparse is None:
+            return ranked, probability.gather(1, rows), rating.gather(1, rows)
+        return ranked, self._sparse.probability(readers, related, rows), rating.gather(1, rows)
+
+
+class _SparseBenefit:
+    """`BenefitRanker.score_catalog` where most items have no relation to a history.
+
+    Their log benefit is that of their probability without any relation, which depends on the length
+    of the history alone, plus a multiple of the rating: one pass over the catalogue for each user.
+    """
+
+    def __init__(self, ranker: BenefitRanker, scorer: TakeUpSingleUserScorer) -> None:
+        self.ranker, self.scorer = ranker, scorer
+        no_items, no_values = np.zeros(0, np.int64), np.zeros(0, np.float32)
+        self.empty_probability = ranker.take_up.score_one_user(no_items, no_values)
+        self._unrelated: OrderedDict[tuple[int, float, float], Tensor] = OrderedDict()
+        self._max_unrelated = max(1, _MAX_KEPT_CELLS // scorer.n_items)
+
+    def score(
+        self,
+        readers: Users,
+        rating: Tensor,
+        quality: Tensor,
+        damping: Tensor | None,
+        buffer: Tensor | None,
+    ) -> tuple[Tensor, list[tuple[Ints, Floats]]]:
+        """Return the log benefit [B, I] for ratings [B, I], and the related items of each user with
+        their probabilities. `readers` have the histories that the take-up model reads."""
+        ranker, related = self.ranker, []
+        log_benefit = torch.empty_like(rating) if buffer is None else buffer[: len(rating)]
+        offsets = readers.history.offsets.tolist()
+        items, values = readers.history.items.cpu().numpy(), readers.history.values.cpu().numpy()
+        total_damping = _POPULARITY_POWER * quality + (0.0 if damping is None else damping)
+        for n, (q, d) in enumerate(zip(quality.tolist(), total_damping.tolist(), strict=True)):
+            entries = slice(offsets[n], offsets[n + 1])
+            length = offsets[n + 1] - offsets[n]
+            out = log_benefit[n]
+            slope = q * ranker.rating_scale
+            torch.add(self._unrelated_benefit(length, q, d), rating[n], alpha=slope, out=out)
+            rows, probability = np.zeros(0, np.int64), np.zeros(0, np.float32)
+            if length:
+                rows, probability = self.scorer.related_probability(items[entries], values[entries])
+                out[rows] = ranker._log_benefit(
+                    torch.from_numpy(probability), rating[n][rows], q, d, self._log_s(rows)
+                )
+            related.append((rows, probability))
+        return log_benefit, related
+
+    def probability(
+        self, readers: Users, related: list[tuple[Ints, Floats]], item_rows: Tensor
+    ) -> Tensor:
+        """Return the probabilities of some items [B, K], with the related items of `score`."""
+        lengths, chosen = readers.history.lengths().tolist(), item_rows.numpy()
+        out = np.empty(chosen.shape, np.float32)
+        for n, (rows, probability) in enumerate(related):
+            out[n] = self._unrelated_probability(lengths[n])[chosen[n]]
+            position = np.searchsorted(rows, chosen[n])
+            is_related = position < len(rows)
+            is_related[is_related] = rows[position[is_related]] == chosen[n][is_related]
+            out[n][is_related] = probability[position[is_related]]
+        return torch.from_numpy(out)
+
+    def _unrelated_probability(self, length: int) -> Floats:
+        """Return P of every item [I] without a relation to a history of some length."""
+        return self.scorer.unrelated_probability(length) if length else self.empty_probability
+
+    def _unrelated_benefit(self, length: int, quality: float, damping: float) -> Tensor:
+        """Return the log benefit of every item [I] without a relation, for a rating of 0."""
+        key = (length, quality, damping)
+        if key not in self._unrelated:
+            probability = torch.from_numpy(self._unrelated_probability(length))
+            self._unrelated[key] = self.ranker._log_benefit(
+                probability, torch.zeros(()), quality, damping, self._log_s(slice(None))
+            )
+            if len(self._unrelated) > self._max_unrelated:
+                self._unrelated.popitem(last=False)
+        self._unrelated.move_to_end(key)
+        return self._unrelated[key]
+
+    def _log_s(self, rows: Ints | slice) -> Tensor | None:
+        """Return the logarithms of the popularity of some items."""
+        log_s = self.ranker.log_popularity
+        return None if log_s is None else torch.from_numpy(log_s[rows])
 
 
 class BenefitOrder(NamedTuple):

@@ -428,8 +428,8 @@ class TakeUpSingleUserScorer:
     """`TakeUpModel.score_catalog` for one history that is not empty.
 
     A small matrix is held with its zeros, so that whole rows are added. In a large catalogue whose
-    relation has no part of low rank most items have no relation to the history; their probabilities
-    depend on its length alone, and are kept for each length.
+    relation has no part of low rank (`is_sparse`) most items have no relation to the history; their
+    probabilities depend on its length alone, and are kept for each length.
     """
 
     rating_std = None
@@ -448,6 +448,7 @@ class TakeUpSingleUserScorer:
             part = model.low_rank_weights
             tensors = (part.sources, part.targets, part.diagonal())
             self._low_rank = tuple(map(to_float32_array, tensors))  # type: ignore[assignment]
+        self.is_sparse = self._dense is None and self._low_rank is None
         self._prior_scores = to_float32_array(model.prior_scores)
         self._inverse_unit = 1 / float(model.score_unit)
         self._coefficients = model.coefficients.tolist()
@@ -459,24 +460,47 @@ class TakeUpSingleUserScorer:
 
     def __call__(self, item_rows: Ints, values: Floats) -> Floats:
         """Return the probability of every item [I]."""
-        log_length = min(float(np.log1p(len(item_rows))), self._max_log_length)
+        if self.is_sparse:
+            probability = self.unrelated_probability(len(item_rows)).copy()
+            rows, related = self.related_probability(item_rows, values)
+            probability[rows] = related
+            return probability
         if self._dense is not None:
             score = values @ self._dense[item_rows] + self._prior_scores
-            return self._probability(self._with_low_rank(score, item_rows, values), log_length)
+        else:
+            columns, weights = self._entries(item_rows, values)
+            score = np.bincount(columns, weights, self.n_items).astype(np.float32)
+            score += self._prior_scores
+        score = self._with_low_rank(score, item_rows, values)
+        return self._probability(score, self._log_length(len(item_rows)))
+
+    def unrelated_probability(self, length: int) -> Floats:
+        """Return P of every item [I] without a relation to a history of some length. Read only."""
+        log_length = self._log_length(length)
+        if log_length not in self._unrelated:
+            self._unrelated[log_length] = self._probability(self._prior_scores, log_length)
+        return self._unrelated[log_length]
+
+    def related_probability(self, item_rows: Ints, values: Floats) -> tuple[Ints, Floats]:
+        """Return the items that have weights of items of the history, in ascending order, and their
+        P; without the part of low rank."""
+        columns, weights = self._entries(item_rows, values)
+        rows, position = np.unique(columns, return_inverse=True)
+        score = np.bincount(position, weights, len(rows)).astype(np.float32)
+        score += self._prior_scores[rows]
+        return rows, self._probability(score, self._log_length(len(item_rows)))
+
+    def _entries(self, item_rows: Ints, values: Floats) -> tuple[Ints, Floats]:
+        """Return the columns of the stored weights of some items, and the weights · `values`."""
         entries = np.concatenate(
             [np.arange(self._offsets[row], self._offsets[row + 1]) for row in item_rows]
         )
         lengths = self._offsets[item_rows + 1] - self._offsets[item_rows]
-        weights = self._values[entries] * np.repeat(values, lengths)
-        if self._low_rank is not None:
-            score = np.bincount(self._columns[entries], weights, self.n_items).astype(np.float32)
-            score = self._with_low_rank(score + self._prior_scores, item_rows, values)
-            return self._probability(score, log_length)
-        columns, position = np.unique(self._columns[entries], return_inverse=True)
-        score = np.bincount(position, weights, len(columns)).astype(np.float32)
-        probability = self._unrelated_probability(log_length).copy()
-        probability[columns] = self._probability(score + self._prior_scores[columns], log_length)
-        return probability
+        return self._columns[entries], self._values[entries] * np.repeat(values, lengths)
+
+    def _log_length(self, length: int) -> float:
+        """Return L of a history."""
+        return min(float(np.log1p(length)), self._max_log_length)
 
     def _with_low_rank(self, score: Floats, item_rows: Ints, values: Floats) -> Floats:
         """Add the part of low rank to the scores of all items [I], in place."""
@@ -485,12 +509,6 @@ class TakeUpSingleUserScorer:
             score += targets @ (values @ sources[item_rows])
             np.subtract.at(score, item_rows, values * diagonal[item_rows])
         return score
-
-    def _unrelated_probability(self, log_length: float) -> Floats:
-        """Return P of every item [I] without a relation to a history of this L."""
-        if log_length not in self._unrelated:
-            self._unrelated[log_length] = self._probability(self._prior_scores, log_length)
-        return self._unrelated[log_length]
 
     def _probability(self, score: Floats, log_length: float) -> Floats:
         """Return P for scores and L, as the model does."""

@@ -397,7 +397,7 @@ class Predictor:
         candidate_rows = queries[0].filters.candidates
         candidates = None if candidate_rows is None else torch.from_numpy(candidate_rows)
         needs_std = self._needs_std(queries)
-        buffer = self.ranker.score_buffer(len(users)) if self.benefit_ranker is None else None
+        buffer = (self.benefit_ranker or self.ranker).score_buffer(len(users))
         for rows, block in self.ranker.blocks(users, _MAX_USERS_WITH_STD if needs_std else None):
             part = queries[rows]
             excluded = history_from_item_rows(
@@ -408,7 +408,7 @@ class Predictor:
                 parts = self._rank_block(block, part, excluded, candidates, buffer, needs_std)
             else:
                 parts = self._rank_block_by_benefit(
-                    self.benefit_ranker, block, part, excluded, candidates
+                    self.benefit_ranker, block, part, excluded, candidates, buffer
                 )
             if any(x.diversity for x in part):
                 parts = self._diversify_block(parts, part)
@@ -453,6 +453,7 @@ class Predictor:
         queries: Sequence[RankingQuery],
         excluded: History,
         candidates: Tensor | None,
+        buffer: Tensor | None,
     ) -> RankedBlock:
         """Return the items of highest expected benefit of each user."""
         quality = torch.tensor([self.check_quality(x.quality) for x in queries])
@@ -465,6 +466,7 @@ class Predictor:
                 candidates,
                 damping_of(queries),
                 recency_weights_of(queries),
+                buffer,
             )
         )
 

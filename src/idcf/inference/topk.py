@@ -26,6 +26,7 @@ from idcf.types import Embeddings, History, Users
 EXCLUDED_SCORE = float("-inf")  # the score of an item that must not be recommended
 _MAX_SCORES_PER_BLOCK = 1 << 22  # bounds memory, and keeps a block in the processor's cache
 _MIN_ROWS_PER_FOLD = 8  # below this, plain topk is faster
+_MIN_PRODUCT_USERS = 16  # fewer vectors at a time are multiplied more slowly
 _HIDDEN_UNITS_PER_SCORE = 64  # numbers that a neural head stores for each score, about
 
 
@@ -157,9 +158,9 @@ class CatalogRanker:
         return (self._batch_embedder or model).embed_users(users)
 
     @torch.inference_mode()
-    def score_catalog(self, users: Users) -> Tensor:
-        """Return the score of every item for every user: [B, I]."""
-        scores, bias = self._score_without_user_bias(users)
+    def score_catalog(self, users: Users, buffer: Tensor | None = None) -> Tensor:
+        """Return the score of every item for every user: [B, I]; see `score_buffer`."""
+        scores, bias = self._score_without_user_bias(users, buffer)
         return scores if bias is None else scores.add_(bias[:, None])
 
     def _score_without_user_bias(
@@ -225,7 +226,8 @@ class CatalogRanker:
     @property
     def max_block_users(self) -> int:
         """Number of users whose scores of the whole catalogue are computed at a time."""
-        return max(1, _MAX_SCORES_PER_BLOCK // (self.model.n_items * self._floats_per_score))
+        n_users = _MAX_SCORES_PER_BLOCK // (self.model.n_items * self._floats_per_score)
+        return max(1 if self._vectors_with_bias is None else _MIN_PRODUCT_USERS, n_users)
 
     def blocks(self, users: Users, max_users: int | None = None) -> Iterator[tuple[slice, Users]]:
         """Yield blocks of at most `max_block_users` or `max_users` users, and their positions."""

@@ -172,6 +172,8 @@ def take_up_features(scores: Tensor, lengths: Tensor, score_unit: Tensor) -> tup
 
 def interpolate(z: Tensor, knots: Tensor, values: Tensor) -> Tensor:
     """Return the piecewise linear function through K points at z; straight lines outside them."""
-    segment = torch.bucketize(z, knots[1:-1])
     slopes = values.diff() / knots.diff()
-    return values[segment] + slopes[segment] * (z - knots[segment])
+    segment = torch.bucketize(z, knots[1:-1], out_int32=True).view(-1)
+    # much faster than an index with brackets; in place, since z is as large as a block of scores
+    start, slope, value = (x.index_select(0, segment).view_as(z) for x in (knots, slopes, values))
+    return torch.sub(z, start, out=start).mul_(slope).add_(value)
