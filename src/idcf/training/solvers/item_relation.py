@@ -33,14 +33,8 @@ from torch import Tensor
 from idcf.data.interactions import Ints
 from idcf.models.layers.item_matrix import largest_per_row
 from idcf.models.take_up import TakeUpConfig
-from idcf.rng import random_stream
-from idcf.training.solvers.nearest_items import (
-    MAX_PAIRED_ITEMS,
-    NearestItems,
-    find_nearest_items,
-    local_ridge,
-    sample_long_rows,
-)
+from idcf.training.solvers.cooccurrences import CooccurrenceSource, LengthWeight
+from idcf.training.solvers.nearest_items import NearestItems, local_ridge
 from idcf.training.solvers.singular_directions import right_singular_vectors
 
 MAX_SHOWN_SHARE = 0.9  # of a user's items: with all of them, an item would predict itself
@@ -90,14 +84,16 @@ def spectral_rank(config: TakeUpConfig, n_users: int, n_items: int) -> int:
 class ItemRelation:
     """The relation of some rows x [U, I] in any settings.
 
-    What does not depend on the settings is computed once. `share` is the share of all rows that x
-    holds: with fewer rows the same λ would weigh more.
+    What does not depend on the settings is computed once. `share` is the share of all entries that
+    x holds: with fewer of them the same λ would weigh more.
     """
 
-    def __init__(self, config: TakeUpConfig, x: csr_array, share: float = 1.0) -> None:
+    def __init__(
+        self, config: TakeUpConfig, x: CooccurrenceSource, share: float = 1.0
+    ) -> None:
         self.config, self.x, self.share = config, x, share
-        self.is_small = x.shape[1] <= config.max_dense_items
-        self.rank = spectral_rank(config, *x.shape)
+        self.is_small = x.n_items <= config.max_dense_items
+        self.rank = spectral_rank(config, x.n_users, x.n_items)
         self._regression = cache(self._dense_regression)
         self._local_regression = cache(self._regression_on_nearest)
 
@@ -138,9 +134,14 @@ class ItemRelation:
 
     def _dense_regression(self, reg: float, shown_items: float) -> Tensor:
         """Return R / |R| by all items."""
-        lengths = np.maximum(np.diff(self.x.indptr), 1).astype(np.float64)
-        shown_share = np.minimum(MAX_SHOWN_SHARE, shown_items / lengths)
-        penalized = self._weighted_gram(shown_share)  # Σ (d / q) E zᵀz, but for its diagonal
+        weight = self._user_weight
+
+        def hidden_weight(lengths: Array) -> Array:
+            """Return d q of each length."""
+            shown: Array = np.minimum(MAX_SHOWN_SHARE, shown_items / lengths)
+            return weight(lengths) * shown
+
+        penalized = self.x.weighted_gram(hidden_weight)  # Σ (d / q) E zᵀz, but for its diagonal
         penalized.diagonal().copy_(self._gram.diagonal() + reg)
         moments = self._gram.clone().fill_diagonal_(0)  # Σ (d / q) E zᵀx
         factor = torch.linalg.cholesky(penalized)
@@ -150,22 +151,17 @@ class ItemRelation:
         return _scaled(weights.fill_diagonal_(0))
 
     @cached_property
-    def _user_weights(self) -> Array:
-        """d [U], scaled so that the mean weight of an entry of x is 1."""
-        lengths = np.maximum(np.diff(self.x.indptr), 1).astype(np.float64)
-        weights: Array = lengths**-_USER_WEIGHT_POWER
-        weights *= lengths.sum() / (weights @ lengths)
-        return weights
+    def _user_weight(self) -> LengthWeight:
+        """d of a number of items, scaled so that the mean weight of an entry of x is 1."""
+        lengths, counts = (x.astype(np.float64) for x in self.x.length_counts())
+        lengths = np.maximum(lengths, 1)
+        scale = (lengths @ counts) / (lengths ** (1 - _USER_WEIGHT_POWER) @ counts)
+        return lambda x: x**-_USER_WEIGHT_POWER * scale
 
     @cached_property
     def _gram(self) -> Tensor:
         """Σ d_u x_uᵀ x_u [I, I]."""
-        return self._weighted_gram(np.ones(self.x.shape[0]))
-
-    def _weighted_gram(self, user_scale: Array) -> Tensor:
-        """Return Σ d_u s_u x_uᵀ x_u [I, I] for a factor s [U] of each user."""
-        rows = diags_array(self._user_weights * user_scale) @ self.x.astype(np.float64)
-        return torch.from_numpy((self.x.T @ rows).toarray())
+        return self.x.weighted_gram(self._user_weight)
 
     @cached_property
     def _spectral_relation(self) -> Tensor:
@@ -176,7 +172,7 @@ class ItemRelation:
     @cached_property
     def _factors(self) -> LowRankFactors:
         """The factors of S / |S|."""
-        x = _sample_rows(self.x, _MAX_SPECTRAL_ROWS, random_stream(0, "spectral rows"))
+        x = self.x.sampled_rows(_MAX_SPECTRAL_ROWS)
         counts, lengths = (np.asarray(x.sum(axis), np.float64).ravel() for axis in (0, 1))
         scale = np.where(counts > 0, (counts + 1) ** -0.5, 0)
         start = np.ones(min(x.shape))  # makes the result a function of the table
@@ -190,9 +186,7 @@ class ItemRelation:
     @cached_property
     def _nearest_items(self) -> NearestItems:
         """The nearest items, with rows of very long histories sampled."""
-        rng = random_stream(0, "long histories")
-        rows = sample_long_rows(self.x, MAX_PAIRED_ITEMS, rng)
-        return find_nearest_items(rows, self.config.local_pairs)
+        return self.x.nearest_items(self.config.local_pairs)
 
     def _regression_on_nearest(self, reg: float, count_reg: float) -> csr_array:
         """Return R / |R| by the nearest items."""
@@ -220,14 +214,6 @@ def _mean_largest(sources: Array, targets: Array, items: Ints) -> float:
         weights[item] = 0
         largest[n] = weights.max()
     return _mean_positive(largest)
-
-
-def _sample_rows(x: csr_array, max_entries: int, rng: np.random.Generator) -> csr_array:
-    """Return random rows of x with about `max_entries` entries, all if there are no more."""
-    if x.nnz <= max_entries:
-        return x
-    n_rows = round(x.shape[0] * max_entries / x.nnz)
-    return csr_array(x[np.sort(rng.permutation(x.shape[0])[:n_rows])])
 
 
 def _mean_positive(values: NDArray[np.floating]) -> float:

@@ -12,7 +12,7 @@ lengths. Then the relation is computed for all key users.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -27,6 +27,7 @@ from idcf.models.layers.ragged import sum_pool
 from idcf.models.take_up import N_LINK_KNOTS, TakeUpConfig, TakeUpModel, take_up_features
 from idcf.rng import random_stream
 from idcf.training.solvers import SolverContext
+from idcf.training.solvers.cooccurrences import CooccurrenceSource, MatrixSource
 from idcf.training.solvers.item_relation import (
     ItemRelation,
     LowRankFactors,
@@ -40,7 +41,7 @@ from idcf.training.solvers.odds import (
     fit_logistic,
     interaction_matrix,
 )
-from idcf.types import History, select_histories
+from idcf.types import Domain, History, select_histories
 
 _MAX_BATCH_CELLS = 1 << 22  # cells of a score matrix held at once
 _MAX_SCORED_CELLS = 200_000_000  # scores of held-out users: a large catalogue has fewer users
@@ -79,20 +80,41 @@ _LARGE_STAGES = (_SPECTRAL_WEIGHTS, _POWERS, _SPECTRAL_WEIGHTS)
 Array = NDArray[np.float64]
 
 
+class TakeUpRows(NamedTuple):
+    """The rows of the key users, and the held-out users among them."""
+
+    all_users: CooccurrenceSource
+    others: CooccurrenceSource  # but for the held-out users
+    light_rows: csr_array  # of the held-out users, the least active first
+
+
 def fit_take_up(config: TakeUpConfig, table: Interactions, context: SolverContext) -> TakeUpModel:
     """Choose the settings, fit the probabilities, and compute the relation of all rows.
 
     Ratings are not read. `context.query_users_in_table` makes no difference.
     """
     x, rng = interaction_matrix(table), random_stream(context.seed, "take-up")
-    train_matrix, light_rows = _hold_out_users(config, x, rng)
+    others, light_rows = _hold_out_users(config, x, rng)
+    rows = TakeUpRows(MatrixSource(x), MatrixSource(others), light_rows)
+    return fit_relation(config, table.domain(), rows, context, rng)
+
+
+def fit_relation(
+    config: TakeUpConfig,
+    domain: Domain,
+    rows: TakeUpRows,
+    context: SolverContext,
+    rng: np.random.Generator,
+) -> TakeUpModel:
+    """Fit the model to rows in memory or in shards."""
+    light_rows, whole = rows.light_rows, rows.all_users
     n_next = max(1, min(config.n_next_items, int(np.median(np.diff(light_rows.indptr))) // 2))
-    share = train_matrix.nnz / max(x.nnz, 1)
-    relation = ItemRelation(config, train_matrix, share)
+    share = rows.others.n_entries / max(whole.n_entries, 1)
+    relation = ItemRelation(config, rows.others, share)
     n_history = _history_lengths(config, context, np.diff(light_rows.indptr), rng)
     settings = choose_settings(config, relation, cut_after(light_rows, n_history, n_next, rng))
     context.details.update(_details(settings))
-    model = TakeUpModel(config, table.domain()).eval()  # adds whole rows where they are small
+    model = TakeUpModel(config, domain).eval()  # adds whole rows where they are small
     _set_relation(model, *relation.stored(settings))
     less_active = light_rows[: -(-light_rows.shape[0] // 2)]
     held_out = cut_histories(
@@ -103,13 +125,13 @@ def fit_take_up(config: TakeUpConfig, table: Interactions, context: SolverContex
         new_user_lengths=context.new_user_lengths,
     )
     typical_score = _typical_score(model, held_out)
-    _set_counts(model, train_matrix, typical_score)
+    _set_counts(model, rows.others, typical_score)
     _fit_probabilities(model, held_out, config.history_lengths[1], typical_score, rng)
     is_small = relation.is_small
     del relation  # its nearest items take as much memory as those of the next one
     if is_small or share < 1 - _MAX_SHARE_LEFT_OUT:
-        _set_relation(model, *ItemRelation(config, x).stored(settings))
-        _set_counts(model, x, typical_score)
+        _set_relation(model, *ItemRelation(config, whole).stored(settings))
+        _set_counts(model, whole, typical_score)
     return model
 
 
@@ -142,9 +164,9 @@ def _history_lengths(
     return np.where(np.arange(len(row_lengths)) % 2, whole, n_history)
 
 
-def _set_counts(model: TakeUpModel, x: csr_array, typical_score: float) -> None:
-    """Set the counts of the items in x, and the prior scores that follow from them."""
-    counts = torch.from_numpy(np.asarray(x.sum(0), np.float32).ravel())
+def _set_counts(model: TakeUpModel, rows: CooccurrenceSource, typical_score: float) -> None:
+    """Set the counts of the items in some rows, and the prior scores that follow from them."""
+    counts = torch.from_numpy(rows.item_counts.astype(np.float32))
     model.item_counts = counts
     model.prior_scores = counts * (_PRIOR_WEIGHT * typical_score / counts.max().clamp(min=1))
 
