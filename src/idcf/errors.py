@@ -6,6 +6,7 @@
   · ColdUserError    the model cannot score a user it was not trained on
   · ArtifactError    a saved model is missing, damaged, or of another format
   · OverloadedError  the request queue is full
+  · EngineError      workers died or cannot be had, or a sum is too large to be exact
 """
 
 from __future__ import annotations
@@ -37,6 +38,10 @@ class ArtifactError(IdcfError, ValueError):
 
 class OverloadedError(IdcfError, RuntimeError):
     """The request queue is full; the caller should try again in a moment."""
+
+
+class EngineError(IdcfError, RuntimeError):
+    """Workers died or cannot be had, or a sum is too large to be exact."""
 
 
 def unknown_name_message(kind: str, name: str, known_names: Iterable[str]) -> str:

@@ -38,6 +38,7 @@ from idcf.types import Domain, Users
 
 ENTRY_POINT_GROUP = "idcf.models"
 _SOLVERS = "idcf.training.solvers"
+_SHARDED = "idcf.training.sharded"
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,9 @@ class ModelEntry:
         A function (config, table, context) -> model, or where to import it from as
         "module:function", so that loading a saved model imports no training code. A row without a
         solver is trained by gradient.
+    sharded_solver
+        A function (config, training, domain, context) -> model that reads a table by passes over
+        its shards, or where to import it from; see `idcf.training.sharded`.
     presets_of
         The row whose presets this one shares.
     grid
@@ -89,6 +93,7 @@ class ModelEntry:
     defaults: Mapping[str, Any] = field(default_factory=dict)
     backbone: str | None = None
     solver: Callable[..., Model] | str | None = None
+    sharded_solver: Callable[..., Model] | str | None = None
     presets_of: str | None = None
     grid: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     implicit_grid: Mapping[str, tuple[Any, ...]] | None = None
@@ -142,11 +147,29 @@ class ModelEntry:
             raise ConfigError(
                 f"{self.model_class.__name__} has no solver: it is trained by gradient"
             )
-        if not isinstance(self.solver, str):
-            return self.solver
-        module, _, function = self.solver.partition(":")
-        solver: Callable[..., Model] = getattr(import_module(module), function)
-        return solver
+        return _import_function(self.solver)
+
+    def load_sharded_solver(self, name: str) -> Callable[..., Model]:
+        """Return the solver over shards.
+
+        Raises `ConfigError`, with the name of the row, if the model needs the table in memory.
+        """
+        if self.sharded_solver is None:
+            names = ", ".join(sorted(x for x, entry in MODELS.items() if entry.sharded_solver))
+            raise ConfigError(
+                f"{name!r} cannot be trained over shards; leave out the engine, so that the table "
+                f"is read into memory, or take one of {names}"
+            )
+        return _import_function(self.sharded_solver)
+
+
+def _import_function(function: Callable[..., Model] | str) -> Callable[..., Model]:
+    """Return a function that may be given as "module:function"."""
+    if not isinstance(function, str):
+        return function
+    module, _, name = function.partition(":")
+    imported: Callable[..., Model] = getattr(import_module(module), name)
+    return imported
 
 
 _SHRINKAGE_GRID = (2.0, 3.0, 5.0, 8.0, 12.0)
@@ -156,6 +179,7 @@ MODELS: dict[str, ModelEntry] = {
         PopularityModel,
         PopularityConfig,
         solver=f"{_SOLVERS}.bias:fit_popularity",
+        sharded_solver=f"{_SHARDED}.baselines:fit_popularity",
         learns_item_quality_only=True,
     ),
     "item-mean": ModelEntry(
@@ -163,6 +187,7 @@ MODELS: dict[str, ModelEntry] = {
         BiasConfig,
         {"shrinkage": float("inf")},
         solver=f"{_SOLVERS}.bias:fit_bias",
+        sharded_solver=f"{_SHARDED}.baselines:fit_bias",
         ratings_only=True,
         learns_item_quality_only=True,
     ),
@@ -170,6 +195,7 @@ MODELS: dict[str, ModelEntry] = {
         BiasModel,
         BiasConfig,
         solver=f"{_SOLVERS}.bias:fit_bias",
+        sharded_solver=f"{_SHARDED}.baselines:fit_bias",
         grid={"shrinkage": _SHRINKAGE_GRID},
         ratings_only=True,
         learns_item_quality_only=True,
@@ -178,6 +204,7 @@ MODELS: dict[str, ModelEntry] = {
         ItemItemModel,
         ItemItemConfig,
         solver=f"{_SOLVERS}.item_item:fit_item_knn",
+        sharded_solver=f"{_SHARDED}.baselines:fit_item_knn",
         grid={"neighbors": (20, 50, 100), "reg": (10.0, 100.0)},
         implicit_grid={"neighbors": (20, 50, 200), "reg": (0.0, 3.0, 30.0)},
         check_options={"reg": 1.0, "neighbors": 20},
@@ -187,6 +214,7 @@ MODELS: dict[str, ModelEntry] = {
         ItemItemConfig,
         {"normalize": False, "neighbors": 4000},
         solver=f"{_SOLVERS}.item_item:fit_ease",
+        sharded_solver=f"{_SHARDED}.baselines:fit_ease",
         grid={"reg": (50.0, 200.0, 500.0, 1000.0, 2000.0)},
         implicit_grid={"neighbors": (200,), "reg": (10.0, 30.0, 100.0, 300.0)},
         check_options={"reg": 50.0, "shrinkage": 20.0},
@@ -204,6 +232,7 @@ MODELS: dict[str, ModelEntry] = {
         FoldInModel,
         FoldInConfig,
         solver=f"{_SOLVERS}.als:fit_als",
+        sharded_solver=f"{_SHARDED}.baselines:fit_als",
         grid={"embedding_size": (8, 16), "reg": (5.0, 10.0, 20.0)},
         implicit_grid={"embedding_size": (8, 64), "alpha": (3.0, 10.0), "reg": (1.0, 10.0)},
         check_options={"reg": 1.0, "embedding_size": 4},
@@ -212,15 +241,24 @@ MODELS: dict[str, ModelEntry] = {
         BayesModel,
         BayesConfig,
         solver=f"{_SOLVERS}.bayes:fit_bayes",
+        sharded_solver=f"{_SHARDED}.sampled:fit_bayes",
         ratings_only=True,
         implicit_model="idcf-takeup",
         take_up_model="idcf-takeup",
     ),
     "idcf-odds": ModelEntry(
-        OddsModel, OddsConfig, solver=f"{_SOLVERS}.odds:fit_odds", implicit_only=True
+        OddsModel,
+        OddsConfig,
+        solver=f"{_SOLVERS}.odds:fit_odds",
+        sharded_solver=f"{_SHARDED}.sampled:fit_odds",
+        implicit_only=True,
     ),
     "idcf-takeup": ModelEntry(
-        TakeUpModel, TakeUpConfig, solver=f"{_SOLVERS}.take_up:fit_take_up", implicit_only=True
+        TakeUpModel,
+        TakeUpConfig,
+        solver=f"{_SOLVERS}.take_up:fit_take_up",
+        sharded_solver=f"{_SHARDED}.cooccurrences:fit_take_up",
+        implicit_only=True,
     ),
     "pmf": ModelEntry(
         MatrixFactorization,

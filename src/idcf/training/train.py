@@ -45,6 +45,7 @@ __all__ = [
     "TrainingJob",
     "TrainingResult",
     "fit_artifact",
+    "fit_list_recency",
     "train",
     "train_take_up_model",
 ]
@@ -93,7 +94,7 @@ def fit_artifact(
         slope = _fit_choice_slope(result.model, table, split, config.seed)
     list_name, list_result = entry.take_up_model or name, take_up or result
     if table.time is not None and list_result.model.weighs_history:
-        details[list_name]["recency"] = _fit_recency(list_name, job, list_result)
+        details[list_name]["recency"] = fit_list_recency(list_name, job, list_result)
     manifest = Manifest(
         model=config.model,
         options=_all_options(name, result.options),
@@ -165,7 +166,7 @@ def _fit_choice_slope(model: Model, table: Interactions, split: Split, seed: int
     return fit_choice_slope(model.eval(), table, split.key_users, rng)
 
 
-def _fit_recency(name: str, job: TrainingJob, result: TrainingResult) -> float:
+def fit_list_recency(name: str, job: TrainingJob, result: TrainingResult) -> float:
     """Return the recency that is best for the lists of held-out key users; see `recency`."""
     chosen = {key: x for key, x in result.details.items() if has_option(name, key)}
     if has_option(name, "max_held_out_users"):

@@ -22,4 +22,5 @@ class SolverContext:
     progress_label: str | None = None  # label of the progress bar; None: no bar
     query_users_in_table: bool = False  # the table holds rows of the users to be scored
     new_user_lengths: Ints | None = None  # numbers of rows of users who are not trained on
+    table_rows: int = 0  # of the key users that the table is a sample of; 0: the table is all
     details: dict[str, Any] = field(default_factory=dict)  # what the solver chose, for the manifest

@@ -77,7 +77,7 @@ def fit_bayes(config: BayesConfig, table: Interactions, context: SolverContext) 
     How wide the intervals are is decided by users whose rows are removed from the chain after that:
     see `idcf.training.solvers.conformal_intervals`.
     """
-    is_large = is_large_table(table)
+    is_large = is_large_table(table, context.table_rows)
     config, table = limit_work(config, table, context)
     user_rows = np.flatnonzero(table.user_counts())
     model = BayesModel(config, table.domain())
@@ -99,10 +99,11 @@ def fit_bayes(config: BayesConfig, table: Interactions, context: SolverContext) 
     return model
 
 
-def is_large_table(table: Interactions) -> bool:
+def is_large_table(table: Interactions, table_rows: int = 0) -> bool:
     """Return whether a table gets fewer sweeps, drawn in blocks of rows: it has more rows than
-    `LARGE_TABLE`, or as many items as `LARGE_CATALOG`."""
-    return len(table) > LARGE_TABLE or len(table.items) >= LARGE_CATALOG
+    `LARGE_TABLE`, or as many items as `LARGE_CATALOG`. A sample counts as the `table_rows` that it
+    was drawn from."""
+    return max(len(table), table_rows) > LARGE_TABLE or len(table.items) >= LARGE_CATALOG
 
 
 def limit_work(
@@ -111,7 +112,7 @@ def limit_work(
     """Return config and table unchanged, or for a large table with fewer sweeps, and with the rows
     of a random part of the users; write what was done into the details of `context`."""
     n_users, n_items = int((table.user_counts() > 0).sum()), len(table.items)
-    is_large = is_large_table(table)
+    is_large = is_large_table(table, context.table_rows)
     if is_large:
         sweeps, burn_in = (round(LARGE_TABLE_SWEEPS * x) for x in (config.sweeps, config.burn_in))
         config = replace(config, sweeps=max(1, sweeps), burn_in=burn_in)

@@ -111,12 +111,16 @@ def ease_weights(x: csr_array, reg: float, n_neighbors: int) -> csr_array:
 
 def _primal_columns(x: csr_array, reg: float) -> Iterator[Array]:
     """Yield the columns of B in one block, by inverting the item-item matrix."""
-    gram = (x.T @ x).toarray()
+    yield ease_columns((x.T @ x).toarray(), reg)
+
+
+def ease_columns(gram: Array, reg: float) -> Array:
+    """Return B of EASE [I, I] from the matrix XᵀX, to whose diagonal λ is added in place."""
     gram[np.diag_indices_from(gram)] += reg
     inverse = np.linalg.inv(gram)
-    weights = -inverse / np.diag(inverse)
+    weights: Array = -inverse / np.diag(inverse)
     np.fill_diagonal(weights, 0)
-    yield weights
+    return weights
 
 
 def _dual_columns(x: csr_array, reg: float) -> Iterator[Array]:

@@ -88,9 +88,7 @@ class ItemRelation:
     x holds: with fewer of them the same λ would weigh more.
     """
 
-    def __init__(
-        self, config: TakeUpConfig, x: CooccurrenceSource, share: float = 1.0
-    ) -> None:
+    def __init__(self, config: TakeUpConfig, x: CooccurrenceSource, share: float = 1.0) -> None:
         self.config, self.x, self.share = config, x, share
         self.is_small = x.n_items <= config.max_dense_items
         self.rank = spectral_rank(config, x.n_users, x.n_items)

@@ -92,6 +92,19 @@ def find_nearest_items(x: csr_array, n_nearest: int) -> NearestItems:
     return NearestItems(*(torch.from_numpy(a) for a in (items, counts, n_users)))
 
 
+def ordered_by_nearness(
+    items: NDArray[np.int32], counts: Array, item_counts: NDArray[np.integer]
+) -> NearestItems:
+    """Return items [I, M] and their counts in the order of `find_nearest_items`; a count of 0
+    stands for no item."""
+    scale = (item_counts.astype(np.float32) + np.float32(_SUPPORT)) ** np.float32(-0.5)
+    order = np.lexsort((items, -(counts * scale[items])))
+    items, counts = np.take_along_axis(items, order, 1), np.take_along_axis(counts, order, 1)
+    items[counts == 0] = np.broadcast_to(np.arange(len(items))[:, None], items.shape)[counts == 0]
+    n_users = torch.from_numpy(item_counts.astype(np.float32))
+    return NearestItems(torch.from_numpy(items), torch.from_numpy(counts), n_users)
+
+
 def local_ridge(nearest: NearestItems, reg: float, count_reg: float, width: int) -> csr_array:
     """Return B [I, I]: column i holds the weights w_i of the first `width` nearest items of i.
 

@@ -44,8 +44,8 @@ from idcf.training.solvers.odds import (
 from idcf.types import Domain, History, select_histories
 
 _MAX_BATCH_CELLS = 1 << 22  # cells of a score matrix held at once
-_MAX_SCORED_CELLS = 200_000_000  # scores of held-out users: a large catalogue has fewer users
-_N_HISTORIES, _MAX_CUTS = 2000, 4  # histories of the held-out users in all, and of each
+MAX_SCORED_CELLS = 200_000_000  # scores of held-out users: a large catalogue has fewer users
+N_HISTORIES, MAX_CUTS = 2000, 4  # histories of the held-out users in all, and of each
 _UNKNOWN_SHARE = 0.1  # of the items of a held-out user whose history is nearly whole
 _N_NEAR_ITEMS = 300  # best items of a user, all of which calibrate
 _N_FAR_ITEMS = 100  # other items of a user, sampled
@@ -180,12 +180,12 @@ def _hold_out_users(
     light = np.flatnonzero((lengths <= np.quantile(lengths, 0.25)) & (lengths > 1))
     if len(light) == 0:
         light = np.arange(len(lengths))
-    max_users = min(config.max_held_out_users, max(100, _MAX_SCORED_CELLS // x.shape[1]))
+    max_users = min(config.max_held_out_users, max(100, MAX_SCORED_CELLS // x.shape[1]))
     users = rng.permutation(light)[:max_users]
     users = users[np.argsort(lengths[users], kind="stable")]
     stays = np.ones(x.shape[0], bool)
     stays[users] = False
-    n_cuts = min(_MAX_CUTS, max(1, _N_HISTORIES // len(users)))
+    n_cuts = min(MAX_CUTS, max(1, N_HISTORIES // len(users)))
     light_rows = csr_array(x[np.repeat(users, n_cuts)])
     return csr_array(x[stays]) if stays.any() else x, light_rows
 
