@@ -30,7 +30,8 @@ from idcf.models.baselines import (
 from idcf.models.layers.item_matrix import largest_per_row
 from idcf.models.layers.ragged import normal_equations, transpose
 from idcf.rng import derive_seed
-from idcf.training.engine import State, Sums, fixed_point, from_fixed_point
+from idcf.training.block_sums import Sums, fixed_point, from_fixed_point
+from idcf.training.engine import State
 from idcf.training.sharded.passes import Histories, HistorySum
 from idcf.training.sharded.training import ShardedTraining
 from idcf.training.solvers import SolverContext

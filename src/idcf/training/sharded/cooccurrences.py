@@ -19,7 +19,8 @@ from idcf.data.interactions import Ints, offsets_from_lengths, slice_index
 from idcf.data.shards import UserBlocks
 from idcf.models.take_up import TakeUpConfig, TakeUpModel
 from idcf.rng import random_stream
-from idcf.training.engine import State, Sums, fixed_point, from_fixed_point
+from idcf.training.block_sums import Sums, fixed_point, from_fixed_point
+from idcf.training.engine import State
 from idcf.training.sharded.passes import (
     EXCLUDED,
     N_LENGTHS,

@@ -25,8 +25,9 @@ from idcf.inference.manifest import DomainInfo, Manifest, RecommenderConfig, Tra
 from idcf.models.base import Model, resolve_device
 from idcf.models.registry import MODELS, configure, model_entry, resolve_model
 from idcf.rng import random_stream
+from idcf.training.block_sums import BlockSum, Sums, fixed_point, from_fixed_point
 from idcf.training.choice_slope import fit_choice_slope
-from idcf.training.engine import BlockSum, Engine, State, Sums, fixed_point, from_fixed_point
+from idcf.training.engine import Engine, State
 from idcf.training.fit_cost import DEFAULT_KEY_THRESHOLD
 from idcf.training.job import TrainingJob, TrainingResult, start_runtime
 from idcf.training.presets import stage_configs

@@ -16,7 +16,8 @@ from scipy.sparse import csr_array
 
 from idcf.data.interactions import Floats, Ints, offsets_from_lengths, slice_index
 from idcf.data.shards import UserBlock, UserBlocks
-from idcf.training.engine import BlockSelection, BlockSum, State, Sums
+from idcf.training.block_sums import BlockSelection, BlockSum, Sums
+from idcf.training.engine import State
 
 N_LENGTHS = 1 << 16  # numbers of rows of a user that are told apart; longer ones count as the last
 N_BUCKETS = 1 << 16  # of random numbers of users

@@ -14,16 +14,16 @@ from tqdm import tqdm
 from idcf.data.interactions import Floats, Interactions, Ints, Vocab
 from idcf.data.shards import UserBlocks
 from idcf.rng import derive_seed
-from idcf.training.engine import (
+from idcf.training.block_sums import (
     BlockSelection,
     BlockSum,
-    Engine,
-    ShardWork,
-    State,
+    BlockWork,
     Sums,
     concatenate,
     divide_blocks,
+    run_shard,
 )
+from idcf.training.engine import Engine, State
 from idcf.training.sharded.pass_store import PassStore
 from idcf.training.sharded.passes import (
     N_BUCKETS,
@@ -125,7 +125,7 @@ class ShardedTraining:
         """Return the stored state of an iteration."""
         return StoredSteps(self.store, name)
 
-    def _run(self, name: str, work: ShardWork, state: State) -> Any:
+    def _run(self, name: str, work: BlockWork, state: State) -> Any:
         """Yield positions and results of the shards, with a progress bar."""
         rows_per_block = self.table.n_rows / max(self.table.n_blocks, 1)
         # with None, tqdm shows the bar if the output is a terminal
@@ -133,7 +133,8 @@ class ShardedTraining:
         with tqdm(
             total=self.table.n_rows, desc=name, unit=" rows", unit_scale=True, disable=disable
         ) as bar:
-            for position, result in self.engine.map_shards(work, self.table, self.shards, state):
+            tasks = [(work, self.table, shard) for shard in self.shards]
+            for position, result in self.engine.map(run_shard, tasks, state):
                 bar.update(round(rows_per_block * len(self.shards[position])))
                 yield position, result
 
