@@ -6,15 +6,12 @@ Training code is imported by `fit` alone, so that serving does not need it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from threading import Lock
 from typing import Any, Self, Unpack, overload
 
 from idcf.data.history_reader import has_many_users, warn_unknown_items
-from idcf.data.interactions import Floats, Interactions, titles_by_row
-from idcf.data.readers import read_interactions
-from idcf.data.side_tables import add_side_tables
+from idcf.data.interactions import Floats, Interactions
 from idcf.errors import ConfigError, require_positive_count
 from idcf.inference.artifact import Artifact, load_artifact, save_artifact
 from idcf.inference.explain import explain, next_questions
@@ -27,7 +24,7 @@ from idcf.inference.ranking_query import ListOptions
 from idcf.inference.recency import Recency
 from idcf.metrics.calibration import interval_half_width
 from idcf.models.base import resolve_device
-from idcf.models.registry import has_option, model_entry, require_option, resolve_model
+from idcf.models.registry import model_entry
 from idcf.results import (
     Explanation,
     PredictionInterval,
@@ -134,6 +131,8 @@ class Recommender:
         progress: bool = False,
         callback: Callable[[str, Mapping[str, float]], None] | None = None,
         memory: int | float | str | None = None,
+        engine: Any = None,
+        resume: str | Path | None = None,
     ) -> Self:
         """Train the model on a table of interactions, and return this recommender.
 
@@ -168,27 +167,29 @@ class Recommender:
             Bytes that the process may take, as a number or a text such as "4GiB". A fit that needs
             more, by an estimate from the size of the table, raises ConfigError before it begins.
             None: half of what is free.
+        engine
+            "local", "processes" or "ray", or an `Engine`: train by passes over a folder of shards
+            (`idcf shard`), which need not fit into memory. None: read the table into memory.
+        resume
+            With an engine: folder of finished passes, from which an interrupted fit goes on.
         """
-        from idcf.training.train import fit_artifact
+        from idcf.training.fit import FitArguments, fit
 
-        table = read_interactions(interactions, columns=columns, implicit=implicit)
-        name = resolve_model(self.config.model, table.implicit)
-        data = add_side_tables(
-            table,
-            users,
-            items,
+        arguments = FitArguments(
+            users=users,
+            items=items,
+            columns=columns,
+            implicit=implicit,
+            titles=titles,
             attributes=attributes,
-            reads_item_features=has_option(name, "item_features"),
+            card_metrics=card_metrics,
+            progress=progress,
+            callback=callback,
+            memory=memory,
+            engine=engine,
+            resume=resume,
         )
-        for option in data.feature_fields:
-            require_option(self.config.model, option)
-        defaults = dict.fromkeys(data.feature_fields, True)
-        config = replace(self.config.with_default_options(defaults), card_metrics=card_metrics)
-        item_titles = titles_by_row(table.items, data.titles if titles is None else titles)
-        artifact = fit_artifact(
-            config, data, item_titles, progress=progress, callback=callback, memory=memory
-        )
-        self._set_state(artifact, data.interactions)
+        self._set_state(*fit(self.config, interactions, arguments))
         return self
 
     def partial_fit_items(
@@ -261,9 +262,8 @@ class Recommender:
     def load(cls, folder: str | Path, *, device: str = "cpu") -> Self:
         """Load a model that `save` wrote; its scores are the same to the last bit.
 
-        There are no training histories in it, so that `recommend(users=...)` is not possible.
-
-        The device is "auto" (a GPU if one is visible), "cpu" or "cuda".
+        There are no training histories in it, so that `recommend(users=...)` is not possible. The
+        device is "auto" (a GPU if one is visible), "cpu" or "cuda".
 
         Raises
         ------

@@ -12,7 +12,7 @@ import hashlib
 from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from math import fsum
 from pathlib import Path
@@ -247,6 +247,17 @@ class ShardedTable(UserBlocks):
         if len(ids) != self.n_items:
             raise damaged_folder(self.folder, f"{ITEMS_NAME} has {len(ids):,} items")
         return Vocab(ids)
+
+    def as_implicit(self) -> Self:
+        """Return the table as implicit feedback: ratings are not read."""
+        manifest = replace(
+            self.manifest,
+            implicit=True,
+            rating_counts=((1.0, self.n_rows),),
+            rating_range=(1.0, 1.0),
+            rating_sum=float(self.n_rows),
+        )
+        return type(self)(self.folder, manifest)
 
     def shard_of_block(self, index: int) -> Shard:
         """Return the shard that holds a block."""

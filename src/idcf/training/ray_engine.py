@@ -6,6 +6,7 @@ held it dies before it was read.
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterator, Sequence
 from importlib import import_module
 from typing import Any
@@ -17,6 +18,7 @@ from idcf.training.engine import Call, Result, State
 
 _MAX_RETRIES = 20  # of one call
 _CALLS_PER_WORKER = 2
+_CONNECT_SECONDS = 5.0
 
 
 class RayEngine:
@@ -34,6 +36,7 @@ class RayEngine:
             raise ConfigError(
                 "engine 'ray' needs the extra: pip install 'idcf[ray]'; or take engine 'processes'"
             ) from None
+        _check_address(address)
         self._ray = ray
         self._owns_cluster = not ray.is_initialized()
         if self._owns_cluster:
@@ -45,10 +48,7 @@ class RayEngine:
                 )  # fmt: skip
             except (ConnectionError, RuntimeError, ValueError) as error:
                 reason = str(error).strip().splitlines()[0]
-                raise EngineError(
-                    f"no Ray cluster can be reached at {address!r} ({reason}); start one with "
-                    "`ray start --head`, or leave out the address"
-                ) from None
+                raise _unreachable(address, reason) from None
         self.n_workers = n_workers or max(1, int(ray.cluster_resources().get("CPU", 1)))
 
     def map(
@@ -94,6 +94,25 @@ class RayEngine:
         """Leave the cluster, and end it if it was started here."""
         if self._owns_cluster and self._ray.is_initialized():
             self._ray.shutdown()
+
+
+def _check_address(address: str | None) -> None:
+    """Raise EngineError if nothing listens at an address; Ray would end this process."""
+    host, _, port = (address or "").rpartition(":")
+    if not host or not port.isdecimal():  # such as "auto"
+        return
+    try:
+        socket.create_connection((host.rpartition("/")[2], int(port)), _CONNECT_SECONDS).close()
+    except OSError as error:
+        raise _unreachable(address, str(error)) from None
+
+
+def _unreachable(address: str | None, reason: str) -> EngineError:
+    """Return the error for a cluster that cannot be reached."""
+    return EngineError(
+        f"no Ray cluster can be reached at {address!r} ({reason}); start one with "
+        "`ray start --head`, or leave out the address"
+    )
 
 
 def _call_on_worker(

@@ -1,0 +1,143 @@
+"""What `Recommender.fit` does: read the tables, and train in memory or by passes over shards."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from idcf.data.interactions import Floats, Interactions, Vocab, titles_by_row
+from idcf.data.readers import read_interactions
+from idcf.data.shards import ShardedTable, is_sharded_folder
+from idcf.data.side_tables import EnrichedInteractions, add_side_tables
+from idcf.errors import ConfigError
+from idcf.inference.artifact import Artifact
+from idcf.inference.manifest import RecommenderConfig
+from idcf.models.registry import has_option, require_option, resolve_model
+from idcf.training.checkpoint import EpochCallback
+from idcf.training.engine import Engine, open_engine
+from idcf.training.train import fit_artifact
+
+
+@dataclass(frozen=True, kw_only=True)
+class FitArguments:
+    """The arguments of `Recommender.fit` but for the interactions."""
+
+    users: Any = None
+    items: Any = None
+    columns: Mapping[str, str] | None = None
+    implicit: bool | None = None
+    titles: Mapping[Any, str] | None = None
+    attributes: Any = None
+    card_metrics: bool = False
+    progress: bool = False
+    callback: EpochCallback | None = None
+    memory: int | float | str | None = None
+    engine: str | Engine | None = None
+    resume: str | Path | None = None
+
+
+def fit(
+    config: RecommenderConfig, interactions: Any, arguments: FitArguments
+) -> tuple[Artifact, Interactions | None]:
+    """Train a model; return it with its training table, if that was read into memory."""
+    if arguments.engine is not None:
+        return _fit_over_shards(config, interactions, arguments), None
+    if arguments.resume is not None:
+        raise ConfigError("resume is for a fit by passes over shards; give an engine, too")
+    table = read_interactions(interactions, columns=arguments.columns, implicit=arguments.implicit)
+    config, data = _add_side_tables(config, table, arguments)
+    artifact = fit_artifact(
+        replace(config, card_metrics=arguments.card_metrics),
+        data,
+        _titles(table.items, data, arguments),
+        progress=arguments.progress,
+        callback=arguments.callback,
+        memory=arguments.memory,
+    )
+    return artifact, data.interactions
+
+
+def _add_side_tables(
+    config: RecommenderConfig, table: Interactions, arguments: FitArguments
+) -> tuple[RecommenderConfig, EnrichedInteractions]:
+    """Return the table with its side tables, and the options that read them."""
+    name = resolve_model(config.model, table.implicit)
+    data = add_side_tables(
+        table,
+        arguments.users,
+        arguments.items,
+        attributes=arguments.attributes,
+        reads_item_features=has_option(name, "item_features"),
+    )
+    for option in data.feature_fields:
+        require_option(config.model, option)
+    return config.with_default_options(dict.fromkeys(data.feature_fields, True)), data
+
+
+def _titles(
+    items: Vocab, data: EnrichedInteractions, arguments: FitArguments
+) -> tuple[str | None, ...]:
+    """Return the title of each item."""
+    return titles_by_row(items, data.titles if arguments.titles is None else arguments.titles)
+
+
+def _fit_over_shards(
+    config: RecommenderConfig, interactions: Any, arguments: FitArguments
+) -> Artifact:
+    """Train by passes over a folder of shards."""
+    from idcf.training.sharded.fit import fit_sharded_artifact
+
+    table = _open_shards(interactions, arguments)
+    no_rows = np.empty(0, np.int64)
+    catalogue = Interactions(
+        Vocab(()), table.items, no_rows, no_rows, np.empty(0, np.float32), None, table.implicit
+    )
+    config, data = _add_side_tables(config, catalogue, arguments)
+    features: Floats | None = data.interactions.item_features
+    engine = arguments.engine
+    opened = open_engine(engine) if isinstance(engine, str) else engine
+    assert opened is not None
+    try:
+        return fit_sharded_artifact(
+            config,
+            table,
+            _titles(table.items, data, arguments),
+            opened,
+            attributes=data.attributes,
+            item_features=features,
+            resume=None if arguments.resume is None else Path(arguments.resume),
+            progress=arguments.progress,
+        )
+    finally:
+        if isinstance(engine, str):
+            opened.close()
+
+
+def _open_shards(interactions: Any, arguments: FitArguments) -> ShardedTable:
+    """Open a folder of shards; raises ConfigError for arguments that need the table in memory."""
+    given = {
+        "users": arguments.users is not None,
+        "columns": bool(arguments.columns),
+        "card_metrics": arguments.card_metrics,
+        "callback": arguments.callback is not None,
+    }
+    for name in (name for name, is_given in given.items() if is_given):
+        raise ConfigError(f"{name} needs the table in memory; leave it out, or the engine")
+    if isinstance(interactions, ShardedTable):
+        table = interactions
+    else:
+        is_path = isinstance(interactions, str | Path)
+        if not is_path or not is_sharded_folder(Path(interactions).expanduser()):
+            source = interactions if is_path else type(interactions).__name__
+            raise ConfigError(
+                f"an engine trains on a folder of shards, not on {source}; write one by `idcf "
+                "shard`, or leave out the engine"
+            )
+        table = ShardedTable.open(interactions)
+    if arguments.implicit is False and table.implicit:
+        raise ConfigError(f"{table.folder} has no ratings; leave out implicit=False")
+    return table.as_implicit() if arguments.implicit else table
