@@ -93,6 +93,25 @@ MemoryLimit = Annotated[
         "Default: half of what is free.",
     ),
 ]
+EngineName = Annotated[
+    str | None,
+    option(
+        "ENGINE",
+        "Who computes: local (this process), processes (of this machine) or ray (a cluster).",
+    ),
+]
+Workers = Annotated[
+    int | None,
+    option("N", "Number of workers of the engine; by default one for each processor.", min=1),
+]
+ClusterAddress = Annotated[
+    str | None,
+    option(
+        "ADDRESS",
+        "Ray cluster, such as auto (the one of this machine) or HOST:PORT; by default one is "
+        "started on this machine.",
+    ),
+]
 Seed = Annotated[int, option("N", "Seed of the random numbers used in training.")]
 SplitSeed = Annotated[int, option("N", "Seed of the random train/test split.")]
 Jobs = Annotated[int, option("N", "Number of models to train in parallel.", min=1)]

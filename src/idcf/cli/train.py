@@ -6,12 +6,14 @@ import time
 from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 from idcf.cli import options as o
+from idcf.errors import ConfigError
 
 if TYPE_CHECKING:
     from idcf.inference.manifest import Manifest, NewUserCurve
+    from idcf.training.engine import Engine
 
 
 def train(
@@ -41,13 +43,13 @@ def train(
     key_users: o.KeyUserChoice = "threshold",
     n_key_users: o.KeyUserCount = None,
     card_metrics: Annotated[
-        bool,
+        bool | None,
         o.switch(
             "--card-metrics/--no-card-metrics",
             "Train a second model without some key users to measure quality for new users in the "
-            "model card.",
+            "model card. Default: yes, unless an engine trains.",
         ),
-    ] = True,
+    ] = None,
     tensorboard: Annotated[
         Path | None, o.option("FOLDER", "Write training curves for TensorBoard.")
     ] = None,
@@ -55,6 +57,13 @@ def train(
         str | None, o.option("URI", "Log training curves to this MLflow tracking server.")
     ] = None,
     memory: o.MemoryLimit = None,
+    engine: o.EngineName = None,
+    workers: o.Workers = None,
+    address: o.ClusterAddress = None,
+    resume: Annotated[
+        Path | None,
+        o.option("FOLDER", "With --engine: folder of finished passes; an interrupted fit goes on."),
+    ] = None,
     device: o.Device = "auto",
     threads: o.Threads = 1,
     as_json: o.JsonSwitch = False,
@@ -62,6 +71,7 @@ def train(
     """Train a model on all interactions of a dataset and save it.
 
     The saved folder is the MODEL_FOLDER of `idcf recommend`, `embed`, `export` and `serve`.
+    With --engine, DATASET is a folder of `idcf shard`, which need not fit into memory.
     """
     o.limit_threads(threads)
     from idcf.config import parse_overrides
@@ -79,8 +89,9 @@ def train(
         device=device,
         **options,
     )
-    data = o.open_dataset_argument(dataset, column, implicit, progress=not as_json)
     with ExitStack() as stack:
+        opened = _open_engine(engine, workers, address, resume, stack)
+        data = _open_data(dataset, column, implicit, opened is not None, progress=not as_json)
         callbacks: list[Any] = []
         if tensorboard:
             callbacks.append(stack.enter_context(trackers.TensorBoard(tensorboard)))
@@ -92,16 +103,59 @@ def train(
             users=user_features,
             items=items,
             titles=data.titles or None,
+            implicit=implicit if opened else None,
             attributes=data.attributes,
-            card_metrics=card_metrics,
+            card_metrics=(opened is None) if card_metrics is None else card_metrics,
             progress=not as_json,
             callback=trackers.combine_callbacks(callbacks),
             memory=memory,
+            engine=opened,
+            resume=resume,
         )
     recommender.save(out)
     values = _training_summary(recommender.manifest, out, time.perf_counter() - start)
     curve = recommender.manifest.new_user_curve
     o.print_result(values, _format_summary(values, curve), as_json)
+
+
+class _Data(NamedTuple):
+    """What a fit reads."""
+
+    interactions: Any
+    titles: Any = None
+    attributes: Any = None
+
+
+def _open_engine(
+    name: str | None,
+    workers: int | None,
+    address: str | None,
+    resume: Path | None,
+    stack: ExitStack,
+) -> Engine | None:
+    """Return the engine, which ends with the stack; None: no engine is named."""
+    from idcf.training.engine import open_engine
+
+    if name is None:
+        given = {"--workers": workers, "--address": address, "--resume": resume}
+        for option in (key for key, value in given.items() if value is not None):
+            raise ConfigError(f"{option} needs --engine; give one, or leave it out")
+        return None
+    engine = open_engine(name, workers, address)
+    stack.callback(engine.close)
+    return engine
+
+
+def _open_data(
+    dataset: str, column: list[str] | None, implicit: bool | None, has_engine: bool, progress: bool
+) -> _Data:
+    """Return the dataset or file, or for an engine the path of its folder."""
+    if has_engine:
+        for _ in column or []:
+            raise ConfigError("--column is for a table, not for a folder of shards: leave it out")
+        return _Data(Path(dataset))
+    data = o.open_dataset_argument(dataset, column, implicit, progress=progress)
+    return _Data(data.interactions, data.titles, data.attributes)
 
 
 def _training_summary(manifest: Manifest, out: Path, seconds: float) -> dict[str, Any]:
