@@ -76,7 +76,7 @@ def read_interactions(
         names = find_columns(columns, frame.columns, name, implicit)
         return interactions_from_dataframe(frame, ColumnOrigin(name, column_names=names), implicit)
     path = Path(source).expanduser()
-    suffix = _format_suffix(path)
+    suffix = format_suffix(path)
     if suffix in ("csv", "tsv"):
         return _read_csv_interactions(path, columns, implicit)
     if suffix == "parquet" or path.is_dir():
@@ -117,7 +117,7 @@ def read_table(path: Path) -> pa.Table:
     """Read a Parquet file, or any other as CSV or TSV, whole, as an Arrow table. In CSV, ids are
     read as text, so that `007` keeps its zeros, and Arrow guesses the type of other columns. Raises
     DataError if the file is missing, empty or damaged."""
-    if _format_suffix(path) == "parquet":
+    if format_suffix(path) == "parquet":
         from pyarrow import parquet
 
         with parquet_errors(path):
@@ -125,14 +125,14 @@ def read_table(path: Path) -> pa.Table:
     return _parse_csv(path, read_text(path), text_columns=("user_id", "item_id"))
 
 
-def _format_suffix(path: Path) -> str:
+def format_suffix(path: Path) -> str:
     """Suffix in lower case, without a dot and without `.gz`."""
     return path.name.removesuffix(".gz").rpartition(".")[2].lower()
 
 
-def _delimiter(path: Path) -> str:
+def delimiter_of(path: Path) -> str:
     """Return the delimiter of a text file: a tab for .tsv, otherwise a comma."""
-    return "\t" if _format_suffix(path) == "tsv" else ","
+    return "\t" if format_suffix(path) == "tsv" else ","
 
 
 def _read_parquet_interactions(
@@ -151,7 +151,7 @@ def _read_csv_interactions(
     path: Path, columns: Mapping[str, str] | None, implicit: bool | None
 ) -> Interactions:
     """Read the columns of all roles as text, which `interactions_from_dataframe` parses."""
-    text, delimiter = read_text(path), _delimiter(path)
+    text, delimiter = read_text(path), delimiter_of(path)
     header = next(csv.reader(io.StringIO(text), delimiter=delimiter))
     if len(header) == 1:
         first_line = text.split("\n")[0]
@@ -170,7 +170,7 @@ def _parse_csv(
     import pyarrow as pa
     from pyarrow import csv as arrow_csv
 
-    delimiter = _delimiter(path)
+    delimiter = delimiter_of(path)
     parsing = arrow_csv.ParseOptions(delimiter=delimiter, newlines_in_values='"' in text)
     conversion = arrow_csv.ConvertOptions(
         include_columns=list(columns), column_types=dict.fromkeys(text_columns, pa.string())
