@@ -24,6 +24,7 @@ from idcf.data.columns import (
     find_columns,
     times_from_series,
     to_dataframe,
+    to_whole_seconds,
 )
 from idcf.data.interactions import Floats, Interactions, Ints
 from idcf.errors import DataError
@@ -218,8 +219,11 @@ def checked_times(values: Any, origin: ColumnOrigin) -> Ints:
     is_date = types.is_date(values.type) or types.is_timestamp(values.type)
     if not (is_number or is_date) or values.null_count:
         raise UnusualValue
-    series = to_dataframe(pa.table({"timestamp": values}))["timestamp"]
     try:
+        if is_number:  # without the dataframe library
+            seconds = values.to_numpy(zero_copy_only=False).astype(np.float64)
+            return to_whole_seconds(seconds, origin)
+        series = to_dataframe(pa.table({"timestamp": values}))["timestamp"]
         return times_from_series(series, origin)
     except DataError:
         raise UnusualValue from None

@@ -18,6 +18,7 @@ import numpy as np
 
 from idcf.data.columns import (
     ColumnOrigin,
+    build_interactions,
     find_columns,
     interactions_from_dataframe,
     to_dataframe,
@@ -31,6 +32,7 @@ from idcf.data.datasets.formats import (
 )
 from idcf.data.interactions import Interactions, align_vocabularies
 from idcf.data.parquet_reader import ParquetColumns, parquet_errors
+from idcf.data.shards import ShardedTable, is_sharded_folder
 from idcf.errors import DataError
 from idcf.files import read_text
 
@@ -51,7 +53,8 @@ def read_interactions(
     ----------
     source
         A pandas, Polars or Arrow table, the path of a file (.csv, .tsv, .parquet, .inter, .data,
-        .base, .test, .dat; text may be gzipped), of a folder of Parquet files, or `Interactions`.
+        .base, .test, .dat; text may be gzipped), of a folder of Parquet files or of shards (see
+        `idcf shard`), or `Interactions`.
     columns
         Column names by role, where they differ from the roles `user_id`, `item_id`, `rating` and
         `timestamp`.
@@ -77,6 +80,8 @@ def read_interactions(
         return interactions_from_dataframe(frame, ColumnOrigin(name, column_names=names), implicit)
     path = Path(source).expanduser()
     suffix = format_suffix(path)
+    if is_sharded_folder(path):
+        return _read_shards(path, columns, implicit)
     if suffix in ("csv", "tsv"):
         return _read_csv_interactions(path, columns, implicit)
     if suffix == "parquet" or path.is_dir():
@@ -145,6 +150,20 @@ def _read_parquet_interactions(
         return table
     origin = ColumnOrigin(str(path), column_names=source.names)
     return interactions_from_dataframe(to_dataframe(source.whole_table()), origin, implicit)
+
+
+def _read_shards(
+    path: Path, columns: Mapping[str, str] | None, implicit: bool | None
+) -> Interactions:
+    """Read a folder of shards; its columns have the names of their roles."""
+    table = ShardedTable.open(path).interactions()
+    optional = {"rating": not table.implicit, "timestamp": table.time is not None}
+    names = ["user_id", "item_id", *(name for name, is_there in optional.items() if is_there)]
+    find_columns(columns, names, str(path), implicit)
+    if not implicit or table.implicit:
+        return table
+    users, items = (table.users, table.user), (table.items, table.item)
+    return build_interactions(ColumnOrigin(str(path)), users, items, table.rating, table.time, True)
 
 
 def _read_csv_interactions(
