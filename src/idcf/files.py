@@ -64,21 +64,29 @@ def write_folder(
 
     Raises ArtifactError if `target` is a file, or holds a file not among `replaceable_names`.
     """
-    _require_replaceable(target, replaceable_names)
+    require_replaceable(target, replaceable_names)
     target.parent.mkdir(parents=True, exist_ok=True)
     temporary = _temporary_path(target)
     temporary.mkdir()
     try:
         write_files(temporary)
-        for path in (*temporary.iterdir(), temporary):
-            _fsync(path)
-        if target.exists():
-            _swap_folders(temporary, target)  # `temporary` now holds the old files
-        else:
-            temporary.rename(target)
-        _fsync(target.parent)
+        replace_folder(temporary, target)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+def replace_folder(temporary: Path, target: Path) -> None:
+    """Give a folder of files the name `target`, in one step and through to the disk.
+
+    If there is a folder `target`, `temporary` then holds the old files.
+    """
+    for path in (*temporary.iterdir(), temporary):
+        _fsync(path)
+    if target.exists():
+        _swap_folders(temporary, target)
+    else:
+        temporary.rename(target)
+    _fsync(target.parent)
 
 
 def _temporary_path(target: Path) -> Path:
@@ -86,7 +94,7 @@ def _temporary_path(target: Path) -> Path:
     return target.with_name(f".{target.name}.{uuid.uuid4().hex}.part")
 
 
-def _require_replaceable(target: Path, replaceable_names: Collection[str]) -> None:
+def require_replaceable(target: Path, replaceable_names: Collection[str]) -> None:
     """Raise ArtifactError if replacing `target` would delete anything else."""
     if not target.exists():
         return

@@ -98,6 +98,13 @@ def test_the_last_of_repeated_pairs_is_kept(tmp_path: Path) -> None:
     assert id_rows(table) == [("b", 1, 2.0, None), ("a", 1, 4.0, None)]
 
 
+def test_of_repeated_pairs_the_latest_remains(tmp_path: Path) -> None:
+    text = "user_id,item_id,rating,timestamp\n1,5,4,30\n1,5,1,10\n2,5,1,7\n2,5,3,7\n"
+    with pytest.warns(DataWarning, match="2 rows repeat .* only the row with the latest timestamp"):
+        table = read_interactions(write_file(tmp_path, "x.csv", text))
+    assert id_rows(table) == [(1, 5, 4.0, 30), (2, 5, 3.0, 7)]
+
+
 BAD_CSV = {
     "user_id,item_id\n": "no rows; give at least one interaction",
     "userid,item_id,rating\na,1,2\n": "no column named 'user_id'; did you mean 'userid'",

@@ -19,6 +19,7 @@ from idcf.cli import (
     recommend,
     reproduce,
     serve,
+    shard,
     train,
     tune,
 )
@@ -32,6 +33,7 @@ app = typer.Typer(
 )
 for verb in (
     *(train.train, estimate.estimate, recommend.recommend, embed.embed, export.export, serve.serve),
+    shard.shard,
     *(evaluate.evaluate, tune.tune, reproduce.reproduce, reproduce.report, demo.demo),
 ):
     app.command(verb.__name__)(verb)

@@ -50,7 +50,7 @@ def estimate(
 ) -> None:
     """Estimate the memory and the time that `idcf train` would need.
 
-    Of a Parquet file only the ids are read.
+    Of Parquet files only the ids are read.
     """
     from idcf.config import parse_overrides
     from idcf.training.fit_cost import estimate_fit
@@ -104,9 +104,14 @@ def _count_rows(
     """Return the rows of each user, the number of items, and whether the feedback is implicit."""
     from idcf.config import parse_overrides
     from idcf.data.parquet_reader import count_ids
+    from idcf.data.shards import ShardedTable, is_sharded_folder
 
     path = Path(dataset).expanduser()
-    if path.is_dir() or path.suffix.lower() == ".parquet":
+    if is_sharded_folder(path) and not column:
+        shards = ShardedTable.open(path)
+        if implicit is None or implicit == shards.implicit:
+            return shards.user_counts(), shards.n_items, shards.implicit
+    elif path.is_dir() or path.suffix.lower() == ".parquet":
         columns = {role: str(name) for role, name in parse_overrides(column or []).items()}
         counted = count_ids(path, columns, implicit)
         if counted is not None:

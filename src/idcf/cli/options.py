@@ -45,7 +45,7 @@ DatasetArgument = Annotated[
     argument(
         "DATASET",
         "Dataset name (see `idcf data list`), path of a CSV or Parquet file of interactions, or of "
-        "a folder of Parquet files.",
+        "a folder of Parquet files or of shards (see `idcf shard`).",
     ),
 ]
 ModelFolder = Annotated[Path, argument("MODEL_FOLDER", "Folder of a model saved by `idcf train`.")]

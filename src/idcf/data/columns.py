@@ -170,6 +170,27 @@ def build_interactions(
     """
     implicit = rating is None if implicit is None else implicit
     rating = np.ones(len(users[1]), np.float32) if rating is None else rating
+    values = check_ratings(rating, implicit, origin)
+    table = Interactions(users[0], items[0], users[1], items[1], values, time)
+    has_times = time is not None
+    del users, items, rating, time  # or rows that are dropped would be held
+    if implicit:
+        if n_zeros := len(values) - np.count_nonzero(values):
+            warn_about_data(zero_weights_message(origin.source_name, int(n_zeros)))
+        table = table.where(values > 0).as_implicit()
+    if not len(table):
+        raise DataError(no_rows_message(origin.source_name))
+    is_last = _last_of_pairs(table)
+    if is_last is not None:
+        n_repeats = int((~is_last).sum())
+        warn_about_data(repeats_message(origin.source_name, n_repeats, has_times))
+        table = table.where(is_last)
+    return table
+
+
+def check_ratings(rating: Doubles | Floats, implicit: bool, origin: ColumnOrigin) -> Floats:
+    """Return ratings as float32; raise DataError for the first that is not finite or, for implicit
+    feedback, negative."""
     with np.errstate(over="ignore"):
         values = np.asarray(rating, np.float32)
     reason = "is not a finite number; correct the row or drop it"
@@ -177,26 +198,28 @@ def build_interactions(
     if implicit:
         reason = "is negative; implicit feedback is counted from 0 (ratings need implicit=False)"
         _require("rating", rating, values >= 0, origin, reason)
-    table = Interactions(users[0], items[0], users[1], items[1], values, time)
-    del users, items, rating, time  # or rows that are dropped would be held
-    if implicit:
-        if n_zeros := len(values) - np.count_nonzero(values):
-            warn_about_data(f"{origin.source_name}: {n_zeros:,} rows of weight 0 dropped")
-        table = table.where(values > 0).as_implicit()
-    if not len(table):
-        raise DataError(f"{origin.source_name}: no rows; give at least one interaction")
-    is_last = _last_of_pairs(table)
-    if is_last is not None:
-        warn_about_data(
-            f"{origin.source_name}: {(~is_last).sum():,} rows repeat a (user, item) pair; "
-            "only the last row of each is kept"
-        )
-        table = table.where(is_last)
-    return table
+    return values
+
+
+def no_rows_message(source_name: str) -> str:
+    """Error text for a source without rows."""
+    return f"{source_name}: no rows; give at least one interaction"
+
+
+def zero_weights_message(source_name: str, n_rows: int) -> str:
+    """Text of the warning that rows of implicit feedback were dropped."""
+    return f"{source_name}: {n_rows:,} rows of weight 0 dropped"
+
+
+def repeats_message(source_name: str, n_rows: int, has_times: bool) -> str:
+    """Text of the warning that rows of repeated (user, item) pairs were dropped."""
+    rule = "the row with the latest timestamp" if has_times else "the last row"
+    return f"{source_name}: {n_rows:,} rows repeat a (user, item) pair; only {rule} of each is kept"
 
 
 def _last_of_pairs(table: Interactions) -> Mask | None:
-    """Return which rows are the last of their (user, item) pair; None: no pair is repeated.
+    """Return which rows are the last of their (user, item) pair by time, where there are times, and
+    then by position; None: no pair is repeated.
 
     A large table has few arrays of its length beside it: pairs are computed in chunks, or twice.
     """
@@ -213,7 +236,11 @@ def _last_of_pairs(table: Interactions) -> Mask | None:
         pairs = table.user[rows] * n_items + table.item[rows]
         position = np.searchsorted(repeated, pairs).clip(max=len(repeated) - 1)
         is_repeated[rows] = repeated[position] == pairs
-    rows_of_repeated = np.flatnonzero(is_repeated)[::-1]
+    rows_of_repeated = np.flatnonzero(is_repeated)
+    if table.time is not None:
+        by_time = np.argsort(table.time[rows_of_repeated], kind="stable")
+        rows_of_repeated = rows_of_repeated[by_time]
+    rows_of_repeated = rows_of_repeated[::-1]
     pairs = table.user[rows_of_repeated] * n_items + table.item[rows_of_repeated]
     _, first = np.unique(pairs, return_index=True)  # from the end
     is_last = ~is_repeated
@@ -255,15 +282,15 @@ def interactions_from_dataframe(
     names = origin.column_names
     return build_interactions(
         origin,
-        _ids_from_series(frame[names["user_id"]], "user_id", origin, ids_are_text),
-        _ids_from_series(frame[names["item_id"]], "item_id", origin, ids_are_text),
-        _ratings_from_series(frame[names["rating"]], origin) if "rating" in names else None,
+        ids_from_series(frame[names["user_id"]], "user_id", origin, ids_are_text),
+        ids_from_series(frame[names["item_id"]], "item_id", origin, ids_are_text),
+        ratings_from_series(frame[names["rating"]], origin) if "rating" in names else None,
         times_from_series(frame[names["timestamp"]], origin) if "timestamp" in names else None,
         implicit,
     )
 
 
-def _ids_from_series(
+def ids_from_series(
     series: nw.Series[Any], role: str, origin: ColumnOrigin, ids_are_text: bool
 ) -> EncodedIds:
     """Encode a column of ids by the fastest method that its type allows."""
@@ -304,7 +331,7 @@ def floats_from_series(series: nw.Series[Any]) -> Doubles:
     return series.cast(nw.Float64).to_numpy().astype(np.float64)
 
 
-def _ratings_from_series(series: nw.Series[Any], origin: ColumnOrigin) -> Doubles:
+def ratings_from_series(series: nw.Series[Any], origin: ColumnOrigin) -> Doubles:
     """Return a column of ratings as float64; raise DataError naming the row that is no number."""
     try:
         return floats_from_series(series)

@@ -24,6 +24,7 @@ from idcf.data.columns import (
     find_columns,
     times_from_series,
     to_dataframe,
+    to_whole_seconds,
 )
 from idcf.data.interactions import Floats, Interactions, Ints
 from idcf.errors import DataError
@@ -36,7 +37,7 @@ _CHUNK_ROWS = 1 << 19
 Codes = NDArray[np.int32]
 
 
-class _UnusualValue(Exception):
+class UnusualValue(Exception):
     """A chunk holds values that only the reader of whole tables understands."""
 
 
@@ -103,10 +104,10 @@ class ParquetColumns:
                 users.add(chunk["user_id"], rows)
                 items.add(chunk["item_id"], rows)
                 if ratings is not None:
-                    ratings[rows] = _checked_ratings(chunk["rating"], is_implicit)
+                    ratings[rows] = checked_ratings(chunk["rating"], is_implicit)
                 if times is not None:
-                    times[rows] = _checked_times(chunk["timestamp"], origin)
-        except _UnusualValue:
+                    times[rows] = checked_times(chunk["timestamp"], origin)
+        except UnusualValue:
             return None
         return build_interactions(
             origin,
@@ -117,7 +118,9 @@ class ParquetColumns:
             implicit,
         )
 
-    def chunks(self, *roles: str) -> Iterator[tuple[int, dict[str, Any]]]:
+    def chunks(
+        self, *roles: str, chunk_rows: int = _CHUNK_ROWS
+    ) -> Iterator[tuple[int, dict[str, Any]]]:
         """Yield the first row of a chunk of rows, and the Arrow array of each of some roles."""
         from pyarrow import parquet
 
@@ -125,7 +128,7 @@ class ParquetColumns:
         for path in self.files:
             with parquet_errors(path), parquet.ParquetFile(path, pre_buffer=False) as file:
                 columns = list(dict.fromkeys(names.values()))
-                for batch in file.iter_batches(_CHUNK_ROWS, columns=columns):
+                for batch in file.iter_batches(chunk_rows, columns=columns):
                     yield start, {role: batch.column(name) for role, name in names.items()}
                     start += batch.num_rows
 
@@ -141,11 +144,15 @@ class IdCodes:
         return 0 if self.ids is None else len(self.ids)
 
     def add(self, values: Any, rows: slice) -> None:
-        """Encode a chunk, an Arrow array; raises `_UnusualValue`."""
+        """Encode a chunk, an Arrow array; raises `UnusualValue`."""
+        self.codes[rows] = self.encode_chunk(values)
+
+    def encode_chunk(self, values: Any) -> Codes:
+        """Return the codes of a chunk, an Arrow array; raises `UnusualValue`."""
         import pyarrow as pa
         from pyarrow import compute
 
-        encoded = _plain_ids(values).dictionary_encode()
+        encoded = plain_ids(values).dictionary_encode()
         unique = encoded.dictionary
         if self.ids is None:
             self.ids, code_of_unique = unique, np.arange(len(unique), dtype=np.int32)
@@ -156,7 +163,8 @@ class IdCodes:
             code_of_unique[is_new] = len(self.ids) + np.arange(is_new.sum(), dtype=np.int32)
             if is_new.any():
                 self.ids = pa.concat_arrays([self.ids, unique.filter(pa.array(is_new))])
-        self.codes[rows] = code_of_unique[encoded.indices.to_numpy(zero_copy_only=False)]
+        codes: Codes = code_of_unique[encoded.indices.to_numpy(zero_copy_only=False)]
+        return codes
 
     def encode(self, role: str, origin: ColumnOrigin) -> EncodedIds:
         """Return the vocabulary in sorted order and the rows, and forget the codes."""
@@ -168,7 +176,7 @@ class IdCodes:
         return vocab, rows
 
 
-def _plain_ids(values: Any) -> Any:
+def plain_ids(values: Any) -> Any:
     """Return a column of ids as an Arrow array of texts or integers without gaps."""
     import pyarrow as pa
     from pyarrow import types
@@ -176,33 +184,33 @@ def _plain_ids(values: Any) -> Any:
     if types.is_dictionary(values.type) and types.is_string(values.type.value_type):
         values = values.cast(pa.string())
     if values.null_count:
-        raise _UnusualValue
+        raise UnusualValue
     if types.is_floating(values.type):  # pandas turns a column of integers with a gap into floats
         numbers = values.to_numpy(zero_copy_only=False).astype(np.float64)
         if not ((np.abs(numbers) <= 2**53) & (numbers == np.floor(numbers))).all():
-            raise _UnusualValue
+            raise UnusualValue
         return pa.array(numbers.astype(np.int64))
     if types.is_integer(values.type) or types.is_string(values.type):
         return values
     if types.is_large_string(values.type):
         return values
-    raise _UnusualValue
+    raise UnusualValue
 
 
-def _checked_ratings(values: Any, implicit: bool) -> Floats:
+def checked_ratings(values: Any, implicit: bool) -> Floats:
     """Return ratings as float32, if all of them can be used."""
     from pyarrow import types
 
     if not (types.is_integer(values.type) or types.is_floating(values.type)) or values.null_count:
-        raise _UnusualValue
+        raise UnusualValue
     with np.errstate(over="ignore"):
         ratings: Floats = values.to_numpy(zero_copy_only=False).astype(np.float32)
     if not np.isfinite(ratings).all() or (implicit and (ratings < 0).any()):
-        raise _UnusualValue
+        raise UnusualValue
     return ratings
 
 
-def _checked_times(values: Any, origin: ColumnOrigin) -> Ints:
+def checked_times(values: Any, origin: ColumnOrigin) -> Ints:
     """Return times as seconds since 1970, if all of them can be used."""
     import pyarrow as pa
     from pyarrow import types
@@ -210,12 +218,15 @@ def _checked_times(values: Any, origin: ColumnOrigin) -> Ints:
     is_number = types.is_integer(values.type) or types.is_floating(values.type)
     is_date = types.is_date(values.type) or types.is_timestamp(values.type)
     if not (is_number or is_date) or values.null_count:
-        raise _UnusualValue
-    series = to_dataframe(pa.table({"timestamp": values}))["timestamp"]
+        raise UnusualValue
     try:
+        if is_number:  # without the dataframe library
+            seconds = values.to_numpy(zero_copy_only=False).astype(np.float64)
+            return to_whole_seconds(seconds, origin)
+        series = to_dataframe(pa.table({"timestamp": values}))["timestamp"]
         return times_from_series(series, origin)
     except DataError:
-        raise _UnusualValue from None
+        raise UnusualValue from None
 
 
 def parquet_files(path: Path) -> tuple[Path, ...]:
@@ -258,7 +269,7 @@ def count_ids(
             rows = slice(start, start + len(chunk["user_id"]))
             users.add(chunk["user_id"], rows)
             items.add(chunk["item_id"], rows)
-    except _UnusualValue:
+    except UnusualValue:
         return None
     if not source.n_rows:
         raise DataError(f"{path}: no rows; give at least one interaction")

@@ -18,6 +18,7 @@ import numpy as np
 
 from idcf.data.columns import (
     ColumnOrigin,
+    build_interactions,
     find_columns,
     interactions_from_dataframe,
     to_dataframe,
@@ -31,6 +32,7 @@ from idcf.data.datasets.formats import (
 )
 from idcf.data.interactions import Interactions, align_vocabularies
 from idcf.data.parquet_reader import ParquetColumns, parquet_errors
+from idcf.data.shards import ShardedTable, is_sharded_folder
 from idcf.errors import DataError
 from idcf.files import read_text
 
@@ -51,7 +53,8 @@ def read_interactions(
     ----------
     source
         A pandas, Polars or Arrow table, the path of a file (.csv, .tsv, .parquet, .inter, .data,
-        .base, .test, .dat; text may be gzipped), of a folder of Parquet files, or `Interactions`.
+        .base, .test, .dat; text may be gzipped), of a folder of Parquet files or of shards (see
+        `idcf shard`), or `Interactions`.
     columns
         Column names by role, where they differ from the roles `user_id`, `item_id`, `rating` and
         `timestamp`.
@@ -76,7 +79,9 @@ def read_interactions(
         names = find_columns(columns, frame.columns, name, implicit)
         return interactions_from_dataframe(frame, ColumnOrigin(name, column_names=names), implicit)
     path = Path(source).expanduser()
-    suffix = _format_suffix(path)
+    suffix = format_suffix(path)
+    if is_sharded_folder(path):
+        return _read_shards(path, columns, implicit)
     if suffix in ("csv", "tsv"):
         return _read_csv_interactions(path, columns, implicit)
     if suffix == "parquet" or path.is_dir():
@@ -117,7 +122,7 @@ def read_table(path: Path) -> pa.Table:
     """Read a Parquet file, or any other as CSV or TSV, whole, as an Arrow table. In CSV, ids are
     read as text, so that `007` keeps its zeros, and Arrow guesses the type of other columns. Raises
     DataError if the file is missing, empty or damaged."""
-    if _format_suffix(path) == "parquet":
+    if format_suffix(path) == "parquet":
         from pyarrow import parquet
 
         with parquet_errors(path):
@@ -125,14 +130,14 @@ def read_table(path: Path) -> pa.Table:
     return _parse_csv(path, read_text(path), text_columns=("user_id", "item_id"))
 
 
-def _format_suffix(path: Path) -> str:
+def format_suffix(path: Path) -> str:
     """Suffix in lower case, without a dot and without `.gz`."""
     return path.name.removesuffix(".gz").rpartition(".")[2].lower()
 
 
-def _delimiter(path: Path) -> str:
+def delimiter_of(path: Path) -> str:
     """Return the delimiter of a text file: a tab for .tsv, otherwise a comma."""
-    return "\t" if _format_suffix(path) == "tsv" else ","
+    return "\t" if format_suffix(path) == "tsv" else ","
 
 
 def _read_parquet_interactions(
@@ -147,11 +152,25 @@ def _read_parquet_interactions(
     return interactions_from_dataframe(to_dataframe(source.whole_table()), origin, implicit)
 
 
+def _read_shards(
+    path: Path, columns: Mapping[str, str] | None, implicit: bool | None
+) -> Interactions:
+    """Read a folder of shards; its columns have the names of their roles."""
+    table = ShardedTable.open(path).interactions()
+    optional = {"rating": not table.implicit, "timestamp": table.time is not None}
+    names = ["user_id", "item_id", *(name for name, is_there in optional.items() if is_there)]
+    find_columns(columns, names, str(path), implicit)
+    if not implicit or table.implicit:
+        return table
+    users, items = (table.users, table.user), (table.items, table.item)
+    return build_interactions(ColumnOrigin(str(path)), users, items, table.rating, table.time, True)
+
+
 def _read_csv_interactions(
     path: Path, columns: Mapping[str, str] | None, implicit: bool | None
 ) -> Interactions:
     """Read the columns of all roles as text, which `interactions_from_dataframe` parses."""
-    text, delimiter = read_text(path), _delimiter(path)
+    text, delimiter = read_text(path), delimiter_of(path)
     header = next(csv.reader(io.StringIO(text), delimiter=delimiter))
     if len(header) == 1:
         first_line = text.split("\n")[0]
@@ -170,7 +189,7 @@ def _parse_csv(
     import pyarrow as pa
     from pyarrow import csv as arrow_csv
 
-    delimiter = _delimiter(path)
+    delimiter = delimiter_of(path)
     parsing = arrow_csv.ParseOptions(delimiter=delimiter, newlines_in_values='"' in text)
     conversion = arrow_csv.ConvertOptions(
         include_columns=list(columns), column_types=dict.fromkeys(text_columns, pa.string())

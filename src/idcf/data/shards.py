@@ -284,6 +284,16 @@ class ShardedTable(UserBlocks):
         users = column.combine_chunks()
         return tuple(users.take(self._user_starts(users, index)[:-1]).to_pylist())
 
+    def user_counts(self) -> Ints:
+        """Read the number of rows of each user, [U]."""
+        counts = []
+        for shard in self.shards:
+            with parquet_errors(self.folder / shard.file), self._open_shard(shard) as file:
+                for group in range(shard.n_blocks):
+                    users = file.read_row_group(group, ["user_id"])["user_id"].combine_chunks()
+                    counts.append(np.diff(self._user_starts(users, shard.first_block + group)))
+        return np.concatenate(counts)
+
     def interactions(self) -> Interactions:
         """Read the whole table into memory; rows are in the order of the shards."""
         user_ids: list[Any] = []
