@@ -55,10 +55,12 @@ BlockWork = BlockSum | BlockSelection
 
 def fixed_point(values: NDArray[np.floating]) -> NDArray[np.int64]:
     """Return values as integers, in steps of 2^-`FRACTION_BITS`."""
-    scaled = np.rint(np.asarray(values, np.float64) * 2.0**FRACTION_BITS)
-    if scaled.size and not np.abs(scaled).max() < _MAX_FIXED_POINT:
+    scaled = np.asarray(values, np.float64) * 2.0**FRACTION_BITS
+    np.rint(scaled, out=scaled)
+    largest = max(float(scaled.max()), -float(scaled.min())) if scaled.size else 0.0
+    if not largest < _MAX_FIXED_POINT:
         raise EngineError(
-            f"a sum over one block of users reaches {np.abs(values).max():.3g}, more than "
+            f"a sum over one block of users reaches {largest / 2.0**FRACTION_BITS:.3g}, more than "
             f"{_MAX_FIXED_POINT / 2.0**FRACTION_BITS:.3g}; scale the ratings down"
         )
     return scaled.astype(np.int64)

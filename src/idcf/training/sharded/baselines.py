@@ -6,7 +6,7 @@ rounding of sums to fixed point.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -28,7 +28,6 @@ from idcf.models.baselines import (
     PopularityModel,
 )
 from idcf.models.layers.item_matrix import largest_per_row
-from idcf.models.layers.ragged import normal_equations, transpose
 from idcf.rng import derive_seed
 from idcf.training.block_sums import Sums, fixed_point, from_fixed_point
 from idcf.training.engine import State
@@ -36,7 +35,7 @@ from idcf.training.sharded.passes import Histories, HistorySum
 from idcf.training.sharded.training import ShardedTraining
 from idcf.training.solvers import SolverContext
 from idcf.training.solvers.item_item import ease_columns
-from idcf.types import Domain, History, Ragged
+from idcf.types import Domain, Ragged
 
 MAX_DENSE_ITEMS = 8_000  # of EASE and item-kNN, which hold matrices of all items
 _BIAS_ROUNDS = 5  # as in `layers.ragged.item_ridge_biases`
@@ -111,17 +110,6 @@ def _fit_base_bias(base: BiasModel, training: ShardedTraining, domain: Domain) -
         base.item_bias = _item_biases(training, domain, base.shrinkage, default)
 
 
-def to_history(histories: Histories) -> History:
-    """Return the histories as models expect them."""
-    ratings = histories.ratings
-    values = np.ones(len(histories.items), np.float32) if ratings is None else ratings
-    return History(
-        torch.from_numpy(histories.items.astype(np.int64)),
-        torch.from_numpy(np.ascontiguousarray(values)),
-        torch.from_numpy(histories.offsets.astype(np.int64)),
-    )
-
-
 @dataclass
 class _NormalEquations(HistorySum):
     """Solve for the factors of the users of a block, and sum the equations of the items.
@@ -144,31 +132,54 @@ class _NormalEquations(HistorySum):
     def add_histories(self, histories: Histories, state: State, sums: Sums) -> None:
         """Add the equations of some users."""
         items, columns = np.unique(histories.items, return_inverse=True)
-        history = to_history(histories)._replace(items=torch.from_numpy(columns))
-        factors = torch.from_numpy(state["factors"][items]).double()
-        target = self._targets(history, state["item_bias"][items])
-        outer, right = normal_equations(factors, history, target)
-        matrix = torch.from_numpy(np.array(state["shared"])) + self.model.alpha * outer
-        user_factors = torch.linalg.solve(matrix, self.model.alpha * right)
-        rows, order = transpose(Ragged(history.items, None, history.offsets), len(items))
-        outer, right = normal_equations(user_factors, rows, target[order])
-        row, column = np.tril_indices(outer.shape[1])
-        equations = np.concatenate([outer.numpy()[:, row, column], right.numpy()], 1)
-        sums["equations"][items] += fixed_point(equations)
-        sums["gram"] += fixed_point((user_factors.T @ user_factors).numpy())
+        target = self._targets(histories, state["item_bias"])
+        ones, targets = (
+            csr_array((x, columns, histories.offsets), shape=(len(histories.users), len(items)))
+            for x in (np.ones(len(columns)), target)
+        )
+        factors = state["factors"][items].astype(np.float64)
+        matrix = unpack_symmetric(np.asarray(ones @ pack_squares(factors)))
+        matrix = np.asarray(state["shared"]) + self.model.alpha * matrix
+        right = self.model.alpha * (targets @ factors)
+        solved = torch.linalg.solve(torch.from_numpy(matrix), torch.from_numpy(right))
+        user_factors: Array = solved.numpy()
+        squares = np.asarray(ones.T.tocsr() @ pack_squares(user_factors))
+        moments = np.asarray(targets.T.tocsr() @ user_factors)
+        sums["equations"][items] += fixed_point(np.concatenate([squares, moments], 1))
+        sums["gram"] += fixed_point(user_factors.T @ user_factors)
 
-    def _targets(self, history: History, item_bias: NDArray[np.float32]) -> Tensor:
+    def _targets(self, histories: Histories, item_bias: NDArray[np.float32]) -> Array:
         """Return what p · q of each row should be."""
         if not self.model.predicts_ratings:
-            return self.model.positive_target.double().expand(len(history.items))
-        bias_model = self.model.bias_model
-        residuals = history.values.double() - bias_model.mean
-        residuals -= torch.from_numpy(item_bias).double()[history.items]
-        total = residuals.new_zeros(len(history.lengths())).index_add_(
-            0, history.owner(), residuals
-        )
-        user_bias = total / (history.lengths() + bias_model.shrinkage)
-        return residuals - user_bias[history.owner()]
+            return np.full(len(histories.items), float(self.model.positive_target))
+        return rating_residuals(self.model.bias_model, histories, item_bias)
+
+
+def rating_residuals(
+    model: BiasModel, histories: Histories, item_bias: NDArray[np.float32]
+) -> Array:
+    """Return the ratings less the mean and the biases of items and users."""
+    residuals = np.asarray(histories.ratings, np.float64) - model.mean - item_bias[histories.items]
+    bias = _user_biases(histories, residuals, model.shrinkage)
+    out: Array = residuals - bias[histories.owner()]
+    return out
+
+
+def pack_squares(vectors: Array) -> Array:
+    """Return the lower triangles of x xᵀ of vectors [n, D], row by row: [n, D (D + 1) / 2]."""
+    row, column = np.tril_indices(vectors.shape[1])
+    packed: Array = vectors[:, row] * vectors[:, column]
+    return packed
+
+
+def unpack_symmetric(packed: Array) -> Array:
+    """Return the symmetric matrices [n, D, D] of lower triangles."""
+    size = int((2 * packed.shape[1] + 0.25) ** 0.5 - 0.5 + 1e-9)
+    row, column = np.tril_indices(size)
+    matrices = np.empty((len(packed), size, size))
+    matrices[:, row, column] = packed
+    matrices[:, column, row] = packed
+    return matrices
 
 
 def fit_als(
@@ -183,7 +194,7 @@ def fit_als(
     generator = torch.Generator().manual_seed(derive_seed(context.seed, "als"))
     factors = torch.randn(domain.n_items, size, generator=generator) * 0.1
     ridge = config.reg * torch.eye(size, dtype=torch.float64)
-    work = _NormalEquations(training.users, _without_items(config, domain, model))
+    work = _NormalEquations(training.users, FoldInModel(config, _without_items(domain)))
     item_bias = model.bias_model.item_bias.numpy()
     sweeps = training.stored_steps("als")
     start, arrays = sweeps.load()
@@ -208,27 +219,21 @@ def _gram(factors: Tensor) -> Tensor:
     return factors.double().T @ factors.double()
 
 
-def _without_items(config: FoldInConfig, domain: Domain, model: FoldInModel) -> FoldInModel:
-    """Return a model with the same options and no items, which is small to send."""
-    empty = FoldInModel(config, Domain(0, 0, domain.mean, domain.levels, domain.implicit,
-                                       Ragged(*(torch.zeros(0),) * 3)))  # fmt: skip
-    empty.bias_model.mean = model.bias_model.mean
-    return empty
+def _without_items(domain: Domain) -> Domain:
+    """Return the domain without items: a model of it is small to send, and has the same options."""
+    return replace(domain, n_users=0, n_items=0, raters=Ragged.empty(0))
 
 
 def _solve_items(equations: Ints, gram: Tensor, alpha: float) -> Tensor:
     """Return the factors [I, D] that solve the equations of the items; 0 for items without rows."""
     size, n_items = len(gram), len(equations)
-    row, column = np.tril_indices(size)
     factors = torch.zeros(n_items, size)
     step = max(1, (1 << 24) // (size * size))
     for low in range(0, n_items, step):
-        part = torch.from_numpy(from_fixed_point(equations[low : low + step]))
-        outer = part.new_zeros(len(part), size, size)
-        outer[:, row, column] = part[:, :-size]
-        outer[:, column, row] = part[:, :-size]
-        solved = torch.linalg.solve(gram + alpha * outer, alpha * part[:, -size:])
-        factors[low : low + step] = solved.float()
+        part = from_fixed_point(equations[low : low + step])
+        matrix = gram + alpha * torch.from_numpy(unpack_symmetric(part[:, :-size]))
+        right = torch.from_numpy(np.ascontiguousarray(alpha * part[:, -size:]))
+        factors[low : low + step] = torch.linalg.solve(matrix, right).float()
     return factors
 
 
@@ -263,13 +268,10 @@ class _DenseGram(HistorySum):
         model = self.model
         if histories.ratings is None:
             return np.ones(len(histories.items))
-        ratings = np.asarray(histories.ratings, np.float64)
         if not model.predicts_ratings:
-            return model.list_values(torch.from_numpy(ratings)).numpy()
-        residuals = ratings - model.bias_model.mean - item_bias[histories.items]
-        bias = _user_biases(histories, residuals, model.bias_model.shrinkage)
-        values: Array = residuals - bias[histories.owner()]
-        return values
+            ratings = torch.from_numpy(np.asarray(histories.ratings, np.float64))
+            return model.list_values(ratings).numpy()
+        return rating_residuals(model.bias_model, histories, item_bias)
 
 
 def _item_item_sums(
@@ -284,8 +286,7 @@ def _item_item_sums(
     model = ItemItemModel(config, domain)
     _fit_base_bias(model.bias_model, training, domain)
     model.popularity = torch.from_numpy(training.item_counts).float()
-    empty = ItemItemModel(config, Domain(0, 0, domain.mean, domain.levels, domain.implicit,
-                                         Ragged(*(torch.zeros(0),) * 3)))  # fmt: skip
+    empty = ItemItemModel(config, _without_items(domain))
     work = _DenseGram(training.users, empty, has_support)
     state = {"item_bias": model.bias_model.item_bias.numpy()}
     return model, training.sum("pairs of items", work, state)

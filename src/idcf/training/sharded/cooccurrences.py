@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from scipy.sparse import csr_array, vstack
 from torch import Tensor
 
@@ -179,16 +180,22 @@ class ShardedSource:
         nearest = MatrixSource(sample).nearest_items(n_nearest)
         if sample.shape[0] == self.n_users:
             return nearest
-        items = nearest.items.numpy()
-        is_pair = nearest.counts.numpy() > 0
-        order = np.argsort(np.where(is_pair, items, self.n_items), axis=1, kind="stable")
-        items, is_pair = (np.take_along_axis(x, order, 1) for x in (items, is_pair))
-        offsets = offsets_from_lengths(is_pair.sum(1))
-        state = {"candidates": items[is_pair], "offsets": offsets}
+        candidates, offsets, items = candidate_pairs(nearest)
+        state: State = {"candidates": candidates, "offsets": offsets}
         work = _CandidatePairs(self.training.users, seed=0)
         counts = np.zeros(items.shape, np.float32)
+        is_pair = np.arange(items.shape[1]) < np.diff(offsets)[:, None]
         counts[is_pair] = self._sum("pairs of items", work, state)["counts"]
         return ordered_by_nearness(items, counts, self.item_counts)
+
+
+def candidate_pairs(nearest: NearestItems) -> tuple[NDArray[np.int32], Ints, NDArray[np.int32]]:
+    """Return the nearest items of all items in ascending order, where those of each item start, and
+    as rows [I, M], of which those without a count are last."""
+    items, is_pair = nearest.items.numpy(), nearest.counts.numpy() > 0
+    order = np.argsort(np.where(is_pair, items, nearest.n_items), axis=1, kind="stable")
+    items, is_pair = np.take_along_axis(items, order, 1), np.take_along_axis(is_pair, order, 1)
+    return items[is_pair], offsets_from_lengths(is_pair.sum(1)), items
 
 
 def fit_take_up(
