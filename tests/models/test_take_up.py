@@ -75,7 +75,9 @@ def slow_column(
 
 def relation(x: csr_array, settings: Settings, **options: int) -> np.ndarray:
     """B with all its weights."""
-    weights, factors = ItemRelation(TakeUpConfig(neighbors=60, **options), MatrixSource(x)).stored(settings)
+    weights, factors = ItemRelation(TakeUpConfig(neighbors=60, **options), MatrixSource(x)).stored(
+        settings
+    )
     if factors is None:
         return weights.toarray()
     low_rank = factors.sources @ factors.targets.T
@@ -159,7 +161,9 @@ def test_factors_that_would_be_too_large_are_left_out(monkeypatch) -> None:
     assert spectral_rank(large, 400, 60) == 0
     assert spectral_rank(small, 400, 60) == 59  # a small catalogue has no factors
     settings = Settings(reg=5.0, spectral_weight=1.0)
-    assert ItemRelation(large, MatrixSource(interaction_matrix(table()))).stored(settings)[1] is None
+    assert (
+        ItemRelation(large, MatrixSource(interaction_matrix(table()))).stored(settings)[1] is None
+    )
 
 
 def test_the_spectral_part_of_many_rows_is_that_of_some(monkeypatch) -> None:

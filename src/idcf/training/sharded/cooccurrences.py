@@ -119,10 +119,10 @@ def add_pair_counts(x: csr_array, candidates: Ints, offsets: Ints, counts: Ints)
         pattern = candidates[entries], starts
         ones = np.ones(len(entries), np.int64)
         shape = len(items), n_items
-        found = csr_array(block.multiply(csr_array((ones, *pattern), shape=shape)))
+        users = csr_array(block.multiply(csr_array((ones, *pattern), shape=shape)))
         block.data[:] = 1
         position = csr_array(block.multiply(csr_array((entries + 1, *pattern), shape=shape)))
-        counts[position.data.astype(np.int64) - 1] += found.data.astype(np.int64)
+        counts[position.data.astype(np.int64) - 1] += users.data.astype(np.int64)
 
 
 class ShardedSource:
