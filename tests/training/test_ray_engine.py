@@ -109,7 +109,7 @@ def test_a_cluster_that_cannot_be_reached_is_named() -> None:
 def test_engine_error_names_the_part(engine, tmp_path: Path, monkeypatch) -> None:
     from idcf.training import ray_engine
 
-    monkeypatch.setattr(ray_engine, "_MAX_RETRIES", 1)
+    monkeypatch.setattr(ray_engine, "_MAX_ATTEMPTS", 1)
     with pytest.raises(EngineError, match="workers died 1 times at part 1 of 1"):
         list(engine.map(die_always, [(0,)], {}))
 

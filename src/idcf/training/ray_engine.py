@@ -1,12 +1,13 @@
 """The engine of a Ray cluster; needs the extra `idcf[ray]`.
 
-Ray makes a call again if its worker or its node dies, and computes a result again if the node that
-held it dies before it was read.
+Ray makes a call again a few times if its worker or its node dies, and computes a result again if
+the node that held it dies before it was read; calls that Ray gives up are submitted once more here.
 """
 
 from __future__ import annotations
 
 import socket
+import time
 from collections.abc import Iterator, Sequence
 from importlib import import_module
 from typing import Any
@@ -16,7 +17,7 @@ import torch
 from idcf.errors import ConfigError, EngineError
 from idcf.training.engine import Call, Result, State
 
-_MAX_RETRIES = 20  # of one call
+_MAX_ATTEMPTS = 7  # at one call, each of which Ray repeats a few times by itself
 _CALLS_PER_WORKER = 2
 _CONNECT_SECONDS = 5.0
 
@@ -56,10 +57,10 @@ class RayEngine:
     ) -> Iterator[tuple[int, Result]]:
         """Yield the results as they are completed; state is stored once on each node."""
         ray = self._ray
-        remote = ray.remote(_call_on_worker).options(num_cpus=1, max_retries=_MAX_RETRIES)
+        remote = ray.remote(_call_on_worker).options(num_cpus=1)
         shared = {name: ray.put(value) for name, value in state.items()}
         names, values = list(shared), list(shared.values())
-        waiting = list(range(len(tasks)))[::-1]
+        waiting, n_losses = list(range(len(tasks)))[::-1], [0] * len(tasks)
         running: dict[Any, int] = {}
         try:
             while waiting or running:
@@ -68,32 +69,36 @@ class RayEngine:
                     running[remote.remote(call, tasks[position], names, *values)] = position
                 for reference in ray.wait(list(running), num_returns=1)[0]:
                     position = running.pop(reference)
-                    yield position, self._result(reference, position, len(tasks))
+                    try:
+                        result = ray.get(reference)
+                    except ray.exceptions.RayTaskError as error:  # what the call raised
+                        cause = error.cause
+                        raise (cause if isinstance(cause, Exception) else error) from None
+                    except ray.exceptions.RayError as error:
+                        n_losses[position] += 1
+                        if n_losses[position] == _MAX_ATTEMPTS:
+                            raise _lost_call(position, len(tasks), error) from None
+                        # until the cluster has noticed that a node is lost, it sends calls there
+                        time.sleep(2.0 ** (n_losses[position] - 2))
+                        waiting.append(position)
+                        continue
+                    yield position, result
         finally:
             for reference in running:
                 ray.cancel(reference, force=True)
-
-    def _result(self, reference: Any, position: int, n_tasks: int) -> Any:
-        """Return the result of a call; raise what it raised."""
-        errors = self._ray.exceptions
-        try:
-            return self._ray.get(reference)
-        except errors.RayTaskError as error:
-            raise (error.cause if isinstance(error.cause, Exception) else error) from None
-        except (
-            errors.WorkerCrashedError,
-            errors.ObjectLostError,
-            errors.OutOfMemoryError,
-        ) as error:
-            raise EngineError(
-                f"workers died {_MAX_RETRIES} times at part {position + 1} of {n_tasks} "
-                f"({type(error).__name__}); if memory was short, take more parts or larger nodes"
-            ) from None
 
     def close(self) -> None:
         """Leave the cluster, and end it if it was started here."""
         if self._owns_cluster and self._ray.is_initialized():
             self._ray.shutdown()
+
+
+def _lost_call(position: int, n_tasks: int, error: Exception) -> EngineError:
+    """Return the error for a call whose workers die again and again."""
+    return EngineError(
+        f"workers died {_MAX_ATTEMPTS} times at part {position + 1} of {n_tasks} "
+        f"({type(error).__name__}); if memory was short, take more parts or larger nodes"
+    )
 
 
 def _check_address(address: str | None) -> None:

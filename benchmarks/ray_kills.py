@@ -1,0 +1,142 @@
+"""Kill workers and nodes of a virtual Ray cluster in the middle of fits, and compare the results.
+
+    python benchmarks/ray_kills.py [--kills 20] [--users 1e5] [--seed 0] [--out FILE.jsonl]
+
+Three nodes of one processor each. At random moments a worker process is killed (SIGKILL), or a node
+is removed with all its processes and another one is added. Each fit must have the digest of the fit
+in one process.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import ray
+from ray.cluster_utils import Cluster
+from scale import artifact_digest
+from scale_world import World, write_world
+
+from idcf import Recommender
+from idcf.training.engine import Call, Engine, LocalEngine, Result, State
+from idcf.training.ray_engine import RayEngine
+
+_MODELS = {
+    "als": {"embedding_size": 8, "epochs": 6, "reg": 10.0, "alpha": 10.0},
+    "idcf-takeup": {"max_dense_items": 500, "power": 1.0, "spectral_weight": 0.0, "reg": 50.0},
+}
+
+
+def worker_processes(session: str) -> list[int]:
+    """Return the processes that run workers of a Ray session."""
+    pids = []
+    for path in Path("/proc").iterdir():
+        if path.name.isdecimal():
+            try:
+                command = (path / "cmdline").read_bytes()
+                is_worker = command.startswith(b"ray::") and b"IDLE" not in command
+                if is_worker and session.encode() in _raylet_command(path):
+                    pids.append(int(path.name))
+            except OSError:
+                continue
+    return pids
+
+
+def _raylet_command(process: Path) -> bytes:
+    """Return the command line of the raylet that started a worker."""
+    environment = dict(
+        x.split(b"=", 1) for x in (process / "environ").read_bytes().split(b"\0") if b"=" in x
+    )
+    pid = environment.get(b"RAY_RAYLET_PID", b"0").decode()
+    return Path(f"/proc/{pid}/cmdline").read_bytes()
+
+
+class KillingEngine(RayEngine):
+    """Kills a worker after one result in twelve, and a node instead in one of four kills."""
+
+    def __init__(self, cluster: Cluster, rng: np.random.Generator) -> None:
+        super().__init__()
+        self.cluster, self.rng = cluster, rng
+        self.session = Path(cluster.head_node.get_session_dir_path()).name
+        self.node = cluster.add_node(num_cpus=1)
+        self.n_workers_killed = self.n_nodes_removed = 0
+
+    def map(
+        self, call: Call[Result], tasks: Sequence[tuple[Any, ...]], state: State
+    ) -> Iterator[tuple[int, Result]]:
+        """Yield the results, and kill something now and then."""
+        for position, result in super().map(call, tasks, state):
+            if self.rng.random() < 1 / 12:
+                self._kill()
+            yield position, result
+
+    def _kill(self) -> None:
+        """Kill a worker that is computing, or a node and its processes."""
+        if self.rng.random() < 0.25:
+            self.cluster.remove_node(self.node, allow_graceful=False)
+            self.node = self.cluster.add_node(num_cpus=1)
+            self.n_nodes_removed += 1
+        elif pids := worker_processes(self.session):
+            try:
+                os.kill(int(self.rng.choice(pids)), signal.SIGKILL)
+            except ProcessLookupError:
+                return
+            self.n_workers_killed += 1
+
+
+def fit(model: str, folder: Path, engine: Engine) -> tuple[str, float]:
+    """Return the digest of a fitted model, and the seconds of the fit."""
+    start = time.perf_counter()
+    recommender = Recommender(model, device="cpu", **_MODELS[model])
+    recommender.fit(folder, engine=engine, implicit=True)
+    return artifact_digest(recommender), time.perf_counter() - start
+
+
+def main() -> None:
+    """Fit again and again until there were enough kills."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--kills", type=int, default=20)
+    parser.add_argument("--users", default="1e5")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--folder", type=Path, default=Path("runs/scale"))
+    parser.add_argument("--out", type=Path)
+    arguments = parser.parse_args()
+    n_users = int(float(arguments.users))
+    folder = arguments.folder / f"world-{n_users}"
+    write_world(World(), folder, n_users)
+    expected = {model: fit(model, folder, LocalEngine())[0] for model in _MODELS}
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
+    cluster.add_node(num_cpus=1)
+    ray.init(address=cluster.address, log_to_driver=False, logging_level="error")
+    engine, n_fits = KillingEngine(cluster, np.random.default_rng(arguments.seed)), 0
+    while engine.n_workers_killed + engine.n_nodes_removed < arguments.kills and n_fits < 50:
+        model = list(_MODELS)[n_fits % len(_MODELS)]
+        before = engine.n_workers_killed, engine.n_nodes_removed
+        digest, seconds = fit(model, folder, engine)
+        n_fits += 1
+        row = {
+            "model": model,
+            "users": n_users,
+            "seconds": round(seconds, 1),
+            "killed_workers": engine.n_workers_killed - before[0],
+            "removed_nodes": engine.n_nodes_removed - before[1],
+            "is_equal": digest == expected[model],
+            "load": round(os.getloadavg()[0], 1),
+        }
+        print(json.dumps(row), flush=True)
+        if arguments.out:
+            with arguments.out.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(row) + "\n")
+    ray.shutdown()
+    cluster.shutdown()
+
+
+if __name__ == "__main__":
+    main()
