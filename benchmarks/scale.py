@@ -132,16 +132,18 @@ def critical_path(folder: Path) -> list[dict[str, Any]]:
                 start = time.perf_counter()
                 results.append(run_shard(work, table, shard, state))
                 seconds.append(time.perf_counter() - start)
-            start, total = time.perf_counter(), results[0]
-            for result in results[1:]:
+            total = work.zeros(table, state)
+            start = time.perf_counter()
+            for result in results:
                 for key in total:
                     total[key] += result[key]
             reduce = time.perf_counter() - start
             whole = whole or sum(seconds)
+            n_bytes = [sum(x.nbytes for x in result.values()) for result in results]
             rows.append({
                 "pass": name, "users": table.n_users, "shards": n_shards,
                 "longest_shard": round(max(seconds), 2), "all_shards": round(sum(seconds), 2),
-                "reduce": round(reduce, 3), "bytes": sum(x.nbytes for x in total.values()),
+                "reduce": round(reduce, 3), "bytes_per_shard": max(n_bytes),
                 "efficiency": round(whole / (n_shards * (max(seconds) + reduce)), 3),
             })  # fmt: skip
             print(json.dumps(rows[-1]), flush=True)

@@ -87,8 +87,16 @@ def run_shard(
         for number in shard:
             work.add(table.read_block(number), state, sums)
         work.finish(state, sums)
-        return sums
+        return {name: _narrowed(x) for name, x in sums.items()}
     return concatenate([work.select(table.read_block(number), state) for number in shard])
+
+
+def _narrowed(sums: NDArray[np.int64]) -> NDArray[Any]:
+    """Return sums as 32-bit integers where these hold them: half of the bytes to send and add."""
+    limits = np.iinfo(np.int32)
+    if sums.size and (sums.max() > limits.max or sums.min() < limits.min):
+        return sums
+    return sums.astype(np.int32)
 
 
 def concatenate(parts: Sequence[Mapping[str, NDArray[Any]]]) -> dict[str, NDArray[Any]]:
