@@ -247,12 +247,14 @@ def _order_rows(
 ) -> tuple[Ints, NDArray[np.bool_], NDArray[np.bool_]]:
     """Return the order of rows by user, item, time and position, in which rows a user begins, and
     which rows are the last of their pair."""
-    keys = _user_numbers(users)
-    n_keys = int(keys.max()) + 1 if int(keys.min()) >= 0 else 0
-    if 0 < n_keys * n_items < 2**63:
-        keys = keys * n_items + items
-        order = np.argsort(keys, kind="stable")
-        keys = keys[order]
+    keys = _user_ranks(users)
+    n_keys = int(keys.max()) + 1
+    row_bits = len(keys).bit_length()
+    if n_keys * n_items < 2 ** (63 - row_bits):  # numbers are sorted faster than their order
+        packed = ((keys * n_items + items) << row_bits) + np.arange(len(keys))
+        packed.sort()
+        order = packed & (2**row_bits - 1)
+        keys = packed >> row_bits
         is_last = np.append(keys[1:] != keys[:-1], True)
         keys //= n_items
     else:
@@ -271,21 +273,23 @@ def _order_rows(
     return order, is_new_user, is_last
 
 
-def _user_numbers(users: Any) -> Ints:
-    """Return integers in the order of user ids: ranks of texts, differences from the least integer
-    (the integers themselves if a difference could exceed 64 bits)."""
+def _user_ranks(users: Any) -> Ints:
+    """Return the rank of each user id among the distinct ones."""
     import pyarrow as pa
     from pyarrow import compute
 
     if pa.types.is_integer(users.type):
         numbers: Ints = users.to_numpy()
-        low, high = int(numbers.min()), int(numbers.max())
-        return numbers - low if high - low < 2**62 else numbers
+        order = np.argsort(numbers)
+        ordered = numbers[order]
+        ranks = np.empty(len(order), np.int64)
+        ranks[order] = np.append(0, np.cumsum(ordered[1:] != ordered[:-1]))
+        return ranks
     encoded = users.dictionary_encode()
     order = compute.sort_indices(encoded.dictionary).to_numpy()
-    ranks = np.empty(len(order), np.int64)
-    ranks[order] = np.arange(len(order))
-    ranked: Ints = ranks[encoded.indices.to_numpy()]
+    rank_of_code = np.empty(len(order), np.int64)
+    rank_of_code[order] = np.arange(len(order))
+    ranked: Ints = rank_of_code[encoded.indices.to_numpy()]
     return ranked
 
 
