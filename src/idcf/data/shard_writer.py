@@ -137,6 +137,7 @@ def write_shards(
         with _disk_errors(target):
             job.run()
             replace_folder(job.out, target)
+        job.warn_of_dropped_rows()
     return ShardedTable.open(target), False
 
 
@@ -340,8 +341,7 @@ class _Job:
             yield rest, replace(position, block=position.block + 1)
 
     def _finish(self) -> None:
-        """Write the manifest, and warn of rows that were dropped."""
-        spill = self._read_spill()
+        """Write the manifest."""
         shards = tuple(Shard(**x["shard"]) for x in self.journal["shards"])
         ratings = RatingSummary.from_values(self.journal["shards"][-1]["ratings"])
         counts = () if ratings.counts is None else tuple(sorted(ratings.counts.items()))
@@ -349,7 +349,7 @@ class _Job:
             format=FORMAT,
             idcf_version=_version(),
             n_users=sum(x.n_users for x in shards),
-            n_items=spill.n_items,
+            n_items=self._read_spill().n_items,
             n_rows=sum(x.n_rows for x in shards),
             n_blocks=sum(x.n_blocks for x in shards),
             block_users=self.block_users,
@@ -366,11 +366,16 @@ class _Job:
             shards=shards,
         )
         write_text(self.out / MANIFEST_NAME, json.dumps(asdict(manifest), indent=1))
-        name, n_zeros = self.source.name, spill.n_source_rows - spill.n_rows
-        if n_zeros:
+
+    def warn_of_dropped_rows(self) -> None:
+        """Issue the warnings of the readers for rows that were dropped."""
+        spill, name = self._read_spill(), self.source.name
+        if n_zeros := spill.n_source_rows - spill.n_rows:
             warn_about_data(zero_weights_message(name, n_zeros))
-        if n_repeats := spill.n_rows - manifest.n_rows:
-            warn_about_data(repeats_message(name, n_repeats, manifest.has_times))
+        n_written = sum(x["shard"]["n_rows"] for x in self.journal["shards"])
+        if n_repeats := spill.n_rows - n_written:
+            has_times = "timestamp" in self.source.columns
+            warn_about_data(repeats_message(name, n_repeats, has_times))
 
 
 def _journal_entry(file: ShardFile, following: _Position, ratings: RatingSummary) -> dict[str, Any]:
