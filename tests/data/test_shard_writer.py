@@ -460,6 +460,39 @@ def test_an_interrupted_run_of_another_source_is_forgotten(
     assert_same(table, read_interactions(frame_file))
 
 
+@pytest.mark.parametrize("name", ["bucket-001.arrow", "rows-0.arrow"])
+def test_temporary_files_that_are_not_whole(
+    tmp_path: Path, frame_file: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """A stream of batches that was cut between two batches looks like a whole one."""
+    monkeypatch.setattr(shard_spill, "_BUCKET_ROWS", 3000 if "bucket" in name else 10**6)
+    with monkeypatch.context() as patch:
+        patch.setattr(ShardFile, "add", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            write_shards(frame_file, tmp_path / "out", memory=LIMIT)
+    path = tmp_path / ".out.idcf-shard" / name
+    with pa.ipc.open_stream(path.read_bytes()) as reader:
+        empty = reader.schema.empty_table()
+    with pa.ipc.new_stream(path, empty.schema) as writer:
+        writer.write_table(empty)
+    with pytest.raises(DataError, match="a temporary file is not whole; run it again"):
+        write_shards(frame_file, tmp_path / "out", memory=LIMIT)
+    table, _ = write_shards(frame_file, tmp_path / "out", memory=LIMIT)
+    assert_same(table, read_interactions(frame_file))
+
+
+def test_a_full_disk(tmp_path: Path, frame_file: Path) -> None:
+    resource = pytest.importorskip("resource")
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, limits[1]))
+    try:
+        with pytest.raises(DataError, match=r"out cannot be written \(.*\); make room or choose"):
+            write_shards(frame_file, tmp_path / "out", memory=LIMIT)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert {x.name for x in tmp_path.iterdir()} == {"x.parquet"}
+
+
 KILLED_RUNS = """
     import os, signal, sys, time
     from pathlib import Path

@@ -187,7 +187,7 @@ class _Job:
         """Write the shards and the manifest to the folder `out`."""
         if "items_sha256" not in self.journal:
             self._spill()
-        if "n_buckets" not in self.journal:
+        if "bucket_rows" not in self.journal:
             self._distribute()
         if self.n_shards is not None and "n_users" not in self.journal:
             self._count_users()
@@ -240,23 +240,33 @@ class _Job:
         bounds = spill.bucket_bounds(self.memory // 2)
         n_bytes = sum((self.work / name).stat().st_size for name in spill.files)
         _check_disk(self.target, n_bytes * bool(bounds) + spill.n_rows * _SHARD_ROW_BYTES)
+        bucket_rows = [spill.n_rows]
         if bounds:
             with self._bar("distribute", spill.n_rows) as bar:
-                distribute(spill, bounds, self.work, bar.update)
-        self._save(n_buckets=len(bounds) + 1)
+                bucket_rows = distribute(spill, bounds, self.work, bar.update)
+        self._save(bucket_rows=bucket_rows)
         if bounds:
             for name in spill.files:
                 (self.work / name).unlink()
 
     def _bucket(self, index: int) -> Iterator[Any]:
-        """Yield the record batches of a bucket."""
-        if self.journal["n_buckets"] == 1:
-            return read_spill(self._read_spill(), self.work)
-        return read_bucket(self.work / bucket_name(index))
+        """Yield the record batches of a bucket; raises DataError if rows are missing, as after a
+        failure of the system."""
+        n_rows, bucket_rows = 0, self.journal["bucket_rows"]
+        is_only = len(bucket_rows) == 1
+        for batch in (
+            read_spill(self._read_spill(), self.work)
+            if is_only
+            else read_bucket(self.work / bucket_name(index))
+        ):
+            n_rows += len(batch)
+            yield batch
+        if n_rows != bucket_rows[index]:
+            raise DataError(f"{self.target}: a temporary file is not whole; run it again")
 
     def _count_users(self) -> None:
         """Count the users, of which the blocks of each shard follow where their number is given."""
-        n_users = sum(count_users(self._bucket(n)) for n in range(self.journal["n_buckets"]))
+        n_users = sum(count_users(self._bucket(n)) for n in range(len(self.journal["bucket_rows"])))
         n_blocks, n_shards = -(-n_users // self.block_users), int(self.n_shards or 0)
         if n_shards > n_blocks:
             raise ConfigError(
@@ -316,7 +326,7 @@ class _Job:
         size, row_of_code = self.block_users, np.load(self.work / "item_rows.npy")
         skip = position.block * size - position.users_before
         rest: SortedRows | None = None  # fewer users than a block
-        for bucket in range(position.bucket, self.journal["n_buckets"]):
+        for bucket in range(position.bucket, len(self.journal["bucket_rows"])):
             rows = sort_bucket(self._bucket(bucket), row_of_code)
             if rows is None:
                 continue
