@@ -23,7 +23,8 @@ from idcf.data.shard_source import Rows
 MAX_BUCKETS = 512
 _BUCKET_ROWS = 1 << 21  # more rows are not sorted faster
 _SORT_BYTES = 120  # memory per row of a bucket while it is sorted, without texts
-_SORT_TEXTS = 4  # the same for texts, per byte
+_SORT_TEXT_BYTES = 40  # more per row with text ids
+_SORT_TEXTS = 4  # the same per byte of text
 _MAX_INTEGER = 10**18  # see `columns._INTEGER`
 _SAMPLE_SIZE = 1 << 15
 _PREFIX_BYTES = 64  # of a text id; users of one prefix are in one bucket
@@ -45,7 +46,8 @@ class Spill:
     def bucket_bounds(self, memory: int) -> list[Any]:
         """Return the first user id of every bucket but the first, so that a bucket is sorted in
         `memory` bytes."""
-        row_bytes = _SORT_BYTES + _SORT_TEXTS * self.text_bytes // max(self.n_rows, 1)
+        row_bytes = _SORT_BYTES + _SORT_TEXT_BYTES * self.users_are_text
+        row_bytes += _SORT_TEXTS * self.text_bytes // max(self.n_rows, 1)
         bucket_rows = min(max(memory // row_bytes, 1), _BUCKET_ROWS)
         n_buckets = min(-(-self.n_rows // bucket_rows), MAX_BUCKETS)
         ids = sorted(self.sample)

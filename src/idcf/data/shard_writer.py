@@ -59,7 +59,7 @@ from idcf.files import atomic_path, replace_folder, write_text
 DEFAULT_MEMORY = 1 << 30
 _SHARD_BYTES = 64 << 20  # of a file, where the number of shards is not given
 _MIN_WORKING_MEMORY = 32 << 20
-_WRITER_MEMORY = 24 << 20  # of pyarrow's writers and what the allocator does not give back
+_WRITER_MEMORY = 56 << 20  # of pyarrow's writers and what the allocator does not give back
 _SPILL_ROW_BYTES, _SHARD_ROW_BYTES = 40, 16  # for the estimate of disk space
 _MIB, _GIB = 2**20, 2**30
 Options = dict[str, str | int | bool | None]
