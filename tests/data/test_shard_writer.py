@@ -349,7 +349,7 @@ def test_parquet_values_that_need_a_closer_look(tmp_path: Path) -> None:
             write_shards(path, tmp_path / "out2", memory=LIMIT)
 
 
-def test_a_query(tmp_path: Path, frame_file: Path) -> None:
+def test_a_query(tmp_path: Path, frame_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     query = f"SELECT user_id AS who, item_id, rating FROM '{frame_file}' WHERE rating > 2;"
     table, _ = write_shards(
         None, tmp_path / "out", query=query, columns={"user_id": "who"}, memory=LIMIT
@@ -368,6 +368,9 @@ def test_a_query(tmp_path: Path, frame_file: Path) -> None:
             write_shards(None, tmp_path / "out2", query=text, memory=LIMIT)
     with pytest.raises(ConfigError, match="either a file or folder to read, or a query"):
         write_shards(frame_file, tmp_path / "out2", query="SELECT 1", memory=LIMIT)
+    monkeypatch.setitem(sys.modules, "duckdb", None)
+    with pytest.raises(ConfigError, match=r"a query needs DuckDB: pip install 'idcf\[shards\]'"):
+        write_shards(None, tmp_path / "out2", query=query, memory=LIMIT)
 
 
 def test_a_finished_folder_is_not_written_again(tmp_path: Path, frame_file: Path) -> None:
@@ -409,6 +412,12 @@ def test_numbers_that_cannot_be_used(
         write_shards(frame_file, out, memory=40 << 20)
     with pytest.raises(ConfigError, match="block_users must be a whole number from 1, got 0"):
         write_shards(frame_file, out, memory=LIMIT, block_users=0)
+    with monkeypatch.context() as patch:
+        patch.setattr(shard_spill, "_SORT_BYTES", 10**9)
+        with pytest.raises(
+            ConfigError, match=r"20,000 rows cannot be sorted in this memory; give "
+        ):
+            write_shards(frame_file, out, memory=LIMIT)
     monkeypatch.setattr(shard_writer, "_SHARD_ROW_BYTES", 10**12)
     with pytest.raises(ConfigError, match=r"GiB of disk space, but .* GiB are free; choose a fold"):
         write_shards(frame_file, out, memory=LIMIT)

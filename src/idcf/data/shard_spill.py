@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from idcf.data.interactions import Floats, Ints, offsets_from_lengths
 from idcf.data.parquet_reader import IdCodes
 from idcf.data.shard_source import Rows
+from idcf.errors import ConfigError
 
 MAX_BUCKETS = 512
 _BUCKET_ROWS = 1 << 21  # more rows are not sorted faster
@@ -45,11 +46,17 @@ class Spill:
 
     def bucket_bounds(self, memory: int) -> list[Any]:
         """Return the first user id of every bucket but the first, so that a bucket is sorted in
-        `memory` bytes."""
+        `memory` bytes. Raises ConfigError if that takes too many buckets."""
         row_bytes = _SORT_BYTES + _SORT_TEXT_BYTES * self.users_are_text
         row_bytes += _SORT_TEXTS * self.text_bytes // max(self.n_rows, 1)
-        bucket_rows = min(max(memory // row_bytes, 1), _BUCKET_ROWS)
-        n_buckets = min(-(-self.n_rows // bucket_rows), MAX_BUCKETS)
+        n_buckets = -(-self.n_rows * row_bytes // memory)
+        if n_buckets > MAX_BUCKETS:
+            factor = n_buckets / MAX_BUCKETS
+            raise ConfigError(
+                f"{self.n_rows:,} rows cannot be sorted in this memory; give {factor:.1f} times as "
+                "much (--memory)"
+            )
+        n_buckets = max(n_buckets, min(-(-self.n_rows // _BUCKET_ROWS), MAX_BUCKETS))
         ids = sorted(self.sample)
         bounds = [ids[len(ids) * n // n_buckets] for n in range(1, n_buckets)]
         return sorted(set(bounds))
