@@ -349,7 +349,7 @@ def test_parquet_values_that_need_a_closer_look(tmp_path: Path) -> None:
             write_shards(path, tmp_path / "out2", memory=LIMIT)
 
 
-def test_a_query(tmp_path: Path, frame_file: Path) -> None:
+def test_a_query(tmp_path: Path, frame_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     query = f"SELECT user_id AS who, item_id, rating FROM '{frame_file}' WHERE rating > 2;"
     table, _ = write_shards(
         None, tmp_path / "out", query=query, columns={"user_id": "who"}, memory=LIMIT
@@ -368,6 +368,9 @@ def test_a_query(tmp_path: Path, frame_file: Path) -> None:
             write_shards(None, tmp_path / "out2", query=text, memory=LIMIT)
     with pytest.raises(ConfigError, match="either a file or folder to read, or a query"):
         write_shards(frame_file, tmp_path / "out2", query="SELECT 1", memory=LIMIT)
+    monkeypatch.setitem(sys.modules, "duckdb", None)
+    with pytest.raises(ConfigError, match=r"a query needs DuckDB: pip install 'idcf\[shards\]'"):
+        write_shards(None, tmp_path / "out2", query=query, memory=LIMIT)
 
 
 def test_a_finished_folder_is_not_written_again(tmp_path: Path, frame_file: Path) -> None:
@@ -409,6 +412,12 @@ def test_numbers_that_cannot_be_used(
         write_shards(frame_file, out, memory=40 << 20)
     with pytest.raises(ConfigError, match="block_users must be a whole number from 1, got 0"):
         write_shards(frame_file, out, memory=LIMIT, block_users=0)
+    with monkeypatch.context() as patch:
+        patch.setattr(shard_spill, "_SORT_BYTES", 10**9)
+        with pytest.raises(
+            ConfigError, match=r"20,000 rows cannot be sorted in this memory; give "
+        ):
+            write_shards(frame_file, out, memory=LIMIT)
     monkeypatch.setattr(shard_writer, "_SHARD_ROW_BYTES", 10**12)
     with pytest.raises(ConfigError, match=r"GiB of disk space, but .* GiB are free; choose a fold"):
         write_shards(frame_file, out, memory=LIMIT)
@@ -458,6 +467,39 @@ def test_an_interrupted_run_of_another_source_is_forgotten(
     parquet.write_table(random_frame(50), frame_file)
     table, _ = write_shards(frame_file, tmp_path / "out", memory=LIMIT)
     assert_same(table, read_interactions(frame_file))
+
+
+@pytest.mark.parametrize("name", ["bucket-001.arrow", "rows-0.arrow"])
+def test_temporary_files_that_are_not_whole(
+    tmp_path: Path, frame_file: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """A stream of batches that was cut between two batches looks like a whole one."""
+    monkeypatch.setattr(shard_spill, "_BUCKET_ROWS", 3000 if "bucket" in name else 10**6)
+    with monkeypatch.context() as patch:
+        patch.setattr(ShardFile, "add", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            write_shards(frame_file, tmp_path / "out", memory=LIMIT)
+    path = tmp_path / ".out.idcf-shard" / name
+    with pa.ipc.open_stream(path.read_bytes()) as reader:
+        empty = reader.schema.empty_table()
+    with pa.ipc.new_stream(path, empty.schema) as writer:
+        writer.write_table(empty)
+    with pytest.raises(DataError, match="a temporary file is not whole; run it again"):
+        write_shards(frame_file, tmp_path / "out", memory=LIMIT)
+    table, _ = write_shards(frame_file, tmp_path / "out", memory=LIMIT)
+    assert_same(table, read_interactions(frame_file))
+
+
+def test_a_full_disk(tmp_path: Path, frame_file: Path) -> None:
+    resource = pytest.importorskip("resource")
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, limits[1]))
+    try:
+        with pytest.raises(DataError, match=r"out cannot be written \(.*\); make room or choose"):
+            write_shards(frame_file, tmp_path / "out", memory=LIMIT)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert {x.name for x in tmp_path.iterdir()} == {"x.parquet"}
 
 
 KILLED_RUNS = """
@@ -527,7 +569,7 @@ MEASURED_RUN = """
         return int(re.search(name + r":\\s+(\\d+)", Path("/proc/self/status").read_text())[1]) << 10
 
     shard_writer._load_libraries()
-    limit = memory("VmRSS") + (64 << 20)
+    limit = memory("VmRSS") + (92 << 20)
     table, _ = shard_writer.write_shards(sys.argv[1], sys.argv[2], memory=limit)
     print(table.n_rows, limit, memory("VmHWM"))
 """
@@ -535,9 +577,9 @@ MEASURED_RUN = """
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs Linux")
 def test_a_table_larger_than_the_memory(tmp_path: Path) -> None:
-    """128 MB of columns are sorted in 64 MB beyond what the program takes without data."""
+    """116 MB of columns are sorted in 92 MiB beyond what the program takes without data."""
     rng = np.random.default_rng(0)
-    path, n_rows = tmp_path / "x.parquet", 4_600_000
+    path, n_rows = tmp_path / "x.parquet", 4_140_000
     with parquet.ParquetWriter(path, PLAIN_SCHEMA) as writer:
         for _ in range(23):
             n = n_rows // 23

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _CHUNK_ROWS = 1 << 19
+_READ_BYTES = 1 << 20  # of a column at once, so that large row groups are not held
 Codes = NDArray[np.int32]
 
 
@@ -126,7 +127,10 @@ class ParquetColumns:
 
         names, start = {role: self.names[role] for role in roles}, 0
         for path in self.files:
-            with parquet_errors(path), parquet.ParquetFile(path, pre_buffer=False) as file:
+            with (
+                parquet_errors(path),
+                parquet.ParquetFile(path, buffer_size=_READ_BYTES, pre_buffer=False) as file,
+            ):
                 columns = list(dict.fromkeys(names.values()))
                 for batch in file.iter_batches(chunk_rows, columns=columns):
                     yield start, {role: batch.column(name) for role, name in names.items()}

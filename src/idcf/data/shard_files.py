@@ -103,7 +103,17 @@ class ShardFile:
         table = pa.table({name: x for name, x in columns.items() if x is not None})
         if self._writer is None:
             self._writer = self._stack.enter_context(
-                parquet.ParquetWriter(self._sink, table.schema, compression="zstd")
+                parquet.ParquetWriter(
+                    self._sink,
+                    table.schema,
+                    compression="zstd",
+                    use_dictionary=["user_id", "rating"],
+                    column_encoding={
+                        name: "DELTA_BINARY_PACKED"  # written and read faster than dictionaries
+                        for name in ("item", "timestamp")
+                        if name in table.column_names
+                    },
+                )
             )
         self._writer.write_table(table, row_group_size=n_rows)
         self.n_blocks += 1

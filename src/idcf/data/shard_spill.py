@@ -19,11 +19,13 @@ from numpy.typing import NDArray
 from idcf.data.interactions import Floats, Ints, offsets_from_lengths
 from idcf.data.parquet_reader import IdCodes
 from idcf.data.shard_source import Rows
+from idcf.errors import ConfigError
 
 MAX_BUCKETS = 512
 _BUCKET_ROWS = 1 << 21  # more rows are not sorted faster
 _SORT_BYTES = 120  # memory per row of a bucket while it is sorted, without texts
-_SORT_TEXTS = 4  # the same for texts, per byte
+_SORT_TEXT_BYTES = 40  # more per row with text ids
+_SORT_TEXTS = 4  # the same per byte of text
 _MAX_INTEGER = 10**18  # see `columns._INTEGER`
 _SAMPLE_SIZE = 1 << 15
 _PREFIX_BYTES = 64  # of a text id; users of one prefix are in one bucket
@@ -44,10 +46,17 @@ class Spill:
 
     def bucket_bounds(self, memory: int) -> list[Any]:
         """Return the first user id of every bucket but the first, so that a bucket is sorted in
-        `memory` bytes."""
-        row_bytes = _SORT_BYTES + _SORT_TEXTS * self.text_bytes // max(self.n_rows, 1)
-        bucket_rows = min(max(memory // row_bytes, 1), _BUCKET_ROWS)
-        n_buckets = min(-(-self.n_rows // bucket_rows), MAX_BUCKETS)
+        `memory` bytes. Raises ConfigError if that takes too many buckets."""
+        row_bytes = _SORT_BYTES + _SORT_TEXT_BYTES * self.users_are_text
+        row_bytes += _SORT_TEXTS * self.text_bytes // max(self.n_rows, 1)
+        n_buckets = -(-self.n_rows * row_bytes // memory)
+        if n_buckets > MAX_BUCKETS:
+            factor = n_buckets / MAX_BUCKETS
+            raise ConfigError(
+                f"{self.n_rows:,} rows cannot be sorted in this memory; give {factor:.1f} times as "
+                "much (--memory)"
+            )
+        n_buckets = max(n_buckets, min(-(-self.n_rows // _BUCKET_ROWS), MAX_BUCKETS))
         ids = sorted(self.sample)
         bounds = [ids[len(ids) * n // n_buckets] for n in range(1, n_buckets)]
         return sorted(set(bounds))
@@ -247,12 +256,14 @@ def _order_rows(
 ) -> tuple[Ints, NDArray[np.bool_], NDArray[np.bool_]]:
     """Return the order of rows by user, item, time and position, in which rows a user begins, and
     which rows are the last of their pair."""
-    keys = _user_numbers(users)
-    n_keys = int(keys.max()) + 1 if int(keys.min()) >= 0 else 0
-    if 0 < n_keys * n_items < 2**63:
-        keys = keys * n_items + items
-        order = np.argsort(keys, kind="stable")
-        keys = keys[order]
+    keys = _user_ranks(users)
+    n_keys = int(keys.max()) + 1
+    row_bits = len(keys).bit_length()
+    if n_keys * n_items < 2 ** (63 - row_bits):  # numbers are sorted faster than their order
+        packed = ((keys * n_items + items) << row_bits) + np.arange(len(keys))
+        packed.sort()
+        order = packed & (2**row_bits - 1)
+        keys = packed >> row_bits
         is_last = np.append(keys[1:] != keys[:-1], True)
         keys //= n_items
     else:
@@ -271,21 +282,23 @@ def _order_rows(
     return order, is_new_user, is_last
 
 
-def _user_numbers(users: Any) -> Ints:
-    """Return integers in the order of user ids: ranks of texts, differences from the least integer
-    (the integers themselves if a difference could exceed 64 bits)."""
+def _user_ranks(users: Any) -> Ints:
+    """Return the rank of each user id among the distinct ones."""
     import pyarrow as pa
     from pyarrow import compute
 
     if pa.types.is_integer(users.type):
         numbers: Ints = users.to_numpy()
-        low, high = int(numbers.min()), int(numbers.max())
-        return numbers - low if high - low < 2**62 else numbers
+        order = np.argsort(numbers)
+        ordered = numbers[order]
+        ranks = np.empty(len(order), np.int64)
+        ranks[order] = np.append(0, np.cumsum(ordered[1:] != ordered[:-1]))
+        return ranks
     encoded = users.dictionary_encode()
     order = compute.sort_indices(encoded.dictionary).to_numpy()
-    ranks = np.empty(len(order), np.int64)
-    ranks[order] = np.arange(len(order))
-    ranked: Ints = ranks[encoded.indices.to_numpy()]
+    rank_of_code = np.empty(len(order), np.int64)
+    rank_of_code[order] = np.arange(len(order))
+    ranked: Ints = rank_of_code[encoded.indices.to_numpy()]
     return ranked
 
 

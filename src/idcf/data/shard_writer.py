@@ -59,7 +59,7 @@ from idcf.files import atomic_path, replace_folder, write_text
 DEFAULT_MEMORY = 1 << 30
 _SHARD_BYTES = 64 << 20  # of a file, where the number of shards is not given
 _MIN_WORKING_MEMORY = 32 << 20
-_WRITER_MEMORY = 24 << 20  # of pyarrow's writers and what the allocator does not give back
+_WRITER_MEMORY = 56 << 20  # of pyarrow's writers and what the allocator does not give back
 _SPILL_ROW_BYTES, _SHARD_ROW_BYTES = 40, 16  # for the estimate of disk space
 _MIB, _GIB = 2**20, 2**30
 Options = dict[str, str | int | bool | None]
@@ -137,6 +137,7 @@ def write_shards(
         with _disk_errors(target):
             job.run()
             replace_folder(job.out, target)
+        job.warn_of_dropped_rows()
     return ShardedTable.open(target), False
 
 
@@ -186,7 +187,7 @@ class _Job:
         """Write the shards and the manifest to the folder `out`."""
         if "items_sha256" not in self.journal:
             self._spill()
-        if "n_buckets" not in self.journal:
+        if "bucket_rows" not in self.journal:
             self._distribute()
         if self.n_shards is not None and "n_users" not in self.journal:
             self._count_users()
@@ -239,23 +240,33 @@ class _Job:
         bounds = spill.bucket_bounds(self.memory // 2)
         n_bytes = sum((self.work / name).stat().st_size for name in spill.files)
         _check_disk(self.target, n_bytes * bool(bounds) + spill.n_rows * _SHARD_ROW_BYTES)
+        bucket_rows = [spill.n_rows]
         if bounds:
             with self._bar("distribute", spill.n_rows) as bar:
-                distribute(spill, bounds, self.work, bar.update)
-        self._save(n_buckets=len(bounds) + 1)
+                bucket_rows = distribute(spill, bounds, self.work, bar.update)
+        self._save(bucket_rows=bucket_rows)
         if bounds:
             for name in spill.files:
                 (self.work / name).unlink()
 
     def _bucket(self, index: int) -> Iterator[Any]:
-        """Yield the record batches of a bucket."""
-        if self.journal["n_buckets"] == 1:
-            return read_spill(self._read_spill(), self.work)
-        return read_bucket(self.work / bucket_name(index))
+        """Yield the record batches of a bucket; raises DataError if rows are missing, as after a
+        failure of the system."""
+        n_rows, bucket_rows = 0, self.journal["bucket_rows"]
+        is_only = len(bucket_rows) == 1
+        for batch in (
+            read_spill(self._read_spill(), self.work)
+            if is_only
+            else read_bucket(self.work / bucket_name(index))
+        ):
+            n_rows += len(batch)
+            yield batch
+        if n_rows != bucket_rows[index]:
+            raise DataError(f"{self.target}: a temporary file is not whole; run it again")
 
     def _count_users(self) -> None:
         """Count the users, of which the blocks of each shard follow where their number is given."""
-        n_users = sum(count_users(self._bucket(n)) for n in range(self.journal["n_buckets"]))
+        n_users = sum(count_users(self._bucket(n)) for n in range(len(self.journal["bucket_rows"])))
         n_blocks, n_shards = -(-n_users // self.block_users), int(self.n_shards or 0)
         if n_shards > n_blocks:
             raise ConfigError(
@@ -315,7 +326,7 @@ class _Job:
         size, row_of_code = self.block_users, np.load(self.work / "item_rows.npy")
         skip = position.block * size - position.users_before
         rest: SortedRows | None = None  # fewer users than a block
-        for bucket in range(position.bucket, self.journal["n_buckets"]):
+        for bucket in range(position.bucket, len(self.journal["bucket_rows"])):
             rows = sort_bucket(self._bucket(bucket), row_of_code)
             if rows is None:
                 continue
@@ -340,8 +351,7 @@ class _Job:
             yield rest, replace(position, block=position.block + 1)
 
     def _finish(self) -> None:
-        """Write the manifest, and warn of rows that were dropped."""
-        spill = self._read_spill()
+        """Write the manifest."""
         shards = tuple(Shard(**x["shard"]) for x in self.journal["shards"])
         ratings = RatingSummary.from_values(self.journal["shards"][-1]["ratings"])
         counts = () if ratings.counts is None else tuple(sorted(ratings.counts.items()))
@@ -349,7 +359,7 @@ class _Job:
             format=FORMAT,
             idcf_version=_version(),
             n_users=sum(x.n_users for x in shards),
-            n_items=spill.n_items,
+            n_items=self._read_spill().n_items,
             n_rows=sum(x.n_rows for x in shards),
             n_blocks=sum(x.n_blocks for x in shards),
             block_users=self.block_users,
@@ -366,11 +376,16 @@ class _Job:
             shards=shards,
         )
         write_text(self.out / MANIFEST_NAME, json.dumps(asdict(manifest), indent=1))
-        name, n_zeros = self.source.name, spill.n_source_rows - spill.n_rows
-        if n_zeros:
+
+    def warn_of_dropped_rows(self) -> None:
+        """Issue the warnings of the readers for rows that were dropped."""
+        spill, name = self._read_spill(), self.source.name
+        if n_zeros := spill.n_source_rows - spill.n_rows:
             warn_about_data(zero_weights_message(name, n_zeros))
-        if n_repeats := spill.n_rows - manifest.n_rows:
-            warn_about_data(repeats_message(name, n_repeats, manifest.has_times))
+        n_written = sum(x["shard"]["n_rows"] for x in self.journal["shards"])
+        if n_repeats := spill.n_rows - n_written:
+            has_times = "timestamp" in self.source.columns
+            warn_about_data(repeats_message(name, n_repeats, has_times))
 
 
 def _journal_entry(file: ShardFile, following: _Position, ratings: RatingSummary) -> dict[str, Any]:
