@@ -13,7 +13,7 @@ from builders import board
 from shard_files import write_shards
 
 from idcf import ConfigError, DataError, Recommender
-from idcf.data.interactions import Interactions
+from idcf.data.interactions import Interactions, Vocab, recode_ids
 from idcf.data.shards import TableBlocks
 from idcf.errors import EngineError
 from idcf.inference.artifact import Artifact
@@ -43,8 +43,10 @@ class ShuffledEngine(LocalEngine):
 
 @cache
 def table(implicit: bool = False) -> Interactions:
-    """Return a table in which every user has rows."""
-    return board(150, 40, 6, 18, implicit=implicit)
+    """Return a table in which every user has rows, and ids are in order as in shards."""
+    data = board(150, 40, 6, 18, implicit=implicit)
+    users, items = (Vocab(sorted(x.ids)) for x in (data.users, data.items))
+    return recode_ids(data, users, items)
 
 
 def kind(name: str) -> bool:
