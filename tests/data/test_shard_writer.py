@@ -404,6 +404,12 @@ def test_one_run_at_a_time(tmp_path: Path, frame_file: Path) -> None:
         write_shards(frame_file, tmp_path / "out", memory=LIMIT)
 
 
+def test_a_process_that_holds_much_can_write(tmp_path: Path, frame_file: Path) -> None:
+    ballast = np.ones(1 << 30, np.uint8)
+    assert write_shards(frame_file, tmp_path / "out")[0].n_rows == 20_000
+    del ballast
+
+
 def test_numbers_that_cannot_be_used(
     tmp_path: Path, frame_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -56,8 +56,9 @@ from idcf.data.shards import (
 from idcf.errors import ConfigError, DataError, IdcfError
 from idcf.files import atomic_path, replace_folder, write_text
 
-DEFAULT_MEMORY = 1 << 30
 _SHARD_BYTES = 64 << 20  # of a file, where the number of shards is not given
+_DEFAULT_MEMORY = 1 << 30
+_DEFAULT_WORKING_MEMORY = 512 << 20  # of a process that holds much already
 _MIN_WORKING_MEMORY = 32 << 20
 _WRITER_MEMORY = 56 << 20  # of pyarrow's writers and what the allocator does not give back
 _SPILL_ROW_BYTES, _SHARD_ROW_BYTES = 40, 16  # for the estimate of disk space
@@ -74,7 +75,7 @@ def write_shards(
     implicit: bool | None = None,
     n_shards: int | None = None,
     block_users: int = DEFAULT_BLOCK_USERS,
-    memory: int = DEFAULT_MEMORY,
+    memory: int | None = None,
     threads: int = 1,
     overwrite: bool = False,
     progress: bool = False,
@@ -96,7 +97,7 @@ def write_shards(
     block_users
         Number of users of a block, which is what is read and trained on at once.
     memory
-        Bytes that the process may take.
+        Bytes that the process may take; by default 1 GiB, and at least 512 MiB more than it holds.
     overwrite
         Replace a folder of shards of another source or with other options.
 
@@ -411,15 +412,12 @@ def _require_counts(**counts: int | None) -> None:
             raise ConfigError(f"{name} must be a whole number from 1, got {n!r}")
 
 
-def _working_memory(limit: int) -> int:
-    """Return how many of `limit` bytes are left for data; raises ConfigError if too few."""
+def _working_memory(limit: int | None) -> int:
+    """Return how many bytes are free for data; raises ConfigError if `limit` leaves too few."""
     _load_libraries()
-    try:
-        n_pages = int(Path("/proc/self/statm").read_text(encoding="utf-8").split()[1])
-        used = n_pages * os.sysconf("SC_PAGE_SIZE")
-    except (OSError, IndexError, ValueError):
-        used = 400 * _MIB  # where the system does not say it
-    used += _WRITER_MEMORY
+    used = _resident_memory() + _WRITER_MEMORY
+    if limit is None:
+        return max(_DEFAULT_MEMORY - used, _DEFAULT_WORKING_MEMORY)
     if limit - used < _MIN_WORKING_MEMORY:
         need = (used + _MIN_WORKING_MEMORY) // _MIB + 1
         raise ConfigError(
@@ -427,6 +425,15 @@ def _working_memory(limit: int) -> int:
             f"MiB without data; give at least {need:,} MiB (--memory)"
         )
     return limit - used
+
+
+def _resident_memory() -> int:
+    """Return how many bytes the process holds."""
+    try:
+        n_pages = int(Path("/proc/self/statm").read_text(encoding="utf-8").split()[1])
+    except (OSError, IndexError, ValueError):
+        return 400 * _MIB  # where the system does not say it
+    return n_pages * os.sysconf("SC_PAGE_SIZE")
 
 
 def _load_libraries() -> None:

@@ -218,7 +218,7 @@ def test_leading_directions_explain_what_singular_vectors_do() -> None:
 
 def fit_large(table: Interactions, monkeypatch, seed: int = 0) -> BayesModel:
     """Fit as a large table is fitted, with all rows and the sweeps of `SMALL`."""
-    monkeypatch.setattr(bayes, "is_large_table", lambda _: True)
+    monkeypatch.setattr(bayes, "is_large_table", lambda *_: True)
     monkeypatch.setattr(bayes, "LARGE_TABLE_SWEEPS", 1.0)
     return fit_bayes(configure("idcf-bayes", SMALL), table, SolverContext(seed))
 

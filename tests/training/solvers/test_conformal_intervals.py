@@ -175,7 +175,7 @@ def test_removed_users_do_not_touch_the_items(table: Interactions, start: str) -
 @pytest.mark.parametrize("is_large", [False, True])
 def test_intervals_cover_new_users(table: Interactions, monkeypatch, is_large: bool) -> None:
     """Noise of another distribution than the model's, and a manifest that says what it rests on."""
-    monkeypatch.setattr(bayes, "is_large_table", lambda _: is_large)
+    monkeypatch.setattr(bayes, "is_large_table", lambda *_: is_large)
     monkeypatch.setattr(bayes, "LARGE_TABLE_SWEEPS", 1.0)
     rng = np.random.default_rng(6)
     noise = rng.normal(0, rng.choice([0.3, 2.5], len(table), p=[0.85, 0.15]))
