@@ -509,7 +509,7 @@ def test_a_full_disk(tmp_path: Path, frame_file: Path) -> None:
 
 
 KILLED_RUNS = """
-    import os, signal, sys, time
+    import os, signal, sys
     from pathlib import Path
     from idcf.data import shard_spill
     from idcf.data.shard_writer import write_shards
@@ -526,24 +526,25 @@ KILLED_RUNS = """
             os._exit(0)
         return child
 
-    def step():  # what the run has done
-        if folder.exists():
-            return "finished"
-        if not work.exists():
-            return "nothing"
-        names = {x.name for x in work.iterdir()}
+    def step():  # what the runs have done
+        try:
+            names = {x.name for x in work.iterdir()}
+        except FileNotFoundError:  # not begun, or finished
+            return None
         files = len(list((work / "out").glob("shard*"))) if "out" in names else 0
         stages = [x for x in ("spill.json", "bucket-000.arrow", "journal.json") if x in names]
         return (*stages, files)
 
-    delay = 0.0
-    while not folder.exists():
+    has_ended = False
+    while not has_ended:  # each run is killed at the first step that none before it reached
         child = run()
-        time.sleep(delay)
-        os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)
-        steps.add(step())
-        delay = delay * 1.4 + 0.01
+        while (state := step()) is None or state in steps:
+            if has_ended := os.waitpid(child, os.WNOHANG)[0] == child:
+                break
+        else:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+            steps.add(state)
     print(len(steps))
 """
 
