@@ -11,6 +11,7 @@ import sys
 import textwrap
 import warnings
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -463,6 +464,40 @@ def test_finished_files_of_an_interrupted_run_remain(
     table.verify()
 
 
+@pytest.mark.parametrize("shards", [{"n_shards": 6}, {}])
+def test_a_run_that_stops_at_any_line_of_the_journal_continues(
+    tmp_path: Path, frame_file: Path, monkeypatch: pytest.MonkeyPatch, shards: dict[str, int]
+) -> None:
+    """The last stop is between the last shard file and the manifest."""
+    monkeypatch.setattr(shard_spill, "_BUCKET_ROWS", 3000)
+    monkeypatch.setattr(shard_writer, "_SHARD_BYTES", 20_000)
+    options: dict[str, Any] = {"block_users": 64, "memory": LIMIT, **shards}
+    write_shards(frame_file, tmp_path / "whole", **options)
+    expected, out = digests(tmp_path / "whole"), tmp_path / "out"
+    save, n_stops = shard_writer._Job._save, 0
+    while not out.exists():  # there is no such line
+        n_stops += 1
+        n_saves = 0
+
+        def interrupted_save(job: Any, **values: Any) -> None:
+            nonlocal n_saves
+            save(job, **values)
+            n_saves += 1
+            if n_saves == n_stops:  # noqa: B023 - called in this turn of the loop
+                raise KeyboardInterrupt
+
+        with monkeypatch.context() as patch:
+            patch.setattr(shard_writer._Job, "_save", interrupted_save)
+            with suppress(KeyboardInterrupt):
+                write_shards(frame_file, out, **options)
+        if not out.exists():
+            write_shards(frame_file, out, **options)
+            assert digests(out) == expected, n_stops
+            shutil.rmtree(out)
+    assert n_stops >= 8
+    assert digests(out) == expected
+
+
 def test_an_interrupted_run_of_another_source_is_forgotten(
     tmp_path: Path, frame_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -529,16 +564,16 @@ KILLED_RUNS = """
     def step():  # what the runs have done
         try:
             names = {x.name for x in work.iterdir()}
+            files = len(list((work / "out").glob("shard*")))
         except FileNotFoundError:  # not begun, or finished
             return None
-        files = len(list((work / "out").glob("shard*"))) if "out" in names else 0
         stages = [x for x in ("spill.json", "bucket-000.arrow", "journal.json") if x in names]
         return (*stages, files)
 
     has_ended = False
     while not has_ended:  # each run is killed at the first step that none before it reached
         child = run()
-        while (state := step()) is None or state in steps:
+        while (state := step()) is None or state in steps or len(steps) == 6:
             if has_ended := os.waitpid(child, os.WNOHANG)[0] == child:
                 break
         else:

@@ -346,7 +346,8 @@ class _Job:
                 start = low + size
             if start < n_users:
                 rest = SortedRows.concat([rows.users(start)])  # a copy, so that `rows` is freed
-            position = replace(position, users_before=position.users_before + n_users)
+            n_before = position.users_before + n_users
+            position = replace(position, bucket=bucket + 1, users_before=n_before)
             del rows
         if rest is not None:
             yield rest, replace(position, block=position.block + 1)
