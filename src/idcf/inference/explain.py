@@ -106,7 +106,7 @@ def _top_cohorts(predictor: Predictor, users: Users) -> tuple[Cohort, ...]:
         Cohort(
             int(sizes[c]),
             float(weights[c]),
-            tuple(titles[row] or str(ids[row]) for row in item_rows[c]),
+            tuple(titles[row] or str(ids[row]) for row in item_rows[c] if row >= 0),
         )
         for c in best
         if sizes[c] > 0

@@ -121,7 +121,7 @@ class BayesModel(TwoTower):
     n_raters: Tensor  # [I]: number of key users who rated the item
     cohort_centers: Tensor  # [C, E]: mean user vectors of the cohorts of key users
     cohort_sizes: Tensor  # [C]: number of key users in each cohort: 0 or at least five
-    cohort_items: Tensor  # [C, 5]: items that are rated more often in the cohort than elsewhere
+    cohort_items: Tensor  # [C, 5]: items rated more often in the cohort than elsewhere; -1: none
     cohort_spread: Tensor  # []: typical distance of a user vector from its cohort's center
     packed_index: Tensor  # [D, D]: position of each product of two coordinates in [P]
 

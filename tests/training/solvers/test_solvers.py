@@ -10,6 +10,7 @@ from idcf.models.registry import configure, model_entry
 from idcf.rng import derive_seed
 from idcf.testing.synthetic import low_rank
 from idcf.training.solvers import SolverContext, item_item
+from idcf.training.solvers.bayes import fit_bayes
 from idcf.types import History, Users
 
 WORLD = low_rank(30, 12, 2, np.random.default_rng(0), density=0.5, noise=0.3)
@@ -343,3 +344,17 @@ def test_row_order_does_not_matter(name):
     np.testing.assert_allclose(
         scores(solve(name, shuffled), RATED), scores(solve(name, RATED), RATED), atol=1e-4
     )
+
+
+@pytest.mark.parametrize("n_items", [1, 2, 4])
+def test_cohorts_of_fewer_items_than_they_name(n_items: int) -> None:
+    users = np.repeat(np.arange(20), n_items)
+    items = np.tile(np.arange(n_items), 20)
+    ratings = (1 + (users + items) % 5).astype(np.float32)
+    table = Interactions(Vocab(range(20)), Vocab(range(n_items)), users, items, ratings)
+    config = configure("idcf-bayes", {"embedding_size": 2, "rank": 2, "sweeps": 8, "burn_in": 2})
+    model = fit_bayes(config, table, SolverContext(0))
+    shown = model.cohort_items[model.cohort_sizes > 0]
+    assert len(shown)
+    assert ((shown < 0) | (shown < n_items)).all()
+    assert all(len(set(x)) == len(x) for x in (row[row >= 0].tolist() for row in shown))

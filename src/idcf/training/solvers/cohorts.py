@@ -56,7 +56,8 @@ def _characteristic_items(
     model: BayesModel, key_users: Users, cohort: Tensor, sizes: Tensor
 ) -> Tensor:
     """Return, for each cohort, the items whose share of raters in it exceeds their share among all
-    key users by most standard deviations; an item needs `MIN_COHORT_SIZE` raters in the cohort."""
+    key users by most standard deviations. An item needs `MIN_COHORT_SIZE` raters in the cohort;
+    -1 stands for items that are missing."""
     history = key_users.history
     cells = cohort[history.owner()] * model.n_items + history.items
     ones = torch.ones_like(history.values)
@@ -65,4 +66,6 @@ def _characteristic_items(
     n = sizes[:, None].clamp(min=1)
     score = (count / n - share) / (share * (1 - share) / n).sqrt()
     score[count < MIN_COHORT_SIZE] = -torch.inf
-    return score.topk(min(N_COHORT_ITEMS, model.n_items), 1).indices
+    best = score.topk(min(N_COHORT_ITEMS, model.n_items), 1)
+    items = best.indices.masked_fill(best.values == -torch.inf, -1)
+    return torch.nn.functional.pad(items, (0, N_COHORT_ITEMS - items.shape[1]), value=-1)
