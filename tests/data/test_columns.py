@@ -164,9 +164,9 @@ def test_negative_counts_are_rejected_for_implicit_feedback_only() -> None:
 
 
 def test_a_missing_column_names_the_nearest_and_the_remedy() -> None:
-    frame = pd.DataFrame(COLUMNS).rename(columns={"item_id": "itemId"})
+    frame = pd.DataFrame(COLUMNS).rename(columns={"item_id": "item_idd"})
     message = (
-        r"pandas table: no column named 'item_id'; did you mean 'itemId'\?.*columns=\{'item_id'"
+        r"pandas table: no column named 'item_id'; did you mean 'item_idd'\?.*columns=\{'item_id'"
     )
     with pytest.raises(DataError, match=message):
         read_interactions(frame)
@@ -176,9 +176,25 @@ def test_a_missing_column_names_the_nearest_and_the_remedy() -> None:
         read_interactions(frame, columns={"user": "x"})
 
 
+def test_usual_spellings_are_recognized() -> None:
+    names = {"user_id": "userId", "item_id": "Movie ID", "rating": "stars", "timestamp": "ts"}
+    frame = pd.DataFrame(COLUMNS)
+    message = "read by their usual names: 'userId' as user_id, 'Movie ID' as item_id, 'stars' as r"
+    with pytest.warns(DataWarning, match=message):
+        table = read_interactions(frame.rename(columns=names))
+    assert rows(table) == rows(read_interactions(frame))
+    with pytest.warns(DataWarning, match="'Movie ID' as item_id"):
+        assert read_interactions(frame.rename(columns=names), implicit=True).implicit
+    with warnings.catch_warnings(action="error"):  # names that are given need no notice
+        read_interactions(frame.rename(columns=names), columns=names)
+        read_interactions(frame.assign(stars=frame.rating, movieId=1))  # nor do exact ones
+    with pytest.raises(DataError, match=r"'customer' and 'uid' may both be user_id; say which: co"):
+        read_interactions(frame.rename(columns={"user_id": "customer"}).assign(uid=1))
+
+
 def test_a_rating_column_that_was_probably_meant_is_mentioned() -> None:
-    frame = pd.DataFrame(COLUMNS).rename(columns={"rating": "Ratings"})
-    with pytest.warns(DataWarning, match=r"columns=\{'rating': 'Ratings'\}"):
+    frame = pd.DataFrame(COLUMNS).rename(columns={"rating": "Ratingg"})
+    with pytest.warns(DataWarning, match=r"columns=\{'rating': 'Ratingg'\}"):
         assert read_interactions(frame).implicit
     with warnings.catch_warnings(action="error"):
         read_interactions(frame, implicit=True)

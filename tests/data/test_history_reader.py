@@ -114,8 +114,8 @@ def test_unknown_items_are_listed() -> None:
         (10, "cannot read int"),
         (object(), "cannot read object"),
         (
-            pd.DataFrame({"item": [10], "rating": [5]}),
-            "no column named 'item_id'; did you mean 'item'",
+            pd.DataFrame({"item_i": [10], "rating": [5]}),
+            "no column named 'item_id'; did you mean 'item_i'",
         ),
         (pd.DataFrame({"item_id": [10]}), "no column named 'rating'"),
     ],

@@ -107,7 +107,7 @@ def test_of_repeated_pairs_the_latest_remains(tmp_path: Path) -> None:
 
 BAD_CSV = {
     "user_id,item_id\n": "no rows; give at least one interaction",
-    "userid,item_id,rating\na,1,2\n": "no column named 'user_id'; did you mean 'userid'",
+    "user_i,item_id,rating\na,1,2\n": "no column named 'user_id'; did you mean 'user_i'",
     "user_id;item_id;rating\na;1;2\n": "line 1: .*looks separated by ';'",
     "user_id,item_id,rating\na,1,2\n\nb,2,five\n": "line 4, column 'rating': 'five' is not a",
     "user_id,item_id,rating\na,1,2\nb,2,\n": "line 3, column 'rating': '' is not a number",

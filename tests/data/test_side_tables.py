@@ -88,7 +88,7 @@ def test_titles_are_not_features() -> None:
 @pytest.mark.parametrize(
     ("table", "message"),
     [
-        (FRAME.rename(columns={"user_id": "uid"}), "users: no column named 'user_id'"),
+        (FRAME.rename(columns={"user_id": "code"}), "users: no column named 'user_id'"),
         (FRAME[:0], "the table has no rows"),
         (pd.concat([FRAME, FRAME]), "users: 3 has two rows"),
         (FRAME.assign(user_id=[11, 12, 13, 14]), "none of the 4 ids is among the interactions"),

@@ -10,18 +10,16 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
 from idcf.data.interactions import Doubles, Floats, Interactions, Ints, Mask, Vocab, encode_ids
-from idcf.errors import ConfigError, DataError, unknown_name_message
+from idcf.errors import DataError
 
 if TYPE_CHECKING:
     import narwhals as nw
 
-COLUMN_ROLES = ("user_id", "item_id", "rating", "timestamp")
 EncodedIds = tuple[Vocab, Ints]
 _PAIR_CHUNK = 1 << 20
 _INTEGER = re.compile(r"0|-?[1-9][0-9]{0,17}")  # "007" and "+7" are text ids, not numbers
@@ -45,45 +43,6 @@ class ColumnOrigin:
         raise DataError(
             f"{self.source_name}, {self.row_label(row)}, column {column!r}: {value!r} {reason}"
         )
-
-
-def find_columns(
-    columns: Mapping[str, str] | None, names: Sequence[str], source_name: str, implicit: bool | None
-) -> dict[str, str]:
-    """Name of the column of each role, among the `names` of all columns of a source.
-
-    `columns` are those that differ from the role. Rating and timestamp are absent where there is no
-    such column, but `implicit=False` needs a rating. Raises ConfigError for an unknown role and
-    DataError for a column that is missing or occurs twice.
-    """
-    given_names = dict(columns or {})
-    for role in given_names:
-        if role not in COLUMN_ROLES:
-            raise ConfigError(f"columns: {unknown_name_message('role', role, COLUMN_ROLES)}")
-    required = {"user_id", "item_id", *given_names, *(["rating"] if implicit is False else [])}
-    name_by_role: dict[str, str] = {}
-    for role in COLUMN_ROLES:
-        name = given_names.get(role, role)
-        if name in names:
-            name_by_role[role] = name
-        elif role in required:
-            message = f"{source_name}: {unknown_name_message('column', name, names)}"
-            if role not in given_names:
-                message += f"; name yours: columns={{{role!r}: ...}}, --column {role}=..."
-            raise DataError(message)
-        if list(names).count(name) > 1:
-            raise DataError(
-                f"{source_name}: two columns are named {name!r} ({role}); rename one of them"
-            )
-    if implicit is None and "rating" not in name_by_role:
-        name_by_lower = {name.lower(): name for name in names}
-        for match in get_close_matches("rating", name_by_lower, n=1, cutoff=0.8):
-            name = name_by_lower[match]
-            warn_about_data(
-                f"{source_name}: no column 'rating', so taken as implicit feedback; "
-                f"if it is {name!r}, pass columns={{'rating': {name!r}}}"
-            )
-    return name_by_role
 
 
 def encode_text_ids(

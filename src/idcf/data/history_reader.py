@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, NoReturn
 import numpy as np
 import torch
 
+from idcf.data.column_names import recognize_columns
 from idcf.data.columns import ColumnOrigin, to_dataframe, to_seconds, warn_about_data
 from idcf.data.features import FeatureEncoder
 from idcf.data.interactions import Floats, Ints, Vocab, offsets_from_lengths, row_lookup
@@ -55,7 +56,8 @@ def has_many_users(history: Any) -> bool:
     if isinstance(history, list):
         return bool(history) and isinstance(history[0], Mapping | list)
     names: Any = getattr(history, "column_names", None)  # `columns` of an Arrow table are its data
-    return "user_id" in (getattr(history, "columns", ()) if names is None else names)
+    names = list(getattr(history, "columns", ()) if names is None else names)
+    return "user_id" in names or "user_id" in recognize_columns(names, "table", ["user_id"])
 
 
 class HistoryReader:
@@ -320,7 +322,10 @@ def as_users(new_users: Sequence[NewUser]) -> Users:
 
 
 def _history_frame(table: Any) -> Any:
-    """Return a table as a dataframe; raise DataError naming the accepted forms if it is none."""
-    return to_dataframe(
+    """Return a table as a dataframe whose columns are named like their roles; raise DataError
+    naming the accepted forms if it is none."""
+    frame = to_dataframe(
         table, f"cannot read {type(table).__name__} as a history; {_ACCEPTED_FORMS}"
     )
+    recognized = recognize_columns(frame.columns, "history")
+    return frame.rename({name: role for role, name in recognized.items()})

@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from idcf.data.column_names import find_columns
 from idcf.data.columns import (
     ColumnOrigin,
     EncodedIds,
     build_interactions,
     encode_typed_ids,
-    find_columns,
     times_from_series,
     to_dataframe,
     to_whole_seconds,

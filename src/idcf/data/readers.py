@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from idcf.data.column_names import find_columns, holds_ids
 from idcf.data.columns import (
     ColumnOrigin,
     build_interactions,
-    find_columns,
     interactions_from_dataframe,
     to_dataframe,
     warn_about_data,
@@ -127,7 +127,9 @@ def read_table(path: Path) -> pa.Table:
 
         with parquet_errors(path):
             return parquet.read_table(path)
-    return _parse_csv(path, read_text(path), text_columns=("user_id", "item_id"))
+    text = read_text(path)
+    header = next(csv.reader(io.StringIO(text), delimiter=delimiter_of(path)))
+    return _parse_csv(path, text, text_columns=[name for name in header if holds_ids(name)])
 
 
 def format_suffix(path: Path) -> str:

@@ -21,11 +21,11 @@ from itertools import islice
 from pathlib import Path
 from typing import IO, Any, NoReturn
 
+from idcf.data.column_names import find_columns
 from idcf.data.columns import (
     ColumnOrigin,
     check_ratings,
     encode_text_ids,
-    find_columns,
     ids_from_series,
     ratings_from_series,
     times_from_series,

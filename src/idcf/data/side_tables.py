@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from idcf.data.attributes import ItemAttributes
+from idcf.data.column_names import recognize_columns
 from idcf.data.columns import to_dataframe
 from idcf.data.features import FeatureEncoder, fit_feature_encoder
 from idcf.data.interactions import Floats, Interactions, Vocab, row_lookup
@@ -52,8 +53,9 @@ class SideTable:
 
 
 def read_side_table(source: Any, kind: EntityKind) -> SideTable:
-    """Read a side table with a column `user_id` or `item_id` and, of items, perhaps `title`. Raises
-    DataError if it cannot be read, has no id column or no rows, or an id has two rows."""
+    """Read a side table with a column `user_id` or `item_id`, or a usual spelling, and, of items,
+    perhaps `title`. Raises DataError if it cannot be read, has no id column or no rows, or an id
+    has two rows."""
     id_column, label = f"{kind}_id", f"{kind}s"
     table = read_table(Path(source).expanduser()) if isinstance(source, str | Path) else source
     frame = to_dataframe(
@@ -61,6 +63,8 @@ def read_side_table(source: Any, kind: EntityKind) -> SideTable:
         f"{label}: cannot read {type(source).__name__}; give a pandas, Polars (collected) or "
         "Arrow table, or the path of a CSV or Parquet file",
     )
+    recognized = recognize_columns(frame.columns, label, [id_column])
+    id_column = recognized.get(id_column, id_column)
     if id_column not in frame.columns:
         raise DataError(f"{label}: {unknown_name_message('column', id_column, frame.columns)}")
     ids = frame[id_column].to_list()

@@ -237,9 +237,9 @@ def test_wrong_widths_name_the_delimiter_that_was_probably_meant(tmp_path: Path)
 
 
 def test_recbole_columns_may_have_other_names_and_a_missing_role(tmp_path: Path) -> None:
-    text = "who:token\twhat:token\tstars:float\tnote:token_seq\na\tx\t2.5\tso so\nb\ty\t4\t\n"
+    text = "who:token\twhat:token\tpoints:float\tnote:token_seq\na\tx\t2.5\tso so\nb\ty\t4\t\n"
     path = write_file(tmp_path, "x.inter", text)
-    names = {"user_id": "who", "item_id": "what", "rating": "stars"}
+    names = {"user_id": "who", "item_id": "what", "rating": "points"}
     table = read_interactions(path, columns=names)
     assert id_rows(table) == [("a", "x", 2.5, None), ("b", "y", 4.0, None)]
     del names["rating"]
@@ -249,7 +249,7 @@ def test_recbole_columns_may_have_other_names_and_a_missing_role(tmp_path: Path)
     with pytest.raises(
         ConfigError, match=r"columns: no role named 'ratings'; did you mean 'rating'"
     ):
-        read_interactions(path, columns={**names, "ratings": "stars"})
+        read_interactions(path, columns={**names, "ratings": "points"})
 
 
 def test_text_ids_are_integers_only_where_all_of_them_are(tmp_path: Path) -> None:

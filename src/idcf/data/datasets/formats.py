@@ -15,12 +15,11 @@ from typing import Any
 
 import numpy as np
 
+from idcf.data.column_names import COLUMN_ROLES, find_columns
 from idcf.data.columns import (
-    COLUMN_ROLES,
     ColumnOrigin,
     build_interactions,
     encode_text_ids,
-    find_columns,
     parse_numbers,
     to_whole_seconds,
 )
