@@ -348,10 +348,10 @@ def test_row_order_does_not_matter(name):
 
 @pytest.mark.parametrize("n_items", [1, 2, 4])
 def test_cohorts_of_fewer_items_than_they_name(n_items: int) -> None:
-    users = np.repeat(np.arange(20), n_items)
-    items = np.tile(np.arange(n_items), 20)
+    users = np.repeat(np.arange(400), n_items)
+    items = np.tile(np.arange(n_items), 400)
     ratings = (1 + (users + items) % 5).astype(np.float32)
-    table = Interactions(Vocab(range(20)), Vocab(range(n_items)), users, items, ratings)
+    table = Interactions(Vocab(range(400)), Vocab(range(n_items)), users, items, ratings)
     config = configure("idcf-bayes", {"embedding_size": 2, "rank": 2, "sweeps": 8, "burn_in": 2})
     model = fit_bayes(config, table, SolverContext(0))
     shown = model.cohort_items[model.cohort_sizes > 0]
