@@ -25,7 +25,7 @@ BAD_FILES = {
     "user_id,item_id,ratings\na,i1,3\n": "no column named 'rating'; did you mean 'ratings'",
     f"{HEADER}a,i1,good\n": "cannot be read",
     f"{HEADER}a,i1,\n": "i1",
-    f"{HEADER}a,i1,1e9\n": "far outside the scale",
+    f"{HEADER}a,i1,1e9\n": "outside the scale",
     f"{HEADER},i1,3\n": "a row without user_id after user None",
     f"{HEADER}b,i1,3\na,i1,3\n": "user 'a' comes after 'b'; sort the file by user_id",
 }

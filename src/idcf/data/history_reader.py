@@ -62,7 +62,7 @@ def has_many_users(history: Any) -> bool:
 
 class HistoryReader:
     """Parser of histories for the items that a model knows and the rating scale of its data.
-    Ratings far outside the `levels` are rejected; `titles`, by row, are for hints in errors."""
+    Ratings outside the scale of the `levels` are rejected; `titles`, by row, are for hints in errors."""
 
     def __init__(
         self,
@@ -75,11 +75,11 @@ class HistoryReader:
         self.item_ids, self.titles, self.implicit = items.ids, titles, implicit
         self._row_by_id = row_lookup(items)
         self.rating_limits = (0.0, inf)  # lowest and highest rating that is accepted
+        self.scale = "counts from 0"  # for messages
         if not implicit:
-            low, high = (min(levels), max(levels)) if levels else (-inf, inf)
-            # a rare rating may be missing from the training data; another scale must be rejected
-            margin = max(high - low, 1.0)
-            self.rating_limits = (low - margin, high + margin)
+            self.rating_limits = _rating_limits(levels)
+            if levels:
+                self.scale = f"the scale of the model, {min(levels):g} to {max(levels):g}"
 
     def read_history(self, history: Any) -> NewUser:
         """Parse the history of one new user, in one of the `_ACCEPTED_FORMS`, or None if empty. If
@@ -220,8 +220,7 @@ class HistoryReader:
             if not isfinite(number):
                 raise DataError(f"rating {value!r} of item {x!r} is not finite; leave the item out")
             if not self.rating_limits[0] <= number <= self.rating_limits[1]:
-                scale = "counts from 0" if self.implicit else "the scale it was trained on"
-                raise DataError(f"rating {value!r} of item {x!r} is far outside {scale}")
+                raise DataError(f"rating {value!r} of item {x!r} is outside {self.scale}")
         raise DataError(f"{pairs!r:.80} cannot be read; {_ACCEPTED_FORMS}")
 
     def _raise_unknown_items(self, ids: Sequence[Any], label: str) -> NoReturn:
@@ -241,6 +240,18 @@ class HistoryReader:
         similar = [name_by_folded[x] for x in get_close_matches(folded, name_by_folded, n=n)]
         containing = (x for low, x in name_by_folded.items() if len(text) > 2 and folded in low)
         return list(dict.fromkeys([*similar, *islice(containing, n)]))[:n]
+
+
+def _rating_limits(levels: Sequence[float]) -> tuple[float, float]:
+    """Return the lowest and the highest rating that is on the scale of some levels.
+
+    The outermost level may be missing from the training data, so one more step is accepted.
+    """
+    if not levels:
+        return -inf, inf
+    low, high = min(levels), max(levels)
+    step = max(np.diff(np.unique(levels)).max(initial=0.0), 0.1 * (high - low)) or 1.0
+    return float(low - step), float(high + step)
 
 
 def read_times(times: Sequence[Any]) -> Ints:

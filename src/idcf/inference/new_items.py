@@ -171,8 +171,8 @@ def _check_rating_range(new_ratings: Interactions, history_reader: HistoryReader
     for row in np.flatnonzero((new_ratings.rating < low) | (new_ratings.rating > high))[:1]:
         item_id = new_ratings.items.ids[new_ratings.item[row]]
         raise DataError(
-            f"rating {new_ratings.rating[row]:g} of item {item_id!r} is far outside the scale "
-            "that the model was trained on; check the column"
+            f"rating {new_ratings.rating[row]:g} of item {item_id!r} is outside "
+            f"{history_reader.scale}; check the column"
         )
 
 
