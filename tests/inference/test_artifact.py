@@ -229,3 +229,7 @@ def test_integer_ids_from_a_file_come_back_as_they_were(tmp_path: Path) -> None:
     assert {x.item_id: x.title for x in loaded.recommend(n=24)}[20] == "Twenty"
     with pytest.raises(ColdUserError, match="does not store training histories"):
         loaded.recommend(users=[1])
+
+
+def test_all_files_have_the_same_mode(folder: Path) -> None:
+    assert len({(folder / name).stat().st_mode for name in FILES}) == 1

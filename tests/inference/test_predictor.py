@@ -7,7 +7,7 @@ from functools import cache
 import numpy as np
 import pytest
 
-from idcf import ColdUserError, Recommender
+from idcf import ColdUserError, DataError, Recommender
 from idcf.data.interactions import Ints
 from idcf.inference.predictor import Predictor
 from idcf.inference.ranking_query import Filters, RankingQuery
@@ -143,3 +143,11 @@ def test_training_users_get_the_lists_of_their_histories() -> None:
         predictor().recommend_known(["u0", "nowhere"], query)
     with pytest.raises(ColdUserError, match="does not store training histories"):
         Predictor(predictor().artifact).recommend_known(["u0"], query)
+
+
+def test_items_to_predict_are_a_list() -> None:
+    p = predictor()
+    with pytest.raises(DataError, match="items must be a list of item ids, got 'i2'"):
+        p.predict(p.read_new_user(EVEN), "i2", False)
+    with pytest.raises(DataError, match="items must be a list of item ids, got 2"):
+        p.predict(p.read_new_user(EVEN), 2, False)  # type: ignore[arg-type]

@@ -62,7 +62,7 @@ def has_many_users(history: Any) -> bool:
 
 class HistoryReader:
     """Parser of histories for the items that a model knows and the rating scale of its data.
-    Ratings off the scale of the `levels` are rejected; `titles`, by row, are for hints in errors."""
+    Ratings off the scale of the `levels` are rejected; `titles`, by row, are hints in errors."""
 
     def __init__(
         self,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 import platform
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -184,6 +185,7 @@ def _write_files(artifact: Artifact, folder: Path) -> None:
         columns[name] = pa.array(column.cells(len(titles)), pa.list_(pa.string()))
     parquet.write_table(pa.table(columns), folder / _ITEMS)
     (folder / _CARD).write_text(render_model_card(artifact.manifest), encoding="utf-8")
+    shutil.copymode(folder / _CARD, folder / _WEIGHTS)  # that of safetensors hides it from others
     values = {"format": FORMAT, **dataclass_to_dict(artifact.manifest)}
     values["files"] = {name: _file_checksum(folder / name) for name in _FILES}
     values["digest"] = _digest(values)

@@ -548,6 +548,8 @@ class Predictor:
 
         DataError: an item is unknown. ConfigError: the model has no standard deviations.
         """
+        if isinstance(items, str | bytes) or not isinstance(items, Iterable):
+            raise DataError(f"items must be a list of item ids, got {items!r}")
         rows = [self.history_reader.item_row(x) for x in items]
         std = self._rating_std(new_user, np.array(rows)) if return_std else np.empty(0)
         scores = self.ranker.score_one_user(new_user.item_rows, new_user.values, new_user.features)
