@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-import shutil
 import platform
+import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import isfinite
