@@ -12,6 +12,7 @@ from typing import Any, Self, Unpack, overload
 
 from idcf.data.history_reader import has_many_users, warn_unknown_items
 from idcf.data.interactions import Floats, Interactions
+from idcf.data.missing_values import MissingRule
 from idcf.errors import ConfigError, require_positive_count
 from idcf.inference.artifact import Artifact, load_artifact, save_artifact
 from idcf.inference.explain import explain, next_questions
@@ -125,6 +126,7 @@ class Recommender:
         items: Any = None,
         columns: Mapping[str, str] | None = None,
         implicit: bool | None = None,
+        missing: MissingRule = "error",
         titles: Mapping[Any, str] | None = None,
         attributes: Any = None,
         card_metrics: bool = False,
@@ -153,6 +155,8 @@ class Recommender:
             Names of the columns in `interactions`, such as {"user_id": "customer"}.
         implicit
             Whether to ignore ratings. None: if there are none.
+        missing
+            "drop": leave out rows that lack an id, a rating or a time. "error": refuse them.
         titles
             {item_id: title}, instead of those of `items`.
         attributes
@@ -180,6 +184,7 @@ class Recommender:
             items=items,
             columns=columns,
             implicit=implicit,
+            missing=missing,
             titles=titles,
             attributes=attributes,
             card_metrics=card_metrics,
@@ -243,14 +248,6 @@ class Recommender:
         ------
         ArtifactError
             If the folder holds anything but a saved model.
-
-        Examples
-        --------
-        >>> import tempfile
-        >>> model = Recommender.from_factors([[2], [1], [-1]], item_ids="abc", implicit=True)
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     Recommender.load(model.save(f"{folder}/model"))
-        <Recommender als, 3 items>
         """
         return save_artifact(self.artifact, folder)
 

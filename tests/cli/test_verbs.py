@@ -68,7 +68,7 @@ def test_recommend_notes_ignored_ratings(ratings_file: Callable[..., Path], tmp_
         (["--rate", "Flim 2, The (1912)=5"], "did you mean 'Film 2, The (1912)'"),
         (["--rate", "Film 2, The (1912)"], "write the rating too"),
         (["--rate", "i2=good"], "'good' is not a number"),
-        (["--rate", "i2=77"], "far outside the scale"),
+        (["--rate", "i2=77"], "outside the scale"),
         (["--rate", "qqqqqq=3"], "no item named 'qqqqqq'"),
         (["--feature", "age=3"], "features: the model was trained without any"),
         (["-n", "0"], "-n"),

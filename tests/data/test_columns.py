@@ -132,20 +132,20 @@ def test_users_and_items_that_occur_once_are_accepted() -> None:
 NAN = float("nan")
 BAD_TABLES = [
     (pd.DataFrame, {"rating": ["4", "x", "5"]}, "row 1, column 'rating': 'x' is not a number"),
-    (pl.DataFrame, {"rating": [4, None, 5]}, "row 1, column 'rating': nan is not a finite"),
-    (pa.table, {"rating": [4, 3, None]}, "row 2, column 'rating': nan is not a finite"),
-    (pd.DataFrame, {"rating": [4, NAN, 5]}, "row 1, column 'rating': nan is not a finite"),
+    (pl.DataFrame, {"rating": [4, None, 5]}, "row 1, column 'rating': the value is missing"),
+    (pa.table, {"rating": [4, 3, None]}, "row 2, column 'rating': the value is missing"),
+    (pd.DataFrame, {"rating": [4, NAN, 5]}, "row 1, column 'rating': the value is missing"),
     (pd.DataFrame, {"user_id": [1, "a", 2]}, "row 1, column 'user_id': 'a' is of type str but 1"),
     (pd.DataFrame, {"user_id": ["a", 1, "b"]}, "row 1, column 'user_id': 1 is of type int"),
-    (pd.DataFrame, {"user_id": ["a", None, "b"]}, "row 1, column 'user_id': .* is a missing id"),
-    (pl.DataFrame, {"user_id": ["a", None, "b"]}, "row 1, column 'user_id': None is a missing id"),
-    (pa.table, {"user_id": ["a", None, "b"]}, "row 1, column 'user_id': None is a missing id"),
-    (pl.DataFrame, {"item_id": [1, None, 2]}, "row 1, column 'item_id': None is a missing id"),
-    (pd.DataFrame, {"item_id": [1, NAN, 2]}, "row 1, column 'item_id': nan is a missing id"),
+    (pd.DataFrame, {"user_id": ["a", None, "b"]}, "row 1, column 'user_id': the value is missing"),
+    (pl.DataFrame, {"user_id": ["a", None, "b"]}, "row 1, column 'user_id': the value is missing"),
+    (pa.table, {"user_id": ["a", None, "b"]}, "row 1, column 'user_id': the value is missing"),
+    (pl.DataFrame, {"item_id": [1, None, 2]}, "row 1, column 'item_id': the value is missing"),
+    (pd.DataFrame, {"item_id": [1, NAN, 2]}, "row 1, column 'item_id': the value is missing"),
     (pd.DataFrame, {"item_id": [1, 2.5, 2]}, "row 1, column 'item_id': 2.5 is of type float"),
     (pd.DataFrame, {"item_id": [True, False, True]}, "True is of type bool"),
     (pl.DataFrame, {"item_id": [[1], [2], [3]]}, r"is of type list; ids must be strings"),
-    (pd.DataFrame, {"timestamp": [1, NAN, 2]}, "row 1, column 'timestamp': nan is not a time"),
+    (pd.DataFrame, {"timestamp": [1, NAN, 2]}, "row 1, column 'timestamp': the value is missing"),
     (pl.DataFrame, {"timestamp": ["1", "x", "2"]}, "row 1, column 'timestamp': 'x' is neither"),
 ]
 
@@ -190,6 +190,45 @@ def test_usual_spellings_are_recognized() -> None:
         read_interactions(frame.assign(stars=frame.rating, movieId=1))  # nor do exact ones
     with pytest.raises(DataError, match=r"'customer' and 'uid' may both be user_id; say which: co"):
         read_interactions(frame.rename(columns={"user_id": "customer"}).assign(uid=1))
+
+
+GAPS: dict[str, list[Any]] = {
+    "user_id": ["a", None, "b", "c", None, "a"],
+    "item_id": ["x", "y", "x", None, "y", "z"],
+    "rating": [1.0, 2.0, None, 4.0, 5.0, 3.0],
+}
+
+
+@pytest.mark.parametrize("make", [pd.DataFrame, pl.DataFrame, pa.table])
+def test_rows_with_gaps_are_counted_or_dropped(make: Any) -> None:
+    counts = "2 without user_id, 1 without item_id, 1 without rating"
+    message = (
+        rf"row 1, column 'user_id': the value is missing in 4 rows \(row 1, row 2, .*; {counts}"
+    )
+    with pytest.raises(DataError, match=message):
+        read_interactions(make(GAPS))
+    with pytest.warns(DataWarning, match=f"4 rows dropped: {counts}"):
+        table = read_interactions(make(GAPS), missing="drop")
+    assert rows(table) == [("a", "x", 1.0, None), ("a", "z", 3.0, None)]
+    wrong = make({**GAPS, "rating": ["1", "2", "", "4", "5", "many"]})
+    with (
+        pytest.warns(DataWarning, match="4 rows dropped"),
+        pytest.raises(DataError, match="row 5, column 'rating': 'many' is not a number"),
+    ):
+        read_interactions(wrong, missing="drop")  # the number is that of the source
+    with pytest.raises(ConfigError, match="missing must be 'error' or 'drop', got 'skip'"):
+        read_interactions(make(GAPS), missing="skip")
+
+
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+def test_files_with_gaps(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"x.{suffix}"
+    frame = pd.DataFrame(GAPS)
+    frame.to_csv(path, index=False) if suffix == "csv" else frame.to_parquet(path)
+    with pytest.raises(DataError, match=r"column 'user_id': the value is missing in 4 rows"):
+        read_interactions(path)
+    with pytest.warns(DataWarning, match="4 rows dropped"):
+        assert len(read_interactions(path, missing="drop")) == 2
 
 
 def test_a_rating_column_that_was_probably_meant_is_mentioned() -> None:

@@ -78,6 +78,9 @@ ColumnMapping = Annotated[
         "user_id=uid; repeatable.",
     ),
 ]
+DropMissingSwitch = Annotated[
+    bool, switch("--drop-missing", "Leave out rows that lack an id, a rating or a time.")
+]
 ImplicitSwitch = Annotated[
     bool | None,
     switch(
@@ -137,14 +140,23 @@ def open_dataset_argument(
     implicit: bool | None,
     *,
     test: str | None = None,
+    drop_missing: bool = False,
     progress: bool = True,
 ) -> Dataset:
-    """Load the dataset or file that DATASET, --column, --implicit and --test describe."""
+    """Load the dataset or file that DATASET, --column, --implicit, --drop-missing and --test
+    describe."""
     from idcf.config import parse_overrides
     from idcf.evaluation.protocol import open_dataset
 
     columns = {role: str(name) for role, name in parse_overrides(column or []).items()}
-    return open_dataset(dataset, test=test, columns=columns, implicit=implicit, progress=progress)
+    return open_dataset(
+        dataset,
+        test=test,
+        columns=columns,
+        implicit=implicit,
+        missing="drop" if drop_missing else "error",
+        progress=progress,
+    )
 
 
 def split_commas(text: str) -> list[str]:

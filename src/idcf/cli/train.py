@@ -28,6 +28,7 @@ def train(
     ] = None,
     column: o.ColumnMapping = None,
     implicit: o.ImplicitSwitch = None,
+    drop_missing: o.DropMissingSwitch = False,
     user_features: Annotated[
         Path | None,
         o.option("FILE", "CSV or Parquet table: user_id and one column per user feature."),
@@ -91,7 +92,10 @@ def train(
     )
     with ExitStack() as stack:
         opened = _open_engine(engine, workers, address, resume, stack)
-        data = _open_data(dataset, column, implicit, opened is not None, progress=not as_json)
+        if opened is None:
+            data = _open_data(dataset, column, implicit, drop_missing, progress=not as_json)
+        else:
+            data = _open_shards(dataset, column, drop_missing)
         callbacks: list[Any] = []
         if tensorboard:
             callbacks.append(stack.enter_context(trackers.TensorBoard(tensorboard)))
@@ -147,15 +151,25 @@ def _open_engine(
 
 
 def _open_data(
-    dataset: str, column: list[str] | None, implicit: bool | None, has_engine: bool, progress: bool
+    dataset: str,
+    column: list[str] | None,
+    implicit: bool | None,
+    drop_missing: bool,
+    progress: bool,
 ) -> _Data:
-    """Return the dataset or file, or for an engine the path of its folder."""
-    if has_engine:
-        for _ in column or []:
-            raise ConfigError("--column is for a table, not for a folder of shards: leave it out")
-        return _Data(Path(dataset))
-    data = o.open_dataset_argument(dataset, column, implicit, progress=progress)
+    """Return the dataset or file."""
+    data = o.open_dataset_argument(
+        dataset, column, implicit, drop_missing=drop_missing, progress=progress
+    )
     return _Data(data.interactions, data.titles, data.attributes)
+
+
+def _open_shards(dataset: str, column: list[str] | None, drop_missing: bool) -> _Data:
+    """Return the path of a folder of shards, which an engine reads."""
+    for option, is_given in (("--column", column), ("--drop-missing", drop_missing)):
+        if is_given:
+            raise ConfigError(f"{option} is for a table, not for a folder of shards: leave it out")
+    return _Data(Path(dataset))
 
 
 def _training_summary(manifest: Manifest, out: Path, seconds: float) -> dict[str, Any]:

@@ -31,6 +31,7 @@ from idcf.data.datasets.formats import (
     wrong_width_message,
 )
 from idcf.data.interactions import Interactions, align_vocabularies
+from idcf.data.missing_values import MissingRule, handle_missing_values
 from idcf.data.parquet_reader import ParquetColumns, parquet_errors
 from idcf.data.shards import ShardedTable, is_sharded_folder
 from idcf.errors import DataError
@@ -45,7 +46,11 @@ _SUPPORTED_SUFFIXES = (
 
 
 def read_interactions(
-    source: Any, *, columns: Mapping[str, str] | None = None, implicit: bool | None = None
+    source: Any,
+    *,
+    columns: Mapping[str, str] | None = None,
+    implicit: bool | None = None,
+    missing: MissingRule = "error",
 ) -> Interactions:
     """Read interactions from a dataframe or a file.
 
@@ -61,6 +66,9 @@ def read_interactions(
     implicit
         True: implicit feedback; a rating is a count, and rows of count 0 are dropped.
         False: ratings are required. By default the table is implicit if it has no rating column.
+    missing
+        "drop": drop rows of dataframes, CSV and Parquet files that lack an id, a rating or a time,
+        with a warning that counts them. "error": refuse them.
 
     Raises
     ------
@@ -77,15 +85,17 @@ def read_interactions(
         )
         name = f"{frame.implementation.name.lower()} table"
         names = find_columns(columns, frame.columns, name, implicit)
-        return interactions_from_dataframe(frame, ColumnOrigin(name, column_names=names), implicit)
+        origin = ColumnOrigin(name, column_names=names)
+        frame, origin = handle_missing_values(frame, origin, missing)
+        return interactions_from_dataframe(frame, origin, implicit)
     path = Path(source).expanduser()
     suffix = format_suffix(path)
     if is_sharded_folder(path):
         return _read_shards(path, columns, implicit)
     if suffix in ("csv", "tsv"):
-        return _read_csv_interactions(path, columns, implicit)
+        return _read_csv_interactions(path, columns, implicit, missing)
     if suffix == "parquet" or path.is_dir():
-        return _read_parquet_interactions(path, columns, implicit)
+        return _read_parquet_interactions(path, columns, implicit, missing)
     if suffix == "inter":
         return interactions_from_text(*read_recbole(path), columns, implicit)
     if suffix in ("data", "base", "test", "dat"):
@@ -143,7 +153,7 @@ def delimiter_of(path: Path) -> str:
 
 
 def _read_parquet_interactions(
-    path: Path, columns: Mapping[str, str] | None, implicit: bool | None
+    path: Path, columns: Mapping[str, str] | None, implicit: bool | None, missing: MissingRule
 ) -> Interactions:
     """Read Parquet in chunks or, if that meets a value that it does not understand, whole."""
     source = ParquetColumns.find(path, columns, implicit)
@@ -151,7 +161,8 @@ def _read_parquet_interactions(
     if table is not None:
         return table
     origin = ColumnOrigin(str(path), column_names=source.names)
-    return interactions_from_dataframe(to_dataframe(source.whole_table()), origin, implicit)
+    frame, origin = handle_missing_values(to_dataframe(source.whole_table()), origin, missing)
+    return interactions_from_dataframe(frame, origin, implicit)
 
 
 def _read_shards(
@@ -169,7 +180,7 @@ def _read_shards(
 
 
 def _read_csv_interactions(
-    path: Path, columns: Mapping[str, str] | None, implicit: bool | None
+    path: Path, columns: Mapping[str, str] | None, implicit: bool | None, missing: MissingRule
 ) -> Interactions:
     """Read the columns of all roles as text, which `interactions_from_dataframe` parses."""
     text, delimiter = read_text(path), delimiter_of(path)
@@ -181,6 +192,7 @@ def _read_csv_interactions(
     selected = list(dict.fromkeys(names.values()))
     frame = to_dataframe(_parse_csv(path, text, text_columns=selected, columns=selected))
     origin = ColumnOrigin(str(path), partial(_csv_line_label, text, delimiter), names)
+    frame, origin = handle_missing_values(frame, origin, missing, ids_are_text=True)
     return interactions_from_dataframe(frame, origin, implicit, ids_are_text=True)
 
 

@@ -13,6 +13,7 @@ from typing import get_args
 import numpy as np
 
 from idcf.data.datasets.catalog import DATASET_SOURCES, Dataset, DatasetSource, load_dataset
+from idcf.data.missing_values import MissingRule
 from idcf.data.readers import read_interactions, read_train_test
 from idcf.data.split import (
     Split,
@@ -60,11 +61,13 @@ def open_dataset(
     test: str | None = None,
     columns: Mapping[str, str] | None = None,
     implicit: bool | None = None,
+    missing: MissingRule = "error",
     progress: bool = True,
 ) -> Dataset:
     """Open a public dataset by name, or a file of interactions.
 
-    A file may come with a file of `test` rows and with `columns` (our names -> those in the file).
+    A file may come with a file of `test` rows and with `columns` (our names -> those in the file);
+    `missing` is that of `read_interactions`.
     `implicit`: True ignores ratings, False requires them. Raises `DataError` if there is no such
     dataset or file, or an option does not fit it.
     """
@@ -74,7 +77,7 @@ def open_dataset(
         message = unknown_name_message("dataset", source, DATASET_SOURCES)
         raise DataError(f"{message}; or give the path of a file")
     if test is None:
-        table = read_interactions(source, columns=columns, implicit=implicit)
+        table = read_interactions(source, columns=columns, implicit=implicit, missing=missing)
         return Dataset(source, table, None, None, {}, _default_threshold(table.implicit))
     train, test_rows = read_train_test(source, test, columns=columns, implicit=implicit)
     threshold = _default_threshold(train.implicit)

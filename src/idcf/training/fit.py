@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from idcf.data.interactions import Floats, Interactions, Vocab, titles_by_row
+from idcf.data.missing_values import MissingRule
 from idcf.data.readers import read_interactions
 from idcf.data.shards import ShardedTable, is_sharded_folder
 from idcf.data.side_tables import EnrichedInteractions, add_side_tables
@@ -30,6 +31,7 @@ class FitArguments:
     items: Any = None
     columns: Mapping[str, str] | None = None
     implicit: bool | None = None
+    missing: MissingRule = "error"
     titles: Mapping[Any, str] | None = None
     attributes: Any = None
     card_metrics: bool = False
@@ -48,7 +50,12 @@ def fit(
         return _fit_over_shards(config, interactions, arguments), None
     if arguments.resume is not None:
         raise ConfigError("resume is for a fit by passes over shards; give an engine, too")
-    table = read_interactions(interactions, columns=arguments.columns, implicit=arguments.implicit)
+    table = read_interactions(
+        interactions,
+        columns=arguments.columns,
+        implicit=arguments.implicit,
+        missing=arguments.missing,
+    )
     config, data = _add_side_tables(config, table, arguments)
     artifact = fit_artifact(
         replace(config, card_metrics=arguments.card_metrics),
