@@ -31,6 +31,7 @@ NAMES = [
     "Reason",
     "Cohort",
     "Question",
+    "Questions",
     "PredictionInterval",
     "__version__",
 ]

@@ -27,6 +27,7 @@ _PUBLIC = {
     "Reason": "idcf.results",
     "Cohort": "idcf.results",
     "Question": "idcf.results",
+    "Questions": "idcf.results",
     "PredictionInterval": "idcf.results",
 }
 __all__ = [  # noqa: RUF022 - grouped by use
@@ -46,6 +47,7 @@ __all__ = [  # noqa: RUF022 - grouped by use
     "Reason",
     "Cohort",
     "Question",
+    "Questions",
     "PredictionInterval",
     "__version__",
 ]
