@@ -14,6 +14,7 @@ from idcf.data.history_reader import has_many_users, warn_unknown_items
 from idcf.data.interactions import Floats, Interactions
 from idcf.errors import ConfigError, require_positive_count
 from idcf.inference.artifact import Artifact, load_artifact, save_artifact
+from idcf.inference.estimator import Estimator
 from idcf.inference.explain import explain, next_questions
 from idcf.inference.from_factors import Biases, FoldInSpec, from_factors
 from idcf.inference.manifest import Manifest, RecommenderConfig
@@ -36,7 +37,7 @@ from idcf.results import (
 _UPDATE_LOCK = Lock()  # serializes partial_fit_items, so that no update is lost
 
 
-class Recommender:
+class Recommender(Estimator):
     """Recommend items to new users from their first few interactions.
 
     All methods raise DataError for input that they cannot read, such as a history or an item id,
@@ -70,7 +71,7 @@ class Recommender:
     >>> table = pa.table({"user_id": users, "item_id": items, "rating": ratings})
     >>> recommender = Recommender("als", device="cpu").fit(table)
     >>> recommender
-    <Recommender als, 10 items>
+    <Recommender als: 9 key users, 107 rows of ratings, 10 items>
     >>> [x.item_id % 2 for x in recommender.recommend({2: 5, 4: 5, 3: 1}, n=3)]
     [0, 0, 0]
     """
@@ -91,10 +92,6 @@ class Recommender:
             model, options, key_threshold, key_users, preset, seed, device
         )
         self._predictor: Predictor | None = None  # swapped as a whole; calls in flight keep theirs
-
-    def __repr__(self) -> str:
-        state = f"{len(self.predictor.item_ids):,} items" if self._predictor else "not fitted"
-        return f"<Recommender {self.config.model}, {state}>"
 
     @property
     def predictor(self) -> Predictor:
@@ -225,7 +222,7 @@ class Recommender:
         >>> recommender = Recommender(device="cpu", sweeps=8, burn_in=2).fit(table)
         >>> ratings = pa.table({"user_id": ["u0"], "item_id": ["new"], "rating": [5.0]})
         >>> recommender.partial_fit_items(ratings)
-        <Recommender idcf-bayes, 13 items>
+        <Recommender idcf-bayes: 28 key users, 238 rows of ratings, 13 items>
         """
         with _UPDATE_LOCK:
             self._predictor = add_items(
@@ -250,7 +247,7 @@ class Recommender:
         >>> model = Recommender.from_factors([[2], [1], [-1]], item_ids="abc", implicit=True)
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     Recommender.load(model.save(f"{folder}/model"))
-        <Recommender als, 3 items>
+        <Recommender als: 3 items>
         """
         return save_artifact(self.artifact, folder)
 
