@@ -19,6 +19,7 @@ NAMES = [
     "Interactions",
     "read_interactions",
     "all_models",
+    "evaluate",
     "IdcfError",
     "DataError",
     "ConfigError",
@@ -33,6 +34,8 @@ NAMES = [
     "Question",
     "Questions",
     "PredictionInterval",
+    "Comparison",
+    "ModelDifference",
     "__version__",
 ]
 MODULES = sorted(

@@ -20,6 +20,9 @@ _PUBLIC = {
     "ColdUserError": "idcf.errors",
     "ArtifactError": "idcf.errors",
     "all_models": "idcf.models.registry",
+    "evaluate": "idcf.evaluation.comparison",
+    "Comparison": "idcf.evaluation.comparison",
+    "ModelDifference": "idcf.evaluation.comparison",
     "Recommendation": "idcf.results",
     "Recommendations": "idcf.results",
     "RecommendationBatch": "idcf.results",
@@ -35,6 +38,7 @@ __all__ = [  # noqa: RUF022 - grouped by use
     "Interactions",
     "read_interactions",
     "all_models",
+    "evaluate",
     "IdcfError",
     "DataError",
     "ConfigError",
@@ -49,6 +53,8 @@ __all__ = [  # noqa: RUF022 - grouped by use
     "Question",
     "Questions",
     "PredictionInterval",
+    "Comparison",
+    "ModelDifference",
     "__version__",
 ]
 
