@@ -191,7 +191,9 @@ def test_a_plot_without_matplotlib(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("implicit", [False, True])
-@pytest.mark.parametrize(("n_users", "n_items", "n_rows"), [(8, 8, 6), (12, 6, 5), (60, 20, 9)])
+@pytest.mark.parametrize(
+    ("n_users", "n_items", "n_rows"), [(5, 8, 7), (8, 8, 6), (12, 6, 5), (60, 20, 9)]
+)
 def test_small_tables_that_fit_takes_are_compared(
     n_users: int, n_items: int, n_rows: int, implicit: bool
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -140,7 +141,15 @@ class Comparison(Tabular):
         chosen by the metric itself, on the same rows, which favors it. Metrics that cannot be
         paired are left out.
         """
-        group = self._group_name(group)
+        return list(self._differences_by_group[self._group_name(group)])
+
+    @cached_property
+    def _differences_by_group(self) -> dict[str, list[ModelDifference]]:
+        """The differences of each group, which take a bootstrap each."""
+        return {group: self._compute_differences(group) for group in self.groups}
+
+    def _compute_differences(self, group: str) -> list[ModelDifference]:
+        """Return the differences of one group."""
         intervals = tables.intervals_by_cell(x for x in self.rows if x.users == group)
         differences = []
         for metric in self.metrics:
@@ -345,13 +354,14 @@ def _make_split(
     key_users: str | int,
 ) -> tuple[Split, str]:
     """Split a dataset; without a threshold, and if no query user has test rows, a random half of
-    the users become query users."""
+    the users become query users, or all but a few of a handful."""
     split = make_split(data, protocol, seed=seed, threshold=threshold, key_users=key_users)
     is_default = threshold is None and key_users == "threshold" and protocol in ("standard", "last")
     if is_default and not {*groups}.isdisjoint({"new", "few-shot"}):
-        rows = split[0].test
-        if len(rows) and not np.isin(rows.user, split[0].query_users).any():
-            split = make_split(data, protocol, seed=seed, key_users="random")
+        rows, n_active = split[0].test, len(split[0].key_users)
+        if n_active > MIN_KEY_USERS and not np.isin(rows.user, split[0].query_users).any():
+            choice = "random" if n_active >= 2 * MIN_KEY_USERS else MIN_KEY_USERS
+            split = make_split(data, protocol, seed=seed, key_users=choice)
     if len(split[0].key_users) < MIN_KEY_USERS:
         raise DataError(
             f"the split {split[1]!r} leaves {len(split[0].key_users)} key users to train on; at "
