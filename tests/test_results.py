@@ -194,6 +194,17 @@ def test_results_are_still_lists_and_tuples():
         assert not hasattr(result, "__dict__") or isinstance(result, list)
 
 
+def test_a_slice_is_printed_as_a_table_too():
+    part = LIST[:1]
+    assert (type(part), part) == (Recommendations, [FIRST])
+    assert str(part).splitlines()[0] == "Recommendations for user 'u1': 1 item"
+    assert part.unknown_items == ("x",)
+    assert len(LIST) == 2
+    assert QUESTIONS[::-1] == [*reversed(QUESTIONS)]
+    assert isinstance(RecommendationBatch([LIST])[1:], RecommendationBatch)
+    assert LIST[-1] is SECOND
+
+
 class Cells(HTMLParser):
     """Reads the texts of the cells, and fails at anything but a table."""
 

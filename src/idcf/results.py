@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Iterable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 from html import escape
 from importlib import import_module
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self, SupportsIndex, TypeVar, overload
 from unicodedata import combining, east_asian_width
 
 import numpy as np
@@ -32,6 +33,7 @@ __all__ = [  # noqa: RUF022 - in the order of the page
 ]
 
 Floats = NDArray[np.float32]
+T = TypeVar("T")
 
 MAX_LINES = 10  # of a printed table; the number of the others stands below
 _MAX_WIDTH = 40  # of a printed cell
@@ -122,6 +124,24 @@ class Tabular(ABC):
         return "".join(x.to_html() for x in self._text_tables())
 
 
+class TabularList(Tabular, list[T]):
+    """A list that is printed as a table, and so are its slices."""
+
+    @overload
+    def __getitem__(self, index: SupportsIndex) -> T: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Self: ...
+
+    def __getitem__(self, index: SupportsIndex | slice) -> T | Self:
+        """Return one entry, or a part of the list."""
+        if not isinstance(index, slice):
+            return super().__getitem__(index)
+        part = copy(self)  # with its notes
+        part[:] = super().__getitem__(index)
+        return part
+
+
 class Recommendation(NamedTuple):
     """One item of a recommendation list."""
 
@@ -136,7 +156,7 @@ class Recommendation(NamedTuple):
     rating_if_shown: float | None = None  # expected rating, if it is shown instead; with `std`
 
 
-class Recommendations(Tabular, list[Recommendation]):
+class Recommendations(TabularList[Recommendation]):
     """Recommendations for one user, best first: a list that is printed as a table.
 
     Parameters
@@ -206,7 +226,7 @@ class Recommendations(Tabular, list[Recommendation]):
         return [TextTable(title, columns, _NUMBERS, len(self) - MAX_LINES, notes)]
 
 
-class RecommendationBatch(Tabular, list[Recommendations]):
+class RecommendationBatch(TabularList[Recommendations]):
     """Recommendations for several users, in the order in which the users were given."""
 
     def to_arrow(self) -> Any:
@@ -323,7 +343,7 @@ class Question(NamedTuple):
     expected_gain: float  # expected reduction of the variance of the user's ratings
 
 
-class Questions(Tabular, list[Question]):
+class Questions(TabularList[Question]):
     """Items to ask a new user about, best first: a list that is printed as a table."""
 
     def to_arrow(self) -> Any:
