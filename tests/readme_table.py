@@ -12,7 +12,7 @@ from results_page import DATASETS, RESULTS, interval_text, number, paper, rows_o
 
 from idcf.metrics import mean_of_seeds
 from idcf.paper import split_comparisons
-from idcf.paper.paired_differences import SIMPLE_BASELINES
+from idcf.paper.paired_differences import SIMPLE_SYSTEMS
 from idcf.paper.results_store import PairedDifference, SplitDifference, read_lines
 from idcf.paper.split_pages import SplitResults
 from idcf.paper.table_spec import find_table
@@ -86,7 +86,7 @@ def lead(name: str) -> str:
     results = split_results()
     cells = [
         (model, "new", "rmse")
-        for model in SIMPLE_BASELINES
+        for model in SIMPLE_SYSTEMS
         if (dataset, (model, "new", "rmse")) in results.differences
     ]
     best = min(cells, key=lambda x: results.mean(dataset, x).value)  # type: ignore[union-attr]

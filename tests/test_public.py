@@ -19,6 +19,7 @@ NAMES = [
     "Interactions",
     "read_interactions",
     "all_models",
+    "evaluate",
     "IdcfError",
     "DataError",
     "ConfigError",
@@ -31,7 +32,10 @@ NAMES = [
     "Reason",
     "Cohort",
     "Question",
+    "Questions",
     "PredictionInterval",
+    "Comparison",
+    "ModelDifference",
     "__version__",
 ]
 MODULES = sorted(

@@ -20,6 +20,9 @@ _PUBLIC = {
     "ColdUserError": "idcf.errors",
     "ArtifactError": "idcf.errors",
     "all_models": "idcf.models.registry",
+    "evaluate": "idcf.evaluation.comparison",
+    "Comparison": "idcf.evaluation.comparison",
+    "ModelDifference": "idcf.evaluation.comparison",
     "Recommendation": "idcf.results",
     "Recommendations": "idcf.results",
     "RecommendationBatch": "idcf.results",
@@ -27,6 +30,7 @@ _PUBLIC = {
     "Reason": "idcf.results",
     "Cohort": "idcf.results",
     "Question": "idcf.results",
+    "Questions": "idcf.results",
     "PredictionInterval": "idcf.results",
 }
 __all__ = [  # noqa: RUF022 - grouped by use
@@ -34,6 +38,7 @@ __all__ = [  # noqa: RUF022 - grouped by use
     "Interactions",
     "read_interactions",
     "all_models",
+    "evaluate",
     "IdcfError",
     "DataError",
     "ConfigError",
@@ -46,7 +51,10 @@ __all__ = [  # noqa: RUF022 - grouped by use
     "Reason",
     "Cohort",
     "Question",
+    "Questions",
     "PredictionInterval",
+    "Comparison",
+    "ModelDifference",
     "__version__",
 ]
 

@@ -15,6 +15,7 @@ from idcf.data.interactions import Floats, Interactions
 from idcf.data.missing_values import MissingRule
 from idcf.errors import ConfigError, require_positive_count
 from idcf.inference.artifact import Artifact, load_artifact, save_artifact
+from idcf.inference.estimator import Estimator
 from idcf.inference.explain import explain, next_questions
 from idcf.inference.from_factors import Biases, FoldInSpec, from_factors
 from idcf.inference.manifest import Manifest, RecommenderConfig
@@ -29,7 +30,7 @@ from idcf.models.registry import model_entry
 from idcf.results import (
     Explanation,
     PredictionInterval,
-    Question,
+    Questions,
     RecommendationBatch,
     Recommendations,
 )
@@ -37,7 +38,7 @@ from idcf.results import (
 _UPDATE_LOCK = Lock()  # serializes partial_fit_items, so that no update is lost
 
 
-class Recommender:
+class Recommender(Estimator):
     """Recommend items to new users from their first few interactions.
 
     All methods raise DataError for input that they cannot read, such as a history or an item id,
@@ -71,7 +72,7 @@ class Recommender:
     >>> table = pa.table({"user_id": users, "item_id": items, "rating": ratings})
     >>> recommender = Recommender("als", device="cpu").fit(table)
     >>> recommender
-    <Recommender als, 10 items>
+    <Recommender als: 9 key users, 107 rows of ratings, 10 items>
     >>> [x.item_id % 2 for x in recommender.recommend({2: 5, 4: 5, 3: 1}, n=3)]
     [0, 0, 0]
     """
@@ -92,10 +93,6 @@ class Recommender:
             model, options, key_threshold, key_users, preset, seed, device
         )
         self._predictor: Predictor | None = None  # swapped as a whole; calls in flight keep theirs
-
-    def __repr__(self) -> str:
-        state = f"{len(self.predictor.item_ids):,} items" if self._predictor else "not fitted"
-        return f"<Recommender {self.config.model}, {state}>"
 
     @property
     def predictor(self) -> Predictor:
@@ -230,7 +227,7 @@ class Recommender:
         >>> recommender = Recommender(device="cpu", sweeps=8, burn_in=2).fit(table)
         >>> ratings = pa.table({"user_id": ["u0"], "item_id": ["new"], "rating": [5.0]})
         >>> recommender.partial_fit_items(ratings)
-        <Recommender idcf-bayes, 13 items>
+        <Recommender idcf-bayes: 28 key users, 238 rows of ratings, 13 items>
         """
         with _UPDATE_LOCK:
             self._predictor = add_items(
@@ -580,7 +577,7 @@ class Recommender:
         *,
         candidates: Iterable[Any] | None = None,
         features: Any = None,
-    ) -> list[Question]:
+    ) -> Questions:
         """Return the n items whose ratings would say most about a new user, best first.
 
         `history` and `features` are those of `recommend` for one user; items of the history are not
@@ -594,4 +591,4 @@ class Recommender:
         """
         require_positive_count(n)
         new_user = self.predictor.read_new_user(history, features)
-        return next_questions(self.predictor, new_user, n, candidates)
+        return Questions(next_questions(self.predictor, new_user, n, candidates))

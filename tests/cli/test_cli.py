@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import time
@@ -52,6 +53,17 @@ def test_evaluate_a_file(ratings_file: Callable[..., Path], tmp_path: Path) -> N
     assert f"{len(rows)} rows written to" in output
     n_ratings = {r["users"]: r["n_ratings"] for r in rows if r["metric"] == "rmse"}
     assert n_ratings["new"] == n_ratings["few-shot"] < n_ratings["all"]
+
+
+def test_evaluate_takes_a_table_without_a_threshold(ratings_file: Callable[..., Path]) -> None:
+    """Nobody has 30 rows: the threshold is the median of the training rows, as in `train`."""
+    output = call("evaluate", str(ratings_file()), "--models", "als,bias", "--device", "cpu")
+    assert re.search(r"split random-10%-seed0, delta=[12]\d; preset clean; ", output)
+    assert "differences to the best simple baseline: new users" in output
+    clicks = str(ratings_file("clicks.csv", implicit=True))
+    output = call("evaluate", clicks, "--models", "ease,popularity", "--markdown")
+    assert "split random-10-per-user-seed0, delta=" in output
+    assert "| ease |" in output
 
 
 def test_evaluate_prints_its_rows_as_json(
@@ -172,7 +184,7 @@ def test_an_interrupt_ends_with_130(
     def interrupt(*args: object, **options: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(run, "evaluate", interrupt)
+    monkeypatch.setattr(run, "run_plan", interrupt)
     result = CliRunner().invoke(app, ["evaluate", str(ratings_file()), "--key-threshold", "15"])
     assert result.exit_code == 130
 

@@ -304,7 +304,9 @@ def test_doctor(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     result = json.loads(call("doctor", str(model), "--json"))
     assert result["ok"]
     checks = {x["name"]: x for x in result["checks"]}
-    assert checks["model"]["message"].startswith("<Recommender als, 80 items> recommends")
+    message = checks["model"]["message"]
+    assert message.startswith("<Recommender als: ")
+    assert ", 80 items> recommends" in message
     assert checks["[serve]"]["status"] == checks["numpy"]["status"] == "ok"
     assert "[dev]" not in checks
     assert "no problems" in call("doctor")

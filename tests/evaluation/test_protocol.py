@@ -12,6 +12,7 @@ import pytest
 
 from idcf.data.datasets.catalog import DATASET_SOURCES, Dataset
 from idcf.data.interactions import Interactions, Vocab
+from idcf.data.readers import read_interactions
 from idcf.errors import ConfigError, DataError
 from idcf.evaluation import protocol
 from idcf.evaluation.protocol import (
@@ -92,10 +93,45 @@ def test_a_draw_replaces_the_official_test_rows() -> None:
     )
 
 
-def test_a_file_has_the_papers_threshold(ratings_file: Callable[..., Path]) -> None:
-    data = open_dataset(str(ratings_file()))
-    assert (data.key_threshold, data.train) == (30, None)
-    assert open_dataset(str(ratings_file("b.csv", implicit=True))).key_threshold == 20
+def test_a_file_has_the_threshold_of_fit(ratings_file: Callable[..., Path]) -> None:
+    """30 rows, or the median of the users' training rows if that is less; for clicks, too."""
+    path, clicks = str(ratings_file()), str(ratings_file("b.csv", implicit=True))
+    for source in (path, Path(path), read_interactions(path), clicks):
+        data = open_dataset(source)
+        assert (data.key_threshold, data.train) == (30, None)
+        split, name = standard_split(data)
+        median = int(np.median(split.train.user_counts()))
+        assert median < 30
+        assert name.endswith(f", delta={median}")
+        assert len(split.key_users) >= 30
+    split, name = standard_split(Dataset("long.csv", table(9, 90), None, None, {}, 30))
+    assert name == "random-10%-seed0, delta=30"
+
+
+def test_fewer_positives_are_held_out_of_short_histories() -> None:
+    split, name = standard_split(Dataset("x", table(9, 7, implicit=True), None, None, {}, 30))
+    assert name == "random-3-per-user-seed0, delta=4"
+    assert split.test.user_counts().tolist() == [3] * 9
+
+
+@pytest.mark.parametrize("implicit", [False, True])
+def test_the_last_row_of_each_user_is_held_out(implicit: bool) -> None:
+    whole = table(implicit=implicit)
+    rng = np.random.default_rng(0)
+    whole = replace(whole, time=rng.permutation(len(whole)))
+    data = Dataset("x", whole.where(whole.user > 0), None, None, {}, 30)
+    split, name = make_split(data, "last")
+    assert name == "last-1, delta=14"
+    for user in range(1, 20):
+        times = whole.time[whole.user == user]
+        rows = split.test.user == user
+        assert split.test.time[rows].tolist() == [times.max()]
+    assert len(split.train) + len(split.test) == 19 * 15
+    assert make_split(data, "last", threshold=3, key_users="random")[1] == (
+        "last-1, delta=3, key_users=random"
+    )
+    with pytest.raises(DataError, match="the split 'last' needs a time"):
+        make_split(replace(data, interactions=table()), "last")
 
 
 def test_a_file_of_test_rows_is_the_test_part(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from builders import board
 
 from idcf.config import parse_overrides
 from idcf.data.datasets.catalog import Dataset
-from idcf.errors import ConfigError
+from idcf.errors import ConfigError, DataError
 from idcf.evaluation import tune as tune_module
 from idcf.evaluation.protocol import standard_split
 from idcf.evaluation.tune import (
@@ -155,6 +155,22 @@ def test_models_without_a_search_space_are_errors() -> None:
         search_space("popularity", {})
     with pytest.raises(ConfigError, match="is fixed"):
         search_space("ease", {"reg": 3})
+
+
+def test_small_tables_are_tuned_or_an_error_says_what_is_missing(tmp_path: Path) -> None:
+    """Nobody has 30 rows: the threshold is that of `fit`."""
+    small = Dataset("small.csv", board(8, 8, 6, 6), None, None, {}, 30)
+    result = search(tmp_path / "t.db", 1, dataset=small, fixed_options={"embedding_size": 2})
+    assert (len(result.trials), result.n_users) == (1, 1)
+    tiny = Dataset("tiny.csv", board(3, 8, 6, 6), None, None, {}, 30)
+    with pytest.raises(DataError, match=r"\d key users are too few to tune on"):
+        search(tmp_path / "u.db", 1, dataset=tiny)
+    assert not (tmp_path / "u.db").exists()
+
+
+def test_a_model_without_a_space_for_clicks_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="nothing to tune: no search space named 'idcf-takeup'"):
+        search(tmp_path / "t.db", 1, "idcf-bayes", dataset=make_dataset(implicit=True))
 
 
 def test_without_optuna_the_error_names_the_extra(

@@ -223,7 +223,11 @@ def test_integer_ids_from_a_file_come_back_as_they_were(tmp_path: Path) -> None:
         path, columns=columns, titles={20: "Twenty"}
     )
     loaded = Recommender.load(recommender.save(tmp_path / "model"))
-    assert repr(loaded) == repr(recommender) == "<Recommender bias, 24 items>"
+    assert (
+        repr(loaded)
+        == repr(recommender)
+        == ("<Recommender bias: 22 key users, 453 rows of ratings, 24 items>")
+    )
     assert loaded.recommend({"20": 5}) == recommender.recommend({20: 5})
     assert all(isinstance(x.item_id, int) for x in loaded.recommend())
     assert {x.item_id: x.title for x in loaded.recommend(n=24)}[20] == "Twenty"

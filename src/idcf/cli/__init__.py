@@ -16,6 +16,7 @@ from idcf.cli import (
     estimate,
     evaluate,
     export,
+    models,
     recommend,
     reproduce,
     serve,
@@ -38,6 +39,7 @@ for verb in (
 ):
     app.command(verb.__name__)(verb)
 app.add_typer(data.app, name="data")
+app.command("models")(models.models)
 app.command("doctor")(doctor.doctor)
 
 

@@ -13,7 +13,7 @@ from idcf.errors import ConfigError
 from idcf.evaluation import DEFAULT_MODELS
 
 if TYPE_CHECKING:
-    from idcf.evaluation.results import ResultRow
+    from idcf.evaluation.tables import ReferenceNumbers
 
 _DEFAULT_MODELS = ",".join(DEFAULT_MODELS)
 
@@ -42,9 +42,10 @@ def evaluate(
         str,
         o.option(
             "NAME",
-            "How rows are held out: standard (test rows of the dataset or at random), temporal "
-            "(the last fifth of the rows in time; users first seen then are new) or strong (a "
-            "fifth of the users, who show 80 % of their items). Needs timestamps: temporal.",
+            "How rows are held out: standard (test rows of the dataset or at random), last (the "
+            "last row of each user in time), temporal (the last fifth of the rows in time; users "
+            "first seen then are new) or strong (a fifth of the users, who show 80 % of their "
+            "items). Need timestamps: last and temporal.",
         ),
     ] = "standard",
     metrics: Annotated[
@@ -87,61 +88,51 @@ def evaluate(
 ) -> None:
     """Compare models on users they were not trained on.
 
-    Every model is trained on the key users and tested on held-out interactions.
-    For the paper's datasets the table also shows the published numbers.
+    Every model is trained on the key users and tested on held-out interactions. Below the table
+    are the differences to the best simple baseline, paired over users. For the paper's datasets
+    the table also shows the published numbers.
     """
     if as_json and markdown:
         raise ConfigError("--json and --markdown exclude each other; give one of them")
     o.limit_threads(threads)
     from idcf.config import parse_overrides
-    from idcf.evaluation import run
-    from idcf.evaluation.measure import metric_names
-    from idcf.evaluation.protocol import make_split
+    from idcf.evaluation import comparison
     from idcf.evaluation.results import write_json
     from idcf.files import check_writable
-    from idcf.training.job import start_runtime
 
-    chosen_key_users = o.parse_key_users(key_users, n_key_users)
     if out:
         check_writable(out)
-    data = o.open_dataset_argument(dataset, column, implicit, test=test, progress=not as_json)
-    plan = run.EvaluationPlan(
-        data,
-        o.split_commas(models),
-        o.split_commas(groups),
-        seeds,
-        preset,
+    result = comparison.evaluate(
+        dataset,
+        None if models == _DEFAULT_MODELS else o.split_commas(models),
+        groups=o.split_commas(groups),
+        split=split,
+        metrics="all" if metrics == "all" else o.split_commas(metrics),
+        seeds=seeds,
+        test=test,
+        columns={role: str(name) for role, name in parse_overrides(column or []).items()},
+        implicit=implicit,
+        key_threshold=key_threshold,
+        key_users=o.parse_key_users(key_users, n_key_users),
+        split_seed=split_seed,
+        preset=preset,
         options=parse_overrides(overrides or []),
-        metrics=(
-            metric_names(data.interactions.implicit)
-            if metrics == "all"
-            else o.split_commas(metrics)
-        ),
         quality=quality,
+        jobs=jobs,
+        device=device,
+        progress=not as_json,
     )
-    chosen_split = make_split(
-        data, split, seed=split_seed, threshold=key_threshold, key_users=chosen_key_users
-    )
-    rows = run.evaluate(
-        plan, split=chosen_split, runtime=start_runtime(device), n_jobs=jobs, progress=not as_json
-    )
-    has_paper_numbers = split == "standard"
-    text = "" if as_json else _format_table(data.name, rows, markdown, has_paper_numbers)
-    o.print_result([asdict(row) for row in rows], text, as_json)
+    reference = _paper_numbers(result.rows[0].dataset) if split == "standard" else None
+    text = "" if as_json else result.to_text(markdown=markdown, reference=reference)
+    o.print_result([asdict(row) for row in result.rows], text, as_json)
     if out:
-        write_json(rows, out)
-        typer.echo(f"\n{len(rows)} rows written to {out}", err=as_json)
+        write_json(result.rows, out)
+        typer.echo(f"\n{len(result.rows)} rows written to {out}", err=as_json)
 
 
-def _format_table(
-    dataset_name: str, rows: list[ResultRow], markdown: bool, has_paper_numbers: bool
-) -> str:
-    """Return the table of results, with the paper's numbers for its datasets and splits."""
+def _paper_numbers(dataset: str) -> ReferenceNumbers | None:
+    """Return the paper's numbers, if they are for a dataset."""
     from idcf.data.datasets.catalog import DATASET_SOURCES
-    from idcf.evaluation import tables
     from idcf.paper.table_spec import paper_numbers
 
-    is_public = dataset_name in DATASET_SOURCES
-    reference = paper_numbers() if is_public and has_paper_numbers else None
-    format_table = tables.format_markdown if markdown else tables.format_text
-    return format_table(rows, reference)
+    return paper_numbers() if dataset in DATASET_SOURCES else None

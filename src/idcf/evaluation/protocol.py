@@ -8,11 +8,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import numpy as np
 
 from idcf.data.datasets.catalog import DATASET_SOURCES, Dataset, DatasetSource, load_dataset
+from idcf.data.interactions import Interactions
 from idcf.data.missing_values import MissingRule
 from idcf.data.readers import read_interactions, read_train_test
 from idcf.data.split import (
@@ -27,14 +28,16 @@ from idcf.data.split import (
 )
 from idcf.errors import ConfigError, DataError, unknown_name_message
 from idcf.rng import random_stream
+from idcf.training.fit_cost import DEFAULT_KEY_THRESHOLD, default_key_threshold
 
 TEST_SHARE = 0.1  # of the ratings, held out where there is no official split
 TEST_SHARE_BY_DATASET = {"ml-100k": 0.2}  # a copy without u1 gets a test part of the size of u1's
-TEST_POSITIVES_PER_USER = 10  # held out of implicit feedback
+TEST_POSITIVES_PER_USER = 10  # held out of implicit feedback; fewer in files of short histories
+LAST_ROWS_PER_USER = 1  # held out by the split "last"
 TEMPORAL_SHARE = 0.2  # of the rows, the last ones in time
 STRONG_USER_SHARE = 0.2  # of the users, held out whole
 STRONG_TARGET_SHARE = 0.2  # of a held-out user's rows, to be predicted
-PROTOCOLS: tuple[str, ...] = get_args(SplitProtocol)
+PROTOCOLS: tuple[str, ...] = (*get_args(SplitProtocol), "last")
 IMPLICIT_SUFFIX = "-had"  # names a rated dataset that is read as implicit feedback
 
 
@@ -56,32 +59,34 @@ class SplitRule:
 
 
 def open_dataset(
-    source: str,
+    source: Any,
     *,
-    test: str | None = None,
+    test: Any = None,
     columns: Mapping[str, str] | None = None,
     implicit: bool | None = None,
     missing: MissingRule = "error",
     progress: bool = True,
 ) -> Dataset:
-    """Open a public dataset by name, or a file of interactions.
+    """Open a public dataset by name, or a file or table of interactions.
 
-    A file may come with a file of `test` rows and with `columns` (our names -> those in the file);
-    `missing` is that of `read_interactions`.
-    `implicit`: True ignores ratings, False requires them. Raises `DataError` if there is no such
-    dataset or file, or an option does not fit it.
+    A table is whatever `read_interactions` reads, whose `missing` is this one. It may come with one
+    of `test` rows and with `columns` (our names -> those in the table). `implicit`: True ignores
+    ratings, False requires them. Raises `DataError` if there is no such dataset or file, or an
+    option does not fit it.
     """
-    if source in DATASET_SOURCES:
-        return _open_public_dataset(source, bool(test or columns), implicit, progress)
-    if not Path(source).suffix and not Path(source).exists():
+    name = str(source) if isinstance(source, str | Path) else "table"
+    if isinstance(source, str) and source in DATASET_SOURCES:
+        has_table_options = test is not None or bool(columns)
+        return _open_public_dataset(source, has_table_options, implicit, progress)
+    if isinstance(source, str) and not Path(source).suffix and not Path(source).exists():
         message = unknown_name_message("dataset", source, DATASET_SOURCES)
         raise DataError(f"{message}; or give the path of a file")
     if test is None:
         table = read_interactions(source, columns=columns, implicit=implicit, missing=missing)
-        return Dataset(source, table, None, None, {}, _default_threshold(table.implicit))
+        return Dataset(name, table, None, None, {}, DEFAULT_KEY_THRESHOLD)
     train, test_rows = read_train_test(source, test, columns=columns, implicit=implicit)
-    threshold = _default_threshold(train.implicit)
-    return Dataset(source, train.concat(test_rows), train, test_rows, {}, threshold)
+    whole = train.concat(test_rows)
+    return Dataset(name, whole, train, test_rows, {}, DEFAULT_KEY_THRESHOLD)
 
 
 def standard_split(
@@ -97,28 +102,27 @@ def standard_split(
     "random-10%-seed0, delta=30".
 
     Test rows: the official ones where the dataset has them. Otherwise a random share of the ratings
-    or, for implicit feedback, `TEST_POSITIVES_PER_USER` random positives of each user. Key users:
-    `threshold`, `gamma` and `draw` are those of `SplitRule`, and `draw` replaces `seed`;
-    `key_users` says how many of the users above the threshold are key users, as in
-    `split_by_key_users`, the others being treated as new users.
+    or, for implicit feedback, `TEST_POSITIVES_PER_USER` random positives of each user; where half
+    the users of a file have no more than that, half the median. Key users: `threshold`, `gamma` and
+    `draw` are those of `SplitRule`, and `draw` replaces `seed`; the threshold of a file is by
+    default that of `fit`. `key_users` says how many of the users above the threshold are key users,
+    as in `split_by_key_users`, the others being treated as new users.
     """
     seed = seed if draw is None else draw
     table, rng = dataset.interactions, np.random.default_rng(seed)
     is_official = dataset.train is not None and draw is None
+    n_positives = _n_positives(dataset)
     if dataset.train is not None and dataset.test is not None and draw is None:
         train, test = dataset.train, dataset.test
     elif table.implicit:
-        train, test = hold_out_last_rows(table, TEST_POSITIVES_PER_USER, rng)
+        train, test = hold_out_last_rows(table, n_positives, rng)
     else:
         train, test = hold_out_rows(table, TEST_SHARE_BY_DATASET.get(dataset.name, TEST_SHARE), rng)
-    holdout = _holdout_label(dataset.name, table.implicit, is_official, seed)
-    name = f"{holdout}, {SplitRule(threshold, gamma).label(dataset.key_threshold)}"
+    holdout = _holdout_label(dataset.name, table.implicit, is_official, seed, n_positives)
     if gamma is not None:
-        return split_at_random(train, test, gamma, random_stream(seed, "key users")), name
-    delta = dataset.key_threshold if threshold is None else threshold
-    split = split_by_key_users(train, test, delta, key_users, seed)
-    split = replace(split, tasks=dataset.tasks)
-    return split, name if key_users == "threshold" else f"{name}, key_users={key_users}"
+        split = split_at_random(train, test, gamma, random_stream(seed, "key users"))
+        return split, f"{holdout}, {SplitRule(threshold, gamma).label(dataset.key_threshold)}"
+    return _split_key_users(dataset, train, test, holdout, threshold, key_users, seed)
 
 
 def make_split(
@@ -133,24 +137,29 @@ def make_split(
 
     "standard" is `standard_split`, with its options. "temporal" is `data.split.split_in_time`, with
     the name "temporal-20%". "strong" is `data.split.split_strong`, with a name such as
-    "strong-20%-seed0". Both split all rows of the dataset, also where it has official test rows,
-    and make key users of all users that are not held out.
+    "strong-20%-seed0". Both make key users of all users that are not held out. "last" holds out the
+    last row of each user in time, with the key users of "standard" and a name such as
+    "last-1, delta=30". All three split all rows of the dataset, also where it has official test
+    rows.
     """
     if protocol not in PROTOCOLS:
         raise ConfigError(unknown_name_message("split", protocol, PROTOCOLS))
     if protocol == "standard":
         return standard_split(dataset, seed=seed, threshold=threshold, key_users=key_users)
-    if threshold is not None or key_users != "threshold":
+    if protocol != "last" and (threshold is not None or key_users != "threshold"):
         raise ConfigError(
             f"the split {protocol!r} makes key users of all users that are not held out: leave out "
             "--key-threshold and --key-users, or choose --split standard"
         )
-    is_public = dataset.name.removesuffix(IMPLICIT_SUFFIX) in DATASET_SOURCES
-    if dataset.test is not None and not is_public:
+    if dataset.test is not None and not _is_public(dataset):
         raise ConfigError(
             f"the split {protocol!r} chooses the test rows itself: leave out --test, or choose "
             "--split standard"
         )
+    if protocol == "last":
+        train, test = _hold_out_last_in_time(dataset.interactions)
+        holdout = f"last-{LAST_ROWS_PER_USER}"
+        return _split_key_users(dataset, train, test, holdout, threshold, key_users, seed)
     if protocol == "temporal":
         split = split_in_time(dataset.interactions, TEMPORAL_SHARE)
         return split, f"temporal-{TEMPORAL_SHARE:.0%}"
@@ -192,16 +201,61 @@ def _as_implicit(dataset: Dataset) -> Dataset:
     )
 
 
-def _holdout_label(name: str, implicit: bool, is_official: bool, seed: int) -> str:
+def _is_public(dataset: Dataset) -> bool:
+    """Return whether a dataset is one of the catalogue."""
+    return dataset.name.removesuffix(IMPLICIT_SUFFIX) in DATASET_SOURCES
+
+
+def _n_positives(dataset: Dataset) -> int:
+    """Return how many positives of each user are held out of implicit feedback."""
+    counts = dataset.interactions.user_counts()
+    median = int(np.median(counts[counts > 0])) if len(dataset.interactions) else 0
+    if _is_public(dataset) or median > TEST_POSITIVES_PER_USER:
+        return TEST_POSITIVES_PER_USER
+    return max(1, median // 2)
+
+
+def _hold_out_last_in_time(table: Interactions) -> tuple[Interactions, Interactions]:
+    """Split rows into training and test table: the last rows of each user in time are held out."""
+    if table.time is None:
+        raise DataError(
+            "the split 'last' needs a time of every interaction, and this table has none: name the "
+            "column (--column timestamp=NAME) or choose --split standard"
+        )
+    return hold_out_last_rows(table, LAST_ROWS_PER_USER)
+
+
+def _split_key_users(
+    dataset: Dataset,
+    train: Interactions,
+    test: Interactions,
+    holdout: str,
+    threshold: int | None,
+    key_users: str | int,
+    seed: int,
+) -> tuple[Split, str]:
+    """Split users by activity; return the split and its name, which begins with `holdout`."""
+    if threshold is None:
+        threshold = dataset.key_threshold
+        if not _is_public(dataset) and len(train):
+            threshold = min(threshold, default_key_threshold(train.user_counts()))
+    split = split_by_key_users(train, test, threshold, key_users, seed)
+    name = f"{holdout}, {SplitRule(threshold).label(dataset.key_threshold)}"
+    name = name if key_users == "threshold" else f"{name}, key_users={key_users}"
+    return replace(split, tasks=dataset.tasks), name
+
+
+def _holdout_label(
+    name: str,
+    implicit: bool,
+    is_official: bool,
+    seed: int,
+    n_positives: int = TEST_POSITIVES_PER_USER,
+) -> str:
     """Return how test rows were chosen, as it is written in the name of a split."""
     if is_official:
         name = name.removesuffix(IMPLICIT_SUFFIX)
         return {"ml-100k": "u1"}.get(name, "official" if name in DATASET_SOURCES else "given")
     if implicit:
-        return f"random-{TEST_POSITIVES_PER_USER}-per-user-seed{seed}"
+        return f"random-{n_positives}-per-user-seed{seed}"
     return f"random-{TEST_SHARE_BY_DATASET.get(name, TEST_SHARE):.0%}-seed{seed}"
-
-
-def _default_threshold(implicit: bool) -> int:
-    """Return the paper's δ."""
-    return 20 if implicit else 30

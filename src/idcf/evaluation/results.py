@@ -13,6 +13,7 @@ from idcf.metrics import Interval
 # metrics; of the others, higher is better
 LOWER_IS_BETTER = frozenset({"rmse", "mae", "nll", "low-hits", "gini@20"})
 NOMINAL_VALUES = {"cover90": 0.9}  # metrics that should be close to a value
+SIMPLE_BASELINES = ("item-mean", "popularity", "bias", "item-knn", "ease", "als")
 TRIVIAL_BASELINES = ("random", "item-mean", "popularity")  # in every evaluation, printed first
 
 

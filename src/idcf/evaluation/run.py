@@ -125,7 +125,22 @@ class EvaluationPlan:
         return model_options
 
 
-def evaluate(
+PerUserKey = tuple[str, str, str, int]  # group of users, metric, model and seed
+
+
+class PlanResult(NamedTuple):
+    """The result rows of a plan, and the values per user that they average."""
+
+    rows: list[ResultRow]  # of all models, groups, seeds and metrics, trivial baselines first
+    per_user: dict[PerUserKey, PerUserMetric]
+
+
+def evaluate(plan: EvaluationPlan, **options: Any) -> list[ResultRow]:
+    """Return the rows of `run_plan`, which has the same parameters."""
+    return run_plan(plan, **options).rows
+
+
+def run_plan(
     plan: EvaluationPlan,
     *,
     split: tuple[Split, str] | None = None,
@@ -133,9 +148,8 @@ def evaluate(
     n_jobs: int = 1,
     progress: bool = False,
     on_trained: TrainedCallback | None = None,
-) -> list[ResultRow]:
-    """Train and measure every model of a plan; return the rows of all models, groups, seeds and
-    metrics, trivial baselines first.
+) -> PlanResult:
+    """Train and measure every model of a plan.
 
     `split` is a split with its name, `standard_split` by default. `n_jobs` models are trained at
     the same time, each in a process of its own. `on_trained` is called with (model, query-user
@@ -148,14 +162,14 @@ def evaluate(
         """Return the identity of the run of a model and a seed."""
         return RunKey(plan.dataset.name, split_name, model, plan.preset, seed)
 
-    rows: list[ResultRow] = []
+    result = PlanResult([], {})
     names = plan.metrics or default_metric_names(
         plan.dataset.interactions.implicit, chosen_split.protocol
     )
     for group, evaluation_set in evaluation_sets.items():
         expected = expected_random_metrics(evaluation_set, names)
         for seed in range(plan.n_seeds):
-            rows += _make_result_rows(run_key("random", seed), group, 0, expected)
+            result.rows.extend(_make_result_rows(run_key("random", seed), group, 0, expected))
     job = TrainingJob(chosen_split, preset=plan.preset, dataset=plan.dataset.name, runtime=runtime)
     job = replace(job, progress=progress and n_jobs == 1)  # bars of several processes would mix
     runs = list(_planned_runs(plan, evaluation_sets))
@@ -171,11 +185,13 @@ def evaluate(
         for model, mode, seed in runs
     }
     results = parallel.run_all(train_and_evaluate, tasks, n_jobs=n_jobs, progress=progress)
-    for (model, mode, seed), result in zip(runs, results, strict=True):
-        rows += result.rows
-        if on_trained and result.trained:
-            on_trained(model, mode, seed, result.trained)
-    return rows
+    for (model, mode, seed), of_run in zip(runs, results, strict=True):
+        result.rows.extend(of_run.rows)
+        for (group, metric), values in of_run.per_user.items():
+            result.per_user[group, metric, model, seed] = values
+        if on_trained and of_run.trained:
+            on_trained(model, mode, seed, of_run.trained)
+    return result
 
 
 class RunResult(NamedTuple):

@@ -12,6 +12,7 @@ from typing import NamedTuple
 from idcf.evaluation.groups import GROUP_DESCRIPTIONS
 from idcf.evaluation.results import LOWER_IS_BETTER, NOMINAL_VALUES, TRIVIAL_BASELINES, ResultRow
 from idcf.metrics import Interval, mean_of_seeds
+from idcf.results import TextTable
 
 _BEST_MARK = "*"
 
@@ -66,12 +67,40 @@ def make_tables(
 
 def format_text(rows: Sequence[ResultRow], reference: ReferenceNumbers | None = None) -> str:
     """Format the tables of `make_tables` for a terminal, columns aligned."""
-    return "\n\n".join(map(_format_text_table, make_tables(rows, reference)))
+    return "\n\n".join(map(format_text_table, make_tables(rows, reference)))
 
 
 def format_markdown(rows: Sequence[ResultRow], reference: ReferenceNumbers | None = None) -> str:
     """Format the tables of `make_tables` as Markdown; the best values are bold."""
-    return "\n\n".join(map(_format_markdown_table, make_tables(rows, reference)))
+    return "\n\n".join(map(format_markdown_table, make_tables(rows, reference)))
+
+
+def format_text_table(table: ResultTable) -> str:
+    """Return a table as text with aligned columns and a rule below header and baselines."""
+    lines = [table.header, *table.baseline_lines, *table.model_lines]
+    widths = [max(len(line[n]) for line in lines) for n in range(len(table.header))]
+    rule = "  ".join("-" * width for width in widths)
+    text_lines = [table.title, *table.notes, ""]
+    for number, line in enumerate(lines):
+        padded = (cell.ljust(width) for cell, width in zip(line, widths, strict=True))
+        text_lines.append("  ".join(padded).rstrip())
+        if number in (0, len(table.baseline_lines)):
+            text_lines.append(rule)
+    return "\n".join(text_lines)
+
+
+def format_markdown_table(table: ResultTable) -> str:
+    """Return a table as Markdown: title, notes and grid."""
+    notes = "  \n".join(table.notes).replace(f"{_BEST_MARK} best", "bold: best")
+    grid = format_markdown_grid(table.header, (*table.baseline_lines, *table.model_lines))
+    return "\n".join([f"**{table.title}**", "", notes, "", grid])
+
+
+def to_text_table(table: ResultTable) -> TextTable:
+    """Return a table for HTML, with the notes below."""
+    lines = [*table.baseline_lines, *table.model_lines]
+    columns = dict(zip(table.header, map(list, zip(*lines, strict=True)), strict=True))
+    return TextTable(table.title, columns, notes=table.notes)
 
 
 def intervals_by_cell(rows: Iterable[ResultRow]) -> dict[tuple[str, str], Interval]:
@@ -80,6 +109,15 @@ def intervals_by_cell(rows: Iterable[ResultRow]) -> dict[tuple[str, str], Interv
     for row in rows:
         intervals.setdefault((row.model, row.metric), []).append(row.interval)
     return {cell: mean_of_seeds(of_seeds) for cell, of_seeds in intervals.items()}
+
+
+def ordered_metrics(rows: Sequence[ResultRow]) -> list[str]:
+    """Return the metrics, in the order of the system that has most of them."""
+    metrics_by_run: dict[tuple[str, int], list[str]] = {}
+    for row in rows:
+        metrics_by_run.setdefault((row.model, row.seed), []).append(row.metric)
+    longest_first = sorted(metrics_by_run.values(), key=len, reverse=True)
+    return list(dict.fromkeys(metric for metrics in longest_first for metric in metrics))
 
 
 def best_value(metric: str, values: Iterable[float]) -> float:
@@ -111,7 +149,7 @@ def format_markdown_grid(header: Sequence[str], lines: Iterable[Sequence[str]]) 
 
 def _make_table(rows: Sequence[ResultRow], reference: ReferenceNumbers) -> ResultTable:
     """Make the table of one group of users from its rows."""
-    first, cells, metrics = rows[0], intervals_by_cell(rows), _ordered_metrics(rows)
+    first, cells, metrics = rows[0], intervals_by_cell(rows), ordered_metrics(rows)
     models = list(dict.fromkeys(row.model for row in rows))
     best = {}
     for m in metrics:
@@ -147,15 +185,6 @@ def _make_table(rows: Sequence[ResultRow], reference: ReferenceNumbers) -> Resul
         tuple(format_line(m) for m in models if m in TRIVIAL_BASELINES),
         tuple(format_line(m) for m in models if m not in TRIVIAL_BASELINES),
     )
-
-
-def _ordered_metrics(rows: Sequence[ResultRow]) -> list[str]:
-    """Return the metrics, in the order of the system that has most of them."""
-    metrics_by_run: dict[tuple[str, int], list[str]] = {}
-    for row in rows:
-        metrics_by_run.setdefault((row.model, row.seed), []).append(row.metric)
-    longest_first = sorted(metrics_by_run.values(), key=len, reverse=True)
-    return list(dict.fromkeys(metric for metrics in longest_first for metric in metrics))
 
 
 def _table_note(rows: Sequence[ResultRow]) -> str:
@@ -196,27 +225,6 @@ def _reference_notes(
         if others:
             notes.append(f"also in the paper, {metric}: {', '.join(others)}")
     return notes
-
-
-def _format_text_table(table: ResultTable) -> str:
-    """Return a table as text with aligned columns and a rule below header and baselines."""
-    lines = [table.header, *table.baseline_lines, *table.model_lines]
-    widths = [max(len(line[n]) for line in lines) for n in range(len(table.header))]
-    rule = "  ".join("-" * width for width in widths)
-    text_lines = [table.title, *table.notes, ""]
-    for number, line in enumerate(lines):
-        padded = (cell.ljust(width) for cell, width in zip(line, widths, strict=True))
-        text_lines.append("  ".join(padded).rstrip())
-        if number in (0, len(table.baseline_lines)):
-            text_lines.append(rule)
-    return "\n".join(text_lines)
-
-
-def _format_markdown_table(table: ResultTable) -> str:
-    """Return a table as Markdown: title, notes and grid."""
-    notes = "  \n".join(table.notes).replace(f"{_BEST_MARK} best", "bold: best")
-    grid = format_markdown_grid(table.header, (*table.baseline_lines, *table.model_lines))
-    return "\n".join([f"**{table.title}**", "", notes, "", grid])
 
 
 def _bold(text: str) -> str:

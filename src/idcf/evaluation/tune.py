@@ -20,11 +20,11 @@ import numpy as np
 
 from idcf.data.datasets.catalog import DATASET_SOURCES, Dataset
 from idcf.data.split import Split, hold_out_users, sample_users
-from idcf.errors import ConfigError, unknown_name_message
+from idcf.errors import ConfigError, DataError, unknown_name_message
 from idcf.evaluation.evaluation_set import N_NEGATIVES
 from idcf.inference.manifest import TrainingData
 from idcf.inference.scoring import auc_loss_on, rmse_on
-from idcf.models.registry import configure, model_entry
+from idcf.models.registry import configure, model_entry, resolve_model
 from idcf.rng import derive_seed, random_stream
 from idcf.training.job import LOCAL_RUNTIME, Runtime
 from idcf.training.presets import (
@@ -34,7 +34,7 @@ from idcf.training.presets import (
     split_backbone_options,
     stage_configs,
 )
-from idcf.training.train import TrainingJob, TrainingResult, train
+from idcf.training.train import MIN_KEY_USERS, TrainingJob, TrainingResult, train
 
 HELD_OUT_SHARE = 0.2  # of the key users
 _N_RANDOM_TRIALS = 8  # before the sampler models the trials
@@ -180,8 +180,15 @@ def tune(
     if nothing can be searched, or the file holds trials of other data, options or seed.
     """
     fixed_options = dict(fixed_options or {})
+    model = resolve_model(model, split[0].train.implicit)
     space = search_space(model, fixed_options)
     tuning_split = make_tuning_split(split[0], seed)
+    if len(tuning_split.key_users) < MIN_KEY_USERS:
+        raise DataError(
+            f"{len(split[0].key_users)} key users are too few to tune on: a share of "
+            f"{HELD_OUT_SHARE:.0%}, but at least one, is held out, and {MIN_KEY_USERS} must be "
+            "left; lower the key threshold or give more data"
+        )
     job = TrainingJob(tuning_split, preset=preset, dataset=dataset.name, seed=seed, runtime=runtime)
     metric = "1-auc" if tuning_split.train.implicit else "rmse"
     settings = {

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from statistics import fmean
 
-from idcf.evaluation.results import LOWER_IS_BETTER
+from idcf.evaluation.results import LOWER_IS_BETTER, SIMPLE_BASELINES
 from idcf.metrics import Interval, mean_of_seeds, paired_difference
 from idcf.metrics.stats import Statistic
 from idcf.paper import results_store
@@ -14,10 +14,7 @@ from idcf.paper.results_store import PairedDifference, StoredRow
 from idcf.paper.table_spec import load_tables, table_metrics
 from idcf.rng import random_stream
 
-SIMPLE_BASELINES = (
-    *("item-mean", "popularity", "bias", "item-knn", "ease", "als"),
-    "demographic-ridge",
-)
+SIMPLE_SYSTEMS = (*SIMPLE_BASELINES, "demographic-ridge")
 MAX_ROUNDING = 1e-5  # between a difference of rows and one of values per user, which are rounded
 RowsBySystem = dict[tuple[str, str], list[StoredRow]]  # (model, preset) -> one row per seed
 
@@ -37,7 +34,7 @@ def best_baseline(rows_by_system: RowsBySystem, metric: str) -> str | None:
     means = {
         model: fmean(row.value for row in rows)
         for (model, preset), rows in rows_by_system.items()
-        if model in SIMPLE_BASELINES and preset == "clean"
+        if model in SIMPLE_SYSTEMS and preset == "clean"
     }
     best = min if metric in LOWER_IS_BETTER else max
     return best(means, key=lambda model: means[model], default=None)

@@ -1,0 +1,81 @@
+"""Parameters of a recommender, as scikit-learn reads and changes them, and how it is printed."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from typing import Any, Self
+
+from idcf.errors import ConfigError, unknown_name_message
+from idcf.inference.manifest import RecommenderConfig
+from idcf.inference.predictor import Predictor
+from idcf.models.registry import model_entry
+from idcf.results import TextTable
+
+_ARGUMENTS = ("model", "key_threshold", "key_users", "preset", "seed", "device")
+
+
+class Estimator:
+    """The base class of `Recommender`: `get_params`, `set_params` and the printed form."""
+
+    config: RecommenderConfig  # what the next `fit` does
+    _predictor: Predictor | None  # None before `fit`
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """Return the arguments of the constructor, options included, as scikit-learn does.
+
+        `sklearn.base.clone` makes an unfitted recommender of them. `deep` changes nothing.
+
+        Examples
+        --------
+        >>> from idcf import Recommender
+        >>> Recommender("als", reg=5.0).get_params()["reg"]
+        5.0
+        """
+        return {k: getattr(self.config, k) for k in _ARGUMENTS} | dict(self.config.options)
+
+    def set_params(self, **params: Any) -> Self:
+        """Change arguments of the constructor, and return this recommender.
+
+        As in scikit-learn, the values are used, and checked, by the next `fit`; a recommender that
+        is fitted keeps its model until then. A name that is neither an argument nor an option of
+        the model raises ConfigError. Options of models that are trained by epochs are checked by
+        `fit`.
+
+        Examples
+        --------
+        >>> from idcf import Recommender
+        >>> Recommender("als", reg=5.0).set_params(reg=2.0, seed=1).get_params()["reg"]
+        2.0
+        """
+        names = _parameter_names(params.get("model", self.config.model))
+        for name in params:
+            if names and name not in names:
+                raise ConfigError(unknown_name_message("parameter", name, names))
+        options = {**self.get_params(), **params}
+        arguments = {k: options.pop(k) for k in _ARGUMENTS}
+        self.config = replace(self.config, options=options, **arguments)
+        return self
+
+    def __repr__(self) -> str:
+        if self._predictor is None:
+            return f"<Recommender {self.config.model}, not fitted>"
+        manifest = self._predictor.artifact.manifest
+        data, kind = manifest.training_data, "clicks" if manifest.domain.implicit else "ratings"
+        counts = [f"{len(self._predictor.item_ids):,} items"]
+        if data.n_rows:  # none if the factors were trained elsewhere
+            counts = [f"{data.n_key_users:,} key users", f"{data.n_rows:,} rows of {kind}", *counts]
+        return f"<Recommender {manifest.model}: {', '.join(counts)}>"
+
+    def _repr_html_(self) -> str:
+        """Return the printed form and the parameters as HTML, for notebooks."""
+        params = self.get_params()
+        columns = {"parameter": list(params), "value": [repr(x) for x in params.values()]}
+        return TextTable(repr(self), columns).to_html()
+
+
+def _parameter_names(model: str) -> set[str]:
+    """Return the arguments and the options of a model; nothing if some are known to `fit` alone."""
+    entry = model_entry(model)
+    if entry.solver is None:
+        return set()
+    return {*_ARGUMENTS, *(x.name for x in fields(entry.config_class))}
