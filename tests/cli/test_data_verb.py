@@ -14,6 +14,7 @@ from builders import board, write_file
 from calls import call, call_with_error
 
 from idcf.cli.data import _count_ratings, _format_summary, summarize_dataset
+from idcf.data.columns import DataWarning
 from idcf.data.datasets.catalog import Dataset
 
 RATINGS = "user_id,item_id,rating,timestamp\na,x,5,1\na,y,3,2\na,z,3,3\nb,x,1,4\n"
@@ -122,3 +123,14 @@ def test_fetch_prints_the_folder_of_a_dataset_that_is_there(
     rows = {x["name"]: x for x in json.loads(call("data", "list", "--json"))}
     assert rows["ml-100k"]["folder"] == str(folder)
     assert str(folder) in call("data", "list")
+
+
+def test_rows_with_gaps_are_dropped_on_request(tmp_path: Path) -> None:
+    path = write_file(tmp_path, "x.csv", "userId,item_id,rating\na,x,1\n,x,2\nb,y,\nb,x,4\n")
+    with pytest.warns(DataWarning) as notes:
+        summary = json.loads(call("data", "describe", str(path), "--drop-missing", "--json"))
+    assert summary["n_rows"] == 2
+    assert [str(x.message).partition(": ")[2] for x in notes] == [
+        "columns read by their usual names: 'userId' as user_id",
+        "2 rows dropped: 1 without user_id, 1 without rating",
+    ]

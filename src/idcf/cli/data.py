@@ -66,11 +66,14 @@ def describe_command(
     dataset: o.DatasetArgument,
     column: o.ColumnMapping = None,
     implicit: o.ImplicitSwitch = None,
+    drop_missing: o.DropMissingSwitch = False,
     key_threshold: o.KeyThreshold = None,
     as_json: o.JsonSwitch = False,
 ) -> None:
     """Summarize a dataset or a file: users, items, ratings, history lengths and key users."""
-    data = o.open_dataset_argument(dataset, column, implicit, progress=not as_json)
+    data = o.open_dataset_argument(
+        dataset, column, implicit, drop_missing=drop_missing, progress=not as_json
+    )
     summary = summarize_dataset(data, key_threshold or data.key_threshold)
     o.print_result(summary, _format_summary(summary), as_json)
 

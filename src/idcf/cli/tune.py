@@ -41,6 +41,7 @@ def tune(
     ] = None,
     column: o.ColumnMapping = None,
     implicit: o.ImplicitSwitch = None,
+    drop_missing: o.DropMissingSwitch = False,
     key_threshold: o.KeyThreshold = None,
     device: o.Device = "auto",
     threads: o.Threads = 1,
@@ -57,7 +58,9 @@ def tune(
     toml_file = out or storage.with_suffix(".toml")
     for path in (storage, toml_file):
         check_writable(path)
-    data = o.open_dataset_argument(dataset, column, implicit, progress=not as_json)
+    data = o.open_dataset_argument(
+        dataset, column, implicit, drop_missing=drop_missing, progress=not as_json
+    )
     start = time.perf_counter()
     result = tuning.tune(
         data,

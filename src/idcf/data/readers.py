@@ -109,12 +109,13 @@ def read_train_test(
     *,
     columns: Mapping[str, str] | None = None,
     implicit: bool | None = None,
+    missing: MissingRule = "error",
 ) -> tuple[Interactions, Interactions]:
     """Read two sources, as `read_interactions` does, as tables with common vocabularies. A (user,
     item) pair that is in both sources is dropped from `train`, with a warning."""
     train_table, test_table = align_vocabularies(
-        read_interactions(train, columns=columns, implicit=implicit),
-        read_interactions(test, columns=columns, implicit=implicit),
+        read_interactions(train, columns=columns, implicit=implicit, missing=missing),
+        read_interactions(test, columns=columns, implicit=implicit, missing=missing),
     )
     n_items = len(train_table.items)
     is_shared = np.isin(

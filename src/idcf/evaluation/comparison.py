@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from idcf.data.datasets.catalog import Dataset
+from idcf.data.missing_values import MissingRule
 from idcf.data.split import Split
 from idcf.errors import ConfigError, DataError, unknown_name_message
 from idcf.evaluation import DEFAULT_MODELS, run, tables
@@ -260,6 +261,7 @@ def evaluate(
     test: Any = None,
     columns: Mapping[str, str] | None = None,
     implicit: bool | None = None,
+    missing: MissingRule = "error",
     key_threshold: int | None = None,
     key_users: str | int = "threshold",
     split_seed: int = 0,
@@ -291,7 +293,7 @@ def evaluate(
         Number of training runs of each model.
     test
         Held-out rows, as `interactions`. None: a random part.
-    columns, implicit
+    columns, implicit, missing
         As for `Recommender.fit`.
     key_threshold, key_users
         As for `Recommender`, counted in training rows. If no user is left to be new, a random half
@@ -322,7 +324,12 @@ def evaluate(
     True
     """
     data = open_dataset(
-        interactions, test=test, columns=columns, implicit=implicit, progress=progress
+        interactions,
+        test=test,
+        columns=columns,
+        implicit=implicit,
+        missing=missing,
+        progress=progress,
     )
     is_implicit = data.interactions.implicit
     plan = run.EvaluationPlan(

@@ -84,7 +84,9 @@ def open_dataset(
     if test is None:
         table = read_interactions(source, columns=columns, implicit=implicit, missing=missing)
         return Dataset(name, table, None, None, {}, DEFAULT_KEY_THRESHOLD)
-    train, test_rows = read_train_test(source, test, columns=columns, implicit=implicit)
+    train, test_rows = read_train_test(
+        source, test, columns=columns, implicit=implicit, missing=missing
+    )
     whole = train.concat(test_rows)
     return Dataset(name, whole, train, test_rows, {}, DEFAULT_KEY_THRESHOLD)
 
