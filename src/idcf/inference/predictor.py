@@ -425,7 +425,7 @@ class Predictor:
                 parts = self._diversify_block(parts, part)
             if needs_std and parts.std is None:
                 std = self.ranker.rating_std_with_histories(block, parts.ranked.item_rows)
-                parts = parts._replace(std=std)
+                parts = parts._replace(std=std.cpu())
             if parts.std is not None and parts.rating is not None:
                 if_shown = self._if_shown(parts.rating.numpy(), parts.std.cpu().numpy())
                 if if_shown is not None:
@@ -451,6 +451,7 @@ class Predictor:
             ranked = top_k(mask_scores(scores, excluded, candidates), k)
         elif needs_std:
             ranked, std = self.ranker.top_k_block_with_std(users, k, excluded, candidates, buffer)
+            std = std.cpu()
         else:
             ranked = self.ranker.top_k_block(users, k, excluded, candidates, buffer)
         rating = ranked.scores if self.artifact.model.predicts_ratings else None
