@@ -172,12 +172,25 @@ def test_a_user_in_two_files_is_refused(
 ) -> None:
     monkeypatch.setattr(bulk_folder, "_MAX_HASHES", max_hashes)
     folder = write_histories(tmp_path / "h", 2, as_text=as_text)
-    write_histories(folder, 1, first=79, as_text=as_text)
-    user = "'u000079'" if as_text else "79"
-    message = rf"user {user} has rows in part-0-001\.parquet and in part-79-000\.parquet"
+    write_histories(folder, 1, first=70, n_users=5, as_text=as_text)
+    user = "'u00007[0-4]'" if as_text else "7[0-4]"
+    message = rf"user {user} has rows in part-0-001\.parquet and in part-70-000\.parquet"
     with pytest.raises(DataError, match=message):
         convert_folder(work, folder, tmp_path / "out", LocalEngine())
     assert json.loads((tmp_path / "out" / "_job.json").read_text())["complete"] is None
+
+
+def test_a_table_that_is_cut_within_a_user_is_refused_at_once(
+    work: BulkWork, tmp_path: Path
+) -> None:
+    folder = write_histories(tmp_path / "h", 2)
+    rows = parquet.read_table(folder / "part-0-000.parquet")
+    parquet.write_table(rows.slice(0, 18), folder / "part-0-000.parquet", row_group_size=7)
+    parquet.write_table(rows.slice(18), folder / "part-0-0000.parquet", row_group_size=7)
+    message = r"user 3 has rows in part-0-000\.parquet and in part-0-0000\.parquet"
+    with pytest.raises(DataError, match=message):
+        convert_folder(work, folder, tmp_path / "out", LocalEngine())
+    assert not list((tmp_path / "out").glob("*.parquet"))
 
 
 def test_equal_hashes_of_different_users_are_no_error(tmp_path: Path, monkeypatch) -> None:

@@ -56,6 +56,8 @@ def convert_folder(
     n_earlier = sum(x.n_users for x in counts.values())
     remaining = [n for n in range(len(parts)) if n not in counts]
     n_rows = _require_equal_columns(sources)
+    if remaining:
+        _require_distinct_ends(sources)
     # with None, tqdm shows the bar if the output is a terminal
     with tqdm(
         total=sum(n_rows),
@@ -130,6 +132,45 @@ def _require_equal_columns(sources: Sequence[HistoryFile]) -> list[int]:
                 f"{sources[0].path.name}; write all files with the same columns"
             )
     return n_rows
+
+
+def _require_distinct_ends(sources: Sequence[HistoryFile]) -> None:
+    """Raise DataError if the first or the last user of a file is one of another file: a sorted
+    table that was cut between two rows of a user, before anything is computed for it."""
+    file_by_id: dict[Any, str] = {}
+    for source in (x for x in sources if x.items is None):  # `idcf shard` cuts between users
+        for user in _end_users(source.path):
+            name = file_by_id.setdefault(user, source.path.name)
+            if name != source.path.name:
+                raise _repeated_user(user, name, source.path.name)
+
+
+def _end_users(path: Path) -> set[Any]:
+    """Return the first and the last user of a file; none if it has no column of users."""
+    from pyarrow import parquet
+
+    ends: set[Any] = set()
+    with parquet_errors(path), parquet.ParquetFile(path, pre_buffer=False) as file:
+        n_groups = file.metadata.num_row_groups
+        if "user_id" not in file.schema_arrow.names:
+            return ends
+        for group, position in ((0, 0), (n_groups - 1, -1)) if n_groups else ():
+            column = None
+            for batch in file.iter_batches(row_groups=[group], columns=["user_id"]):
+                column = batch.column(0)
+                if position == 0:
+                    break
+            if column is not None and len(column):
+                ends.add(column[position].as_py())
+    return ends - {None}
+
+
+def _repeated_user(user: Any, *names: str) -> DataError:
+    """Return the error for a user with rows in two files."""
+    return DataError(
+        f"user {user!r} has rows in {names[0]} and in {names[1]}, so there would be two results; "
+        "write all rows of a user into one file"
+    )
 
 
 def _open_job(work: BulkWork, parts: Sequence[Part], out: Path, overwrite: bool) -> str:
@@ -217,10 +258,7 @@ def require_distinct_users(paths: Sequence[Path], n_users: int) -> None:
                 for position in np.flatnonzero(np.isin(file_hashes, repeated)).tolist():
                     user = users[position].as_py()
                     if path_by_id.setdefault(user, path) != path:
-                        raise DataError(
-                            f"user {user!r} has rows in {path_by_id[user].name} and in {path.name},"
-                            " so there are two results; write all rows of a user into one file"
-                        )
+                        raise _repeated_user(user, path_by_id[user].name, path.name)
 
 
 def _hashed_users(path: Path) -> Iterator[tuple[NDArray[np.uint64], Any]]:
