@@ -210,6 +210,8 @@ def test_hashes() -> None:
     np.testing.assert_array_equal(
         hash_ids(pa.array(ids).slice(7, 9)), hash_ids(pa.array(ids[7:16]))
     )
+    content = [x.encode() for x in ids]
+    np.testing.assert_array_equal(hash_ids(pa.array(content)), hash_ids(pa.array(ids)))
     numbers = pa.array([5, -3, 2**62])
     assert len(np.unique(hash_ids(numbers))) == 3
 

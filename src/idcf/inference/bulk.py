@@ -45,7 +45,8 @@ class BulkWork:
         cls, folder: Path, device: str, list_options: ListOptions | None = None
     ) -> BulkWork:
         """Return the work with the model of a folder on "cpu" or "cuda"."""
-        return cls(folder.absolute(), model_sha256(folder), device, list_options)
+        folder = folder.expanduser().absolute()
+        return cls(folder, model_sha256(folder), device, list_options)
 
     def load_predictor(self) -> Predictor:
         """Load the model; in a process that loads one model, only once."""

@@ -286,7 +286,7 @@ def hash_ids(ids: Any) -> NDArray[np.uint64]:
     if types.is_integer(ids.type):
         numbers: NDArray[np.uint64] = ids.to_numpy().astype(np.uint64)
         return numbers
-    text = ids.cast(pa.string())
+    text = ids if types.is_binary(ids.type) else ids.cast(pa.string())
     _, offset_buffer, data = text.buffers()
     offsets = np.frombuffer(offset_buffer, np.int32)[text.offset : text.offset + len(text) + 1]
     lengths = np.diff(offsets)
