@@ -1,20 +1,24 @@
-"""Kill workers and nodes of a virtual Ray cluster in the middle of fits, and compare the results.
+"""Kill workers and nodes of a virtual Ray cluster in the middle of work, and compare the results.
 
-    python benchmarks/ray_kills.py [--kills 20] [--users 1e5] [--seed 0] [--out FILE.jsonl]
+    python benchmarks/ray_kills.py [fit | embed] [--kills 20] [--users 1e5] [--seed 0]
+                                   [--out FILE.jsonl]
 
 Three nodes of one processor each. At random moments a worker process is killed (SIGKILL), or a node
 is removed with all its processes and another one is added. Each fit must have the digest of the fit
-in one process.
+in one process; with `embed`, so must the files of `idcf embed` and `idcf recommend`.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import os
+import shutil
 import signal
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +26,15 @@ import numpy as np
 import ray
 from ray.cluster_utils import Cluster
 from scale import artifact_digest
-from scale_world import World, write_world
+from scale_world import _BLOCKS_PER_SHARD, World, write_world
 
 from idcf import Recommender
+from idcf.inference.bulk import BulkWork
+from idcf.inference.bulk_folder import convert_folder
 from idcf.training.engine import Call, Engine, LocalEngine, Result, State
 from idcf.training.ray_engine import RayEngine
 
+_N_PARTS = 40
 _MODELS = {
     "als": {"embedding_size": 8, "epochs": 6, "reg": 10.0, "alpha": 10.0},
     "idcf-takeup": {"max_dense_items": 500, "power": 1.0, "spectral_weight": 0.0, "reg": 50.0},
@@ -99,9 +106,27 @@ def fit(model: str, folder: Path, engine: Engine) -> tuple[str, float]:
     return artifact_digest(recommender), time.perf_counter() - start
 
 
+def embed(verb: str, folder: Path, engine: Engine) -> tuple[str, float]:
+    """Return the digest of the results for all users of a world, and the seconds."""
+    start, model = time.perf_counter(), folder.with_name(f"{folder.name}-model")
+    out = folder.with_name(f"{folder.name}-results")
+    shutil.rmtree(out, ignore_errors=True)
+    if not model.exists():
+        recommender = Recommender("als", device="cpu", **_MODELS["als"])
+        recommender.fit(folder, engine=engine, implicit=True).save(model)
+    work = BulkWork.of_model(model, "cpu")
+    if verb == "recommend":
+        work = replace(work, list_options={"n": 5})
+    report, digest = convert_folder(work, folder, out, engine), hashlib.sha256()
+    for path in sorted(out.glob("*.parquet")):
+        digest.update(path.name.encode() + path.read_bytes())
+    return f"{report['n_users']}-{digest.hexdigest()[:16]}", time.perf_counter() - start
+
+
 def main() -> None:
-    """Fit again and again until there were enough kills."""
+    """Work again and again until there were enough kills."""
     parser = argparse.ArgumentParser()
+    parser.add_argument("mode", nargs="?", choices=("fit", "embed"), default="fit")
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--users", default="1e5")
     parser.add_argument("--seed", type=int, default=0)
@@ -109,25 +134,30 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
     n_users = int(float(arguments.users))
-    folder = arguments.folder / f"world-{n_users}"
-    write_world(World(), folder, n_users)
-    expected = {model: fit(model, folder, LocalEngine())[0] for model in _MODELS}
+    if arguments.mode == "fit":
+        names, work, folder = list(_MODELS), fit, arguments.folder / f"world-{n_users}"
+        write_world(World(), folder, n_users)
+    else:
+        names, work = ["embed", "recommend"], embed
+        folder = arguments.folder / f"world-{n_users}-{_N_PARTS}"
+        write_world(World(), folder, n_users, -(-n_users // (_N_PARTS * _BLOCKS_PER_SHARD)))
+    expected = {name: work(name, folder, LocalEngine())[0] for name in names}
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
     cluster.add_node(num_cpus=1)
     ray.init(address=cluster.address, log_to_driver=False, logging_level="error")
-    engine, n_fits = KillingEngine(cluster, np.random.default_rng(arguments.seed)), 0
-    while engine.n_workers_killed + engine.n_nodes_removed < arguments.kills and n_fits < 50:
-        model = list(_MODELS)[n_fits % len(_MODELS)]
+    engine, n_runs = KillingEngine(cluster, np.random.default_rng(arguments.seed)), 0
+    while engine.n_workers_killed + engine.n_nodes_removed < arguments.kills and n_runs < 50:
+        name = names[n_runs % len(names)]
         before = engine.n_workers_killed, engine.n_nodes_removed
-        digest, seconds = fit(model, folder, engine)
-        n_fits += 1
+        digest, seconds = work(name, folder, engine)
+        n_runs += 1
         row = {
-            "model": model,
+            "model" if arguments.mode == "fit" else "verb": name,
             "users": n_users,
             "seconds": round(seconds, 1),
             "killed_workers": engine.n_workers_killed - before[0],
             "removed_nodes": engine.n_nodes_removed - before[1],
-            "is_equal": digest == expected[model],
+            "is_equal": digest == expected[name],
             "load": round(os.getloadavg()[0], 1),
         }
         print(json.dumps(row), flush=True)

@@ -9,13 +9,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from builders import write_file
-from calls import call, call_with_error
+from calls import call, call_with_error, read_histories
 from hypothesis import given
 from hypothesis import strategies as st
 from pyarrow import parquet
 
 from idcf import DataError, Recommender
-from idcf.cli.history_files import read_histories
 
 HEADER = "user_id,item_id,rating\n"
 BAD_FILES = {
@@ -50,7 +49,7 @@ def test_a_missing_file_and_a_parquet_file_that_is_none(
     model: Path, tmp_path: Path, monkeypatch: Any, capsys: Any
 ) -> None:
     text_file = write_file(tmp_path, "h.parquet", f"{HEADER}a,i1,3\n")
-    for path in (tmp_path / "none.csv", tmp_path / "none.parquet", text_file, tmp_path):
+    for path in (tmp_path / "none.csv", tmp_path / "none.parquet", text_file):
         arguments = ["embed", str(model), str(path), "--out", str(tmp_path / "v.parquet")]
         code, output = call_with_error(monkeypatch, capsys, *arguments)
         assert code == 2
@@ -111,7 +110,7 @@ def test_the_last_rating_of_an_item_counts(model: Path, tmp_path: Path) -> None:
 def test_the_size_of_a_chunk_does_not_change_the_result(
     chunk: int, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("idcf.cli.history_files.USERS_PER_CHUNK", chunk)
+    monkeypatch.setattr("idcf.data.user_chunks.USERS_PER_CHUNK", chunk)
     rows = "".join(f"{user},i{n},{n}\n" for user in "abcde" for n in (2, 5))
     path = write_file(tmp_path, "h.csv", HEADER + rows)
     out = tmp_path / "r.parquet"

@@ -12,13 +12,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from calls import OPTIONS, call, call_with_error
+from calls import OPTIONS, call, call_with_error, read_histories
 from pyarrow import parquet
 from typer.testing import CliRunner
 
 from idcf import DataError, Recommender
 from idcf.cli import app
-from idcf.cli.history_files import read_histories
 
 
 def test_train_prints_a_summary(ratings_file: Callable[..., Path], tmp_path: Path) -> None:
@@ -209,8 +208,8 @@ def test_train_and_embed_keep_leading_zeros(tmp_path: Path) -> None:
 
 def test_embed_streams(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Five times as many users need no more memory."""
-    monkeypatch.setattr("idcf.cli.history_files.ROWS_PER_READ", 1000)
-    monkeypatch.setattr("idcf.cli.history_files.USERS_PER_CHUNK", 200)
+    monkeypatch.setattr("idcf.data.user_chunks.ROWS_PER_READ", 1000)
+    monkeypatch.setattr("idcf.data.user_chunks.USERS_PER_CHUNK", 200)
     peaks = []
     for n_users in (1000, 1000, 5000):  # the first run fills caches
         path = write_histories(tmp_path / f"{n_users}.parquet", n_users, unknown_items=False)
@@ -223,7 +222,7 @@ def test_embed_streams(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_recommend_to_a_file(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("idcf.cli.history_files.USERS_PER_CHUNK", 7)
+    monkeypatch.setattr("idcf.data.user_chunks.USERS_PER_CHUNK", 7)
     path, out = write_histories(tmp_path / "h.parquet", 20), tmp_path / "new" / "r.parquet"
     arguments = ("recommend", str(model), "--histories", str(path), "--out", str(out), "-n", "4")
     report = json.loads(call(*arguments, "--exclude", "i5", "--json"))
@@ -262,6 +261,17 @@ def test_recommend_to_a_file(model: Path, tmp_path: Path, monkeypatch: pytest.Mo
             "--rate, --feature and --explain are for one user",
         ),
         (["--histories", "none.csv", "--out", "x.parquet"], "none.csv cannot be read"),
+        (["--engine", "local"], "--engine is for a folder of histories; leave it out, or give"),
+        (
+            ["--histories", "h.csv", "--out", "x", "--overwrite"],
+            "--overwrite is for a folder of histories; h.csv is no folder: leave it out",
+        ),
+        (["--histories", ".", "--out", "x", "--workers", "2"], "--workers needs --engine; give"),
+        (
+            ["--histories", ".", "--out", "x", "--threads", "2"],
+            "--threads 2 is for one file; for a folder take --engine processes --workers 2",
+        ),
+        (["--histories", "tests", "--out", "x"], "no .parquet file in this folder"),
     ],
 )
 def test_recommend_to_a_file_rejects_bad_options(

@@ -115,6 +115,14 @@ ClusterAddress = Annotated[
         "started on this machine.",
     ),
 ]
+OverwriteParts = Annotated[
+    bool,
+    switch(
+        "--overwrite",
+        "Delete the results of an earlier run with another model, other options or other "
+        "histories from the folder.",
+    ),
+]
 Seed = Annotated[int, option("N", "Seed of the random numbers used in training.")]
 SplitSeed = Annotated[int, option("N", "Seed of the random train/test split.")]
 Jobs = Annotated[int, option("N", "Number of models to train in parallel.", min=1)]

@@ -98,22 +98,33 @@ def recommend(
     ] = None,
     histories: Annotated[
         Path | None,
-        o.option("FILE", f"CSV or Parquet file of many users' {history_files.HISTORIES_HELP}"),
+        o.option("PATH", f"CSV or Parquet file of many users' {history_files.HISTORIES_HELP}"),
     ] = None,
     out: Annotated[
-        Path | None, o.option("FILE", "Parquet file to write (with --histories).")
+        Path | None,
+        o.option(
+            "PATH",
+            "Parquet file to write; for a folder of histories, a folder (with --histories, as the "
+            "next five).",
+        ),
     ] = None,
+    engine: o.EngineName = None,
+    workers: o.Workers = None,
+    address: o.ClusterAddress = None,
+    device: o.Device = "auto",
+    overwrite: o.OverwriteParts = False,
     threads: o.Threads = 1,
     as_json: o.JsonSwitch = False,
 ) -> None:
-    """Recommend items to one new user, or to every user of a file.
+    """Recommend items to one new user, or to every user of a file or of a folder of files.
 
     Without --rate, the user gets popular items.
-    --histories writes a Parquet file: user_id, item_id, score, rank, std, source, probability,
-    rating and rating_if_shown.
+    --histories writes Parquet files: user_id, item_id, score, rank, std, source, probability,
+    rating and rating_if_shown. For a folder, an interrupted run continues when the command is given
+    again.
     """
     if (histories is None) != (out is None):
-        raise ConfigError("--histories FILE and --out FILE go together: give both or neither")
+        raise ConfigError("--histories PATH and --out PATH go together: give both or neither")
     if histories and (rate or feature or explain):
         raise ConfigError(
             "--rate, --feature and --explain are for one user; leave them out with --histories"
@@ -123,12 +134,9 @@ def recommend(
     from idcf.data.title_search import TitleIndex
     from idcf.recommender import Recommender
 
-    recommender = Recommender.load(model_folder)
-    predictor = recommender.predictor
-    titles = TitleIndex(predictor.item_ids, predictor.titles)
     options: ListOptions = {
         "n": n,
-        "exclude": [predictor.item_ids[_find_item_row(x, titles)] for x in exclude or []],
+        "exclude": exclude or [],
         "quality": quality,
         "diversity": diversity,
         "damping": damping,
@@ -136,27 +144,28 @@ def recommend(
         "where": _parse_where(where or []),
         "return_std": True,
     }
+    bulk = history_files.BulkOptions(
+        device, engine, workers, address, overwrite, threads, not as_json
+    )
     if histories and out:
-        make_table = partial(_recommendation_table, predictor, options)
-        values = history_files.convert_histories(
-            predictor, histories, out, make_table, reads_times=options["recency"] != 0
+        values, _ = history_files.convert_histories(
+            model_folder, histories, out, bulk, partial(_with_item_ids, options)
         )
         history_files.print_conversion({**values, "n": n}, f"up to {n} items each", as_json)
         return
+    bulk.refuse_folder_options("leave it out, or give --histories")
+    recommender = Recommender.load(model_folder)
+    predictor = recommender.predictor
+    titles = TitleIndex(predictor.item_ids, predictor.titles)
+    options = _with_item_ids(options, predictor)
     history = dict(_parse_rating(x, titles, predictor) for x in rate or [])
     features = parse_overrides(feature) if feature else None
     recommendations = recommender.recommend(history, features=features, **options)
-    explanations = [
-        recommender.explain(
-            history,
-            x.item_id,
-            features=features,
-            quality=quality,
-            damping=damping,
-            recency=options["recency"],
-        )
-        for x in (recommendations if explain else ())
-    ]
+    explain_item = partial(
+        recommender.explain, features=features, quality=quality, damping=damping,
+        recency=options["recency"],
+    )  # fmt: skip
+    explanations = [explain_item(history, x.item_id) for x in recommendations if explain]
     o.print_result(
         _json_values(recommendations, explanations),
         _format_recommendations(recommendations, explanations),
@@ -164,16 +173,13 @@ def recommend(
     )
 
 
-def _recommendation_table(
-    predictor: Predictor, options: ListOptions, histories: history_files.ParsedHistories
-) -> Any:
-    """Return an Arrow table of the best items of each user."""
-    query = predictor.list_query(**options)
-    queries = [
-        query._replace(new_user=new_user, user_id=user_id)
-        for user_id, new_user in zip(histories.user_ids, histories.new_users, strict=True)
-    ]
-    return predictor.recommend(queries, min_batch=1).to_table()
+def _with_item_ids(options: ListOptions, predictor: Predictor) -> ListOptions:
+    """Return options with item ids in place of the titles or ids of --exclude."""
+    from idcf.data.title_search import TitleIndex
+
+    titles = TitleIndex(predictor.item_ids, predictor.titles)
+    excluded = [predictor.item_ids[_find_item_row(x, titles)] for x in options["exclude"] or []]
+    return {**options, "exclude": excluded}
 
 
 def _parse_recency(text: str) -> Recency:

@@ -130,6 +130,11 @@ class HistoryReader:
             self._raise_unknown_items(ids, label)
         return np.array(sorted(rows), np.int64)
 
+    def rows_of(self, ids: Iterable[Hashable]) -> Ints:
+        """Row of each item; -1 for one that is unknown."""
+        get = self._row_by_id.get
+        return np.array([get(x, -1) for x in ids], np.int64)
+
     def knows_item(self, item: Any) -> bool:
         """Whether an external id is in the vocabulary."""
         return isinstance(item, Hashable) and item in self._row_by_id

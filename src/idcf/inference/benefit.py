@@ -199,6 +199,8 @@ class BenefitRanker:
         `score_buffer` makes the buffer.
         """
         rating_buffer, benefit_buffer = (None, None) if buffer is None else buffer
+        if benefit_buffer is not None and benefit_buffer.is_cuda:
+            benefit_buffer = None  # benefits are computed on the CPU
         if self._sparse is None:
             log_benefit, probability, rating = self.score_catalog(
                 users, quality, damping, recency_weights, rating_buffer

@@ -394,6 +394,17 @@ class Predictor:
         self, users: Users, queries: Sequence[RankingQuery]
     ) -> Iterator[Recommendations]:
         """Yield the list of each query; the users have histories, the queries one candidate set."""
+        for part, block in self.rank_blocks(users, queries):
+            for query, ranked in zip(part, block.lists(), strict=True):
+                yield self._query_result(query, ranked)
+
+    def rank_blocks(
+        self, users: Users, queries: Sequence[RankingQuery]
+    ) -> Iterator[tuple[Sequence[RankingQuery], RankedBlock]]:
+        """Yield consecutive queries with their ranked items, of which there may be more than n.
+
+        The users have histories, the queries one candidate set.
+        """
         candidate_rows = queries[0].filters.candidates
         candidates = None if candidate_rows is None else torch.from_numpy(candidate_rows)
         needs_std = self._needs_std(queries)
@@ -414,13 +425,12 @@ class Predictor:
                 parts = self._diversify_block(parts, part)
             if needs_std and parts.std is None:
                 std = self.ranker.rating_std_with_histories(block, parts.ranked.item_rows)
-                parts = parts._replace(std=std)
+                parts = parts._replace(std=std.cpu())
             if parts.std is not None and parts.rating is not None:
                 if_shown = self._if_shown(parts.rating.numpy(), parts.std.cpu().numpy())
                 if if_shown is not None:
                     parts = parts._replace(rating_if_shown=torch.from_numpy(if_shown))
-            for query, ranked in zip(part, parts.lists(), strict=True):
-                yield self._query_result(query, ranked)
+            yield part, parts
 
     def _rank_block(
         self,
@@ -441,6 +451,7 @@ class Predictor:
             ranked = top_k(mask_scores(scores, excluded, candidates), k)
         elif needs_std:
             ranked, std = self.ranker.top_k_block_with_std(users, k, excluded, candidates, buffer)
+            std = std.cpu()
         else:
             ranked = self.ranker.top_k_block(users, k, excluded, candidates, buffer)
         rating = ranked.scores if self.artifact.model.predicts_ratings else None

@@ -25,6 +25,7 @@ import torch
 from numpy.typing import NDArray
 
 from idcf.errors import ConfigError, EngineError, unknown_name_message
+from idcf.models.base import resolve_device
 
 Result = TypeVar("Result")
 State = Mapping[str, NDArray[Any]]  # arrays that every call reads
@@ -36,9 +37,10 @@ _CALLS_PER_WORKER = 2  # that are waiting or running: results are not computed f
 
 
 class Engine(Protocol):
-    """Makes calls on `n_workers` workers."""
+    """Makes calls on `n_workers` workers, which may compute on `device`: cpu or cuda."""
 
     n_workers: int
+    device: str
 
     def map(
         self, call: Call[Result], tasks: Sequence[tuple[Any, ...]], state: State
@@ -55,9 +57,12 @@ class Engine(Protocol):
         ...
 
 
-def open_engine(name: str, workers: int | None = None, address: str | None = None) -> Engine:
+def open_engine(
+    name: str, workers: int | None = None, address: str | None = None, device: str = "cpu"
+) -> Engine:
     """Return the engine of a name. Without `workers` it has as many as there are processors;
-    `address` is that of a Ray cluster, "auto" for the one that this machine is part of."""
+    `address` is that of a Ray cluster, "auto" for the one that this machine is part of. A `device`
+    "auto" is a GPU if the workers have one."""
     if name not in ENGINES:
         raise ConfigError(unknown_name_message("engine", str(name), ENGINES))
     if address is not None and name != "ray":
@@ -65,20 +70,24 @@ def open_engine(name: str, workers: int | None = None, address: str | None = Non
     if name == "local":
         if workers not in (None, 1):
             raise ConfigError(f"engine 'local' has one worker, not {workers}; take 'processes'")
-        return LocalEngine()
+        return LocalEngine(resolve_device(device).type)
     if workers is not None and workers < 1:
         raise ConfigError(f"workers must be a whole number from 1, got {workers}")
     if name == "processes":
-        return ProcessEngine(workers or len(os.sched_getaffinity(0)))
+        n_workers = workers or len(os.sched_getaffinity(0))
+        return ProcessEngine(n_workers, resolve_device(device).type)
     from idcf.training.ray_engine import RayEngine
 
-    return RayEngine(address, workers)
+    return RayEngine(address, workers, device)
 
 
 class LocalEngine:
     """Makes one call after the other in this process."""
 
     n_workers = 1
+
+    def __init__(self, device: str = "cpu") -> None:
+        self.device = device
 
     def map(
         self, call: Call[Result], tasks: Sequence[tuple[Any, ...]], state: State
@@ -102,8 +111,8 @@ class ProcessEngine:
     Processes are started when they are first needed; `close` ends them.
     """
 
-    def __init__(self, n_workers: int) -> None:
-        self.n_workers = n_workers
+    def __init__(self, n_workers: int, device: str = "cpu") -> None:
+        self.n_workers, self.device = n_workers, device
         self._pool: ProcessPoolExecutor | None = None
 
     def map(

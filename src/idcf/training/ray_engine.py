@@ -27,10 +27,13 @@ class RayEngine:
 
     Without an address a cluster is started on this machine, and ended by `close`; "auto" joins the
     one that this machine is part of. The package must be installed on every node, and files that
-    are read must be there under the same path.
+    are read must be there under the same path. On `device` "cuda" every worker has a GPU of its
+    own; "auto" takes GPUs if the cluster has any.
     """
 
-    def __init__(self, address: str | None = None, n_workers: int | None = None) -> None:
+    def __init__(
+        self, address: str | None = None, n_workers: int | None = None, device: str = "cpu"
+    ) -> None:
         try:
             ray: Any = import_module("ray")
         except ImportError:
@@ -50,14 +53,22 @@ class RayEngine:
             except (ConnectionError, RuntimeError, ValueError) as error:
                 reason = str(error).strip().splitlines()[0]
                 raise _unreachable(address, reason) from None
-        self.n_workers = n_workers or max(1, int(ray.cluster_resources().get("CPU", 1)))
+        resources = ray.cluster_resources()
+        n_gpus = int(resources.get("GPU", 0))
+        if device == "cuda" and not n_gpus:
+            raise ConfigError("device 'cuda' was given, but no node of the Ray cluster has a GPU")
+        self.device = "cuda" if n_gpus and device != "cpu" else "cpu"
+        n_free = n_gpus if self.device == "cuda" else int(resources.get("CPU", 1))
+        self.n_workers = n_workers or max(1, n_free)
 
     def map(
         self, call: Call[Result], tasks: Sequence[tuple[Any, ...]], state: State
     ) -> Iterator[tuple[int, Result]]:
         """Yield the results as they are completed; state is stored once on each node."""
         ray = self._ray
-        remote = ray.remote(_call_on_worker).options(num_cpus=1)
+        remote = ray.remote(_call_on_worker).options(
+            num_cpus=1, num_gpus=1 if self.device == "cuda" else 0
+        )
         shared = {name: ray.put(value) for name, value in state.items()}
         names, values = list(shared), list(shared.values())
         waiting, n_losses = list(range(len(tasks)))[::-1], [0] * len(tasks)
