@@ -154,7 +154,7 @@ def test_a_client_that_leaves_is_400(before: list[dict[str, Any]]) -> None:
 
 
 def test_a_slow_body_is_408(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(routes, "_BODY_TIMEOUT_S", 0.01)
+    monkeypatch.setattr(routes, "BODY_TIMEOUT_S", 0.01)
     first = {"type": "http.request", "body": b"{", "more_body": True}
     response = asyncio.run(call(wrapped(ROUTE), http_scope(), [first]))
     assert (response.status, response.headers["connection"]) == (408, "close")

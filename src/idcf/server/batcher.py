@@ -12,7 +12,7 @@ import gc
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple, NoReturn, TypeVar
+from typing import NamedTuple, NoReturn, Protocol, TypeVar
 
 from idcf.errors import OverloadedError
 from idcf.recommender import Recommender
@@ -42,11 +42,24 @@ class BatcherCounts:
     n_model_swaps: int = 0  # models loaded by `swap_model`
 
 
+class Receiver(Protocol):
+    """Gets the response of a request, or the exception instead; an `asyncio.Future` is one."""
+
+    def done(self) -> bool:
+        """Return whether the response is not needed, because the request was cancelled."""
+
+    def set_result(self, result: RecommendationList, /) -> None:
+        """Take the response."""
+
+    def set_exception(self, exception: Exception, /) -> None:
+        """Take the exception that computing the response raised."""
+
+
 class PendingRequest(NamedTuple):
-    """A queued request and the future of its response."""
+    """A queued request and the receiver of its response."""
 
     request: ParsedRequest
-    response: asyncio.Future[RecommendationList]
+    receiver: Receiver
 
 
 class RequestBatcher:
@@ -76,22 +89,28 @@ class RequestBatcher:
     async def recommend(self, request: RecommendRequest) -> RecommendationList:
         """Return the best items for a new user, computed together with concurrent requests.
 
+        Raises the errors of `submit`.
+        """
+        response: asyncio.Future[RecommendationList] = asyncio.get_running_loop().create_future()
+        self.submit(request, response)
+        return await response
+
+    def submit(self, request: RecommendRequest, receiver: Receiver) -> None:
+        """Queue a request, whose response the receiver will get.
+
         OverloadedError: `max_queue` requests are waiting. DataError: the request names no known
         item, or has ratings or features that do not fit.
         """
         if len(self._queue) >= self.limits.max_queue:
             self._reject(f"{len(self._queue)} requests are waiting already")
-        parsed = self.service.parse_request(request)
+        self._queue.append(PendingRequest(self.service.parse_request(request), receiver))
         loop = asyncio.get_running_loop()
-        response: asyncio.Future[RecommendationList] = loop.create_future()
-        self._queue.append(PendingRequest(parsed, response))
         if not self._is_scheduled:
             self._is_scheduled, self._deadline = True, loop.time() + self.limits.max_delay_s
             loop.call_soon(self._wait_or_run, 0)
         elif self._timer is not None and self._is_batch_ready():
             self._timer.cancel()
             self._timer = loop.call_later(0, self._wait_or_run, 0)
-        return await response
 
     async def run_in_thread(self, function: Callable[[], T]) -> T:
         """Run a slow function in a thread, so that it does not delay the batches.
@@ -157,7 +176,7 @@ class RequestBatcher:
         self._last_queue_length = max(1, len(self._queue))
         size = self.limits.max_batch
         batch, self._queue = self._queue[:size], self._queue[size:]
-        self._resolve([x for x in batch if not x.response.done()])  # done: the client disconnected
+        self._resolve([x for x in batch if not x.receiver.done()])
         if self._queue:
             self._is_scheduled = True
             asyncio.get_running_loop().call_soon(self._run_batch)
@@ -170,12 +189,12 @@ class RequestBatcher:
             responses = self.service.recommend_batch([x.request for x in requests])
         except Exception as error:
             for pending in requests:
-                pending.response.set_exception(error)
+                pending.receiver.set_exception(error)
             return
         self.counts.n_batches += 1
         self.counts.n_answered += len(requests)
         for pending, response in zip(requests, responses, strict=True):
-            pending.response.set_result(response)
+            pending.receiver.set_result(response)
 
 
 def freeze_garbage_collector() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import uvicorn
 
@@ -12,6 +13,8 @@ from idcf.errors import ConfigError
 from idcf.recommender import Recommender
 from idcf.server.app import create_app
 from idcf.server.batcher import BatcherLimits, RequestBatcher, freeze_garbage_collector
+from idcf.server.middleware import RequestMiddleware
+from idcf.server.protocol import ShortCut
 
 _MIN_TOKEN_CHARS = 16
 _BACKLOG = 2048  # connections that wait to be accepted
@@ -35,22 +38,26 @@ def serve(
     app = create_app(batcher, folder=folder, token=token)
     freeze_garbage_collector()
     listener = open_listening_socket(host, port)
-    server = uvicorn.Server(
-        uvicorn.Config(
-            app,
-            log_level="warning",
-            access_log=False,  # paths are sent by clients; /metrics counts requests
-            server_header=False,
-            proxy_headers=False,  # clients could forge them
-            ws="none",
-            lifespan="off",
-            timeout_graceful_shutdown=10,
-        )
-    )
+    server = uvicorn.Server(server_config(app, ShortCut(batcher, app)))
     host_name = f"[{host}]" if ":" in host else host
     on_ready(f"http://{host_name}:{listener.getsockname()[1]}")
     with listener:
         server.run([listener])
+
+
+def server_config(app: RequestMiddleware, http: Any) -> uvicorn.Config:
+    """Return uvicorn's settings; `http` makes the protocol of a connection, or is its name."""
+    return uvicorn.Config(
+        app,
+        http=http,
+        log_level="warning",
+        access_log=False,  # paths are sent by clients; /metrics counts requests
+        server_header=False,
+        proxy_headers=False,  # clients could forge them
+        ws="none",
+        lifespan="off",
+        timeout_graceful_shutdown=10,
+    )
 
 
 def open_listening_socket(host: str, port: int) -> socket.socket:
