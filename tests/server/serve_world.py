@@ -21,7 +21,7 @@ from idcf.recommender import Recommender
 from idcf.server.app import create_app
 from idcf.server.batcher import BatcherLimits, RequestBatcher
 from idcf.server.protocol import ShortCut
-from idcf.server.run import open_listening_socket, server_config
+from idcf.server.run import open_listening_sockets, server_config
 
 TOKEN = "a-token-of-the-tests"
 EVEN_HISTORY = {"i2": 5.0, "i4": 5.0, "i3": 1.0}
@@ -58,7 +58,7 @@ def served(
     app = create_app(batcher, **app_options)
     config = server_config(app, ShortCut(batcher, app) if has_short_cut else "httptools")
     server = uvicorn.Server(config)
-    listener = open_listening_socket("127.0.0.1", 0)
+    listener = open_listening_sockets("127.0.0.1", 0)[0]
     port = listener.getsockname()[1]
     thread = threading.Thread(target=lambda: asyncio.run(server.serve([listener])), daemon=True)
     thread.start()

@@ -44,6 +44,16 @@ def serve(
             "without it reloading is off.",
         ),
     ] = None,
+    workers: Annotated[
+        int,
+        o.option(
+            "N",
+            "Processes that serve requests, one core each; they share one port and one copy of the "
+            "model.",
+            min=1,
+            max=256,
+        ),
+    ] = 1,
     threads: o.Threads = 1,
     as_json: o.JsonSwitch = False,
 ) -> None:
@@ -54,6 +64,8 @@ def serve(
     for package in ("fastapi", "uvicorn", "msgspec"):
         if find_spec(package) is None:
             raise ConfigError(f"{package} is not installed; pip install 'idcf[serve]'")
+    if workers > 1 and threads > 1:
+        raise ConfigError(f"--threads is {threads}, but each of several workers has one thread")
     o.limit_threads(threads)
     from idcf.server import run
     from idcf.server.batcher import BatcherLimits
@@ -69,7 +81,13 @@ def serve(
     )
     try:
         run.serve(
-            model_folder, host=host, port=port, token=token, limits=limits, on_ready=print_address
+            model_folder,
+            host=host,
+            port=port,
+            token=token,
+            limits=limits,
+            workers=workers,
+            on_ready=print_address,
         )
     except KeyboardInterrupt:  # Ctrl-C is the normal end
         return

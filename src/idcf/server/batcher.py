@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import gc
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, NoReturn, Protocol, TypeVar
 
 from idcf.errors import OverloadedError
 from idcf.recommender import Recommender
+from idcf.server.counters import BatcherCounts
 from idcf.server.schemas import RecommendationList, RecommendRequest
 from idcf.server.service import ParsedRequest, RecommendationService
 
@@ -30,16 +31,6 @@ class BatcherLimits:
     max_batch: int = 64  # largest number of requests computed together
     max_queue: int = 1024  # largest number of waiting requests; further ones are rejected
     max_slow_requests: int = 4  # explanations and questions at a time, each in a thread
-
-
-@dataclass
-class BatcherCounts:
-    """Counts of a `RequestBatcher` since its start."""
-
-    n_batches: int = 0
-    n_answered: int = 0  # requests answered in batches
-    n_rejected: int = 0  # requests rejected because of load
-    n_model_swaps: int = 0  # models loaded by `swap_model`
 
 
 class Receiver(Protocol):
@@ -69,10 +60,13 @@ class RequestBatcher:
     request arrives and `max_delay_s` is over, or when the queue reaches `max_batch`.
     """
 
-    def __init__(self, recommender: Recommender, limits: BatcherLimits | None = None) -> None:
+    def __init__(
+        self, recommender: Recommender, limits: BatcherLimits | None = None, n_workers: int = 1
+    ) -> None:
         self.limits = limits or BatcherLimits()
-        self.counts = BatcherCounts()
+        self.counts = BatcherCounts(n_workers)
         self.service = RecommendationService(recommender)
+        self.swap_in_all_workers: Callable[[], Awaitable[None]] | None = None
         self._queue: list[PendingRequest] = []
         self._last_queue_length = 1  # when the previous batch started
         self._is_scheduled = False  # a batch will start by itself
@@ -129,18 +123,25 @@ class RequestBatcher:
         """Load the model of a folder and serve it from now on.
 
         Waiting requests are answered by the old model, which stays in use if loading fails with
-        ArtifactError.
+        ArtifactError. In one of several workers, `swap_in_all_workers` is called instead.
         """
         async with self._swap_lock:
+            if self.swap_in_all_workers is not None:
+                await self.swap_in_all_workers()
+                return
             service = await asyncio.to_thread(
                 lambda: RecommendationService(Recommender.load(folder))
             )
-            while self._queue:  # these requests hold row numbers of the old catalogue
-                self._run_batch()
-            self.service = service
-            self.counts.n_model_swaps += 1
+            self.replace_service(service)
             gc.unfreeze()
             freeze_garbage_collector()
+
+    def replace_service(self, service: RecommendationService) -> None:
+        """Answer waiting requests with the present model, and later ones with another."""
+        while self._queue:  # these requests hold row numbers of the old catalogue
+            self._run_batch()
+        self.service = service
+        self.counts.n_model_swaps += 1
 
     def _reject(self, reason: str) -> NoReturn:
         """Count a rejected request and raise OverloadedError."""
