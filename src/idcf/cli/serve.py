@@ -61,9 +61,7 @@ def serve(
 
     The HTTP interface is described at /openapi.json.
     """
-    for package in ("fastapi", "uvicorn", "msgspec"):
-        if find_spec(package) is None:
-            raise ConfigError(f"{package} is not installed; pip install 'idcf[serve]'")
+    require_serve_extra()
     if workers > 1 and threads > 1:
         raise ConfigError(f"--threads is {threads}, but each of several workers has one thread")
     o.limit_threads(threads)
@@ -91,3 +89,10 @@ def serve(
         )
     except KeyboardInterrupt:  # Ctrl-C is the normal end
         return
+
+
+def require_serve_extra() -> None:
+    """Raise ConfigError unless the packages of the extra `serve` are installed."""
+    for package in ("fastapi", "uvicorn", "msgspec"):
+        if find_spec(package) is None:
+            raise ConfigError(f"{package} is not installed; pip install 'idcf[serve]'")

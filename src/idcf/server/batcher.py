@@ -98,13 +98,13 @@ class RequestBatcher:
         if len(self._queue) >= self.limits.max_queue:
             self._reject(f"{len(self._queue)} requests are waiting already")
         self._queue.append(PendingRequest(self.service.parse_request(request), receiver))
-        loop = asyncio.get_running_loop()
         if not self._is_scheduled:
+            loop = asyncio.get_running_loop()
             self._is_scheduled, self._deadline = True, loop.time() + self.limits.max_delay_s
             loop.call_soon(self._wait_or_run, 0)
         elif self._timer is not None and self._is_batch_ready():
             self._timer.cancel()
-            self._timer = loop.call_later(0, self._wait_or_run, 0)
+            self._timer = asyncio.get_running_loop().call_later(0, self._wait_or_run, 0)
 
     async def run_in_thread(self, function: Callable[[], T]) -> T:
         """Run a slow function in a thread, so that it does not delay the batches.

@@ -158,9 +158,9 @@ class RecommendProtocol(HttpToolsProtocol):
                 cycle.keep_alive = False
             elif not cycle.keep_alive:
                 extra_headers = [*(extra_headers or []), routes.CLOSE_CONNECTION]
-            headers = self.server_state.default_headers + routes.json_headers(body, extra_headers)
-            lines = [b"%b: %b\r\n" % x for x in headers]
-            self.transport.write(b"".join((STATUS_LINE[status], *lines, b"\r\n", body)))
+            head = self.short_cut.encode_head(self.server_state.default_headers, status)
+            rest = b"".join([b"%b: %b\r\n" % x for x in extra_headers]) if extra_headers else b""
+            self.transport.write(b"%b%d\r\n%b\r\n%b" % (head, len(body), rest, body))
         cycle.response_complete = True
         self.short_cut.count(status, cycle.start)
         if not cycle.disconnected:
@@ -191,11 +191,23 @@ class ShortCut:
         self.batcher = batcher
         self.metrics = middleware.metrics
         self.max_open_requests = middleware.max_open_requests
+        self._default_headers: routes.Headers = []
+        self._heads: dict[int, bytes] = {}  # by status, with these headers
         self.decode: Callable[[bytes], RecommendRequest] = routes.body_decoder(RecommendRequest)
 
     def __call__(self, *args: Any, **options: Any) -> RecommendProtocol:
         """Return the protocol of a new connection, with uvicorn's arguments."""
         return RecommendProtocol(self, *args, **options)
+
+    def encode_head(self, default_headers: routes.Headers, status: int) -> bytes:
+        """Return the first lines of a response, up to its length; uvicorn renews the headers."""
+        if default_headers is not self._default_headers:
+            self._default_headers, self._heads = default_headers, {}
+        if (head := self._heads.get(status)) is None:
+            headers = [*default_headers, *routes.json_headers(b"", None)]
+            lines = b"\r\n".join([b"%b: %b" % x for x in headers])
+            head = self._heads[status] = STATUS_LINE[status] + lines[: -len(b"0")]
+        return head
 
     def has_room(self) -> bool:
         """Return whether one more request may be open."""
