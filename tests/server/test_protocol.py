@@ -234,6 +234,25 @@ def test_bodies_that_do_not_arrive(pair: Pair, monkeypatch: pytest.MonkeyPatch) 
         assert closed == b"closed"
 
 
+def test_connections_that_say_nothing_or_never_end_their_headers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """They are closed; one with a request in time is not, whatever its age."""
+    monkeypatch.setattr(routes, "BODY_TIMEOUT_S", 0.3)
+    with served(fitted("bias")) as address:
+        host, port = address.removeprefix("http://").split(":")
+        silent, slow, good = (
+            socket.create_connection((host, int(port)), timeout=10) for _ in range(3)
+        )
+        with silent, slow, good:
+            slow.sendall(request()[:9])
+            for _ in range(4):
+                time.sleep(0.12)
+                good.sendall(request(b'{"n":1}'))
+                assert good.recv(1 << 16).startswith(b"HTTP/1.1 200 OK")
+            assert silent.recv(1) == slow.recv(1) == b""
+
+
 @pytest.mark.parametrize(
     ("limits", "options"),
     [(BatcherLimits(max_queue=0), {}), (BatcherLimits(), {"max_open_requests": 0})],

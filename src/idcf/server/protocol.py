@@ -79,19 +79,56 @@ class RecommendProtocol(HttpToolsProtocol):
         super().__init__(*args, **options)
         self.short_cut = short_cut
         self._incoming: RecommendCycle | None = None  # the request whose body is arriving
+        self._is_in_head = False  # a request has begun and its headers are not complete
+        self._head_timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Limit the time until the first request."""
+        super().connection_made(transport)
+        self._limit_head()
 
     def data_received(self, data: bytes) -> None:
-        """Parse what has arrived, and limit the time until the rest of a body does."""
+        """Parse what has arrived, and limit the time until the rest of a head or body does."""
         super().data_received(data)
+        if self._is_in_head and self._head_timer is None:
+            self._limit_head()
         cycle = self._incoming
         if cycle is not None and cycle.timer is None:
             cycle.timer = self.loop.call_later(routes.BODY_TIMEOUT_S, self._refuse_slow_body)
 
+    def on_message_begin(self) -> None:
+        """Forget the previous request; the scope of ASGI is made when it is needed."""
+        self.url, self.headers, self.expect_100_continue = b"", [], False
+        self._is_in_head = True
+
+    def _limit_head(self) -> None:
+        """Close the connection unless the headers of a request are complete in time."""
+        self._head_timer = self.loop.call_later(routes.BODY_TIMEOUT_S, self._close_slow_head)
+
+    def _close_slow_head(self) -> None:
+        """Close the connection, unless the server does not read from it, as requests wait."""
+        if self.flow.read_paused:
+            self._limit_head()
+        else:
+            self.transport.close()
+
+    def _forget_head(self) -> None:
+        """Lift the limit: the headers are complete, or the connection is lost."""
+        self._is_in_head = False
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
+
     def on_headers_complete(self) -> None:
         """Begin a request, in ASGI unless it is a plain one of the route."""
+        self._forget_head()
         if self.transport.is_closing():  # after a response that closes the connection
             return
         if not self._is_plain_request():
+            url, headers, expects = self.url, self.headers, self.expect_100_continue
+            super().on_message_begin()
+            self.url, self.expect_100_continue = url, expects
+            self.headers += headers  # the list is in the scope
             super().on_headers_complete()
             return
         self.short_cut.metrics.open_requests += 1
@@ -177,6 +214,7 @@ class RecommendProtocol(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Give up a request whose body is not complete."""
         super().connection_lost(exc)
+        self._forget_head()
         cycle, self._incoming = self._incoming, None
         if cycle is not None:
             if cycle.timer is not None:
