@@ -20,15 +20,15 @@ from idcf.server.load_client import LoadClient
 
 @pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="workers need Linux")
 def test_a_short_measurement(model: Path) -> None:
-    options = ("--seconds", "0.3", "--connections", "3", "--history-length", "5", "--workers", "2")
+    options = ("--seconds", "0.3", "--connections", "6", "--history-length", "5", "--workers", "2")
     values = json.loads(call("bench-serve", str(model), *options, "--json"))
-    assert (values["connections"], values["workers"], values["history_length"]) == (3, 2, 5)
+    assert (values["connections"], values["workers"], values["history_length"]) == (6, 2, 5)
     assert values["errors"] == {}
     assert values["requests"] > 10
     assert values["requests_per_second"] == pytest.approx(values["requests"] / values["seconds"])
     latencies = [values["latency_ms"][x] for x in ("p50", "p90", "p99", "p99.9")]
     assert 0 < latencies[0] <= latencies[1] <= latencies[2] <= latencies[3]
-    assert 1 <= values["mean_batch_size"] <= 3
+    assert 1 <= values["mean_batch_size"] <= 6
     assert values["engine"]["batch_size"] == 3
     rate = values["engine"]["users_per_second"]
     assert values["ratio"] == pytest.approx(values["requests_per_second"] / rate)

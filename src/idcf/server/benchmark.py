@@ -60,7 +60,8 @@ def measure_server(folder: Path, options: LoadOptions) -> dict[str, Any]:
             served = _measure_http(url, bodies, options)
     else:
         served = _measure_http(options.url, bodies, options)
-    batch_size = min(options.connections, BatcherLimits().max_batch)
+    per_worker = max(1, options.connections // served["workers"])
+    batch_size = min(per_worker, BatcherLimits().max_batch)
     engine = measure_engine(predictor, bodies, batch_size, min(options.seconds, 5.0))
     requests = max(served["requests"], 1)
     cpu_us = served["server_cpu_seconds"] / requests * 1e6

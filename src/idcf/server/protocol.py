@@ -189,21 +189,24 @@ class RecommendProtocol(HttpToolsProtocol):
         status: int = 200,
         extra_headers: routes.Headers | None = None,
     ) -> None:
-        """Write a response, count the request and let uvicorn start the next one."""
-        if not cycle.disconnected:
-            if extra_headers and any(name == b"connection" for name, _ in extra_headers):
-                cycle.keep_alive = False
-            elif not cycle.keep_alive:
-                extra_headers = [*(extra_headers or []), routes.CLOSE_CONNECTION]
-            head = self.short_cut.encode_head(self.server_state.default_headers, status)
-            rest = b"".join([b"%b: %b\r\n" % x for x in extra_headers]) if extra_headers else b""
-            self.transport.write(b"%b%d\r\n%b\r\n%b" % (head, len(body), rest, body))
+        """Count a request, write its response and let uvicorn start the next one.
+
+        The client can ask another worker for the counts as soon as it has the response.
+        """
         cycle.response_complete = True
         self.short_cut.count(status, cycle.start)
-        if not cycle.disconnected:
-            if not cycle.keep_alive:
-                self.transport.close()
-            self.on_response_complete()
+        if cycle.disconnected:
+            return
+        if extra_headers and any(name == b"connection" for name, _ in extra_headers):
+            cycle.keep_alive = False
+        elif not cycle.keep_alive:
+            extra_headers = [*(extra_headers or []), routes.CLOSE_CONNECTION]
+        head = self.short_cut.encode_head(self.server_state.default_headers, status)
+        rest = b"".join([b"%b: %b\r\n" % x for x in extra_headers]) if extra_headers else b""
+        self.transport.write(b"%b%d\r\n%b\r\n%b" % (head, len(body), rest, body))
+        if not cycle.keep_alive:
+            self.transport.close()
+        self.on_response_complete()
 
     def _refuse_slow_body(self) -> None:
         """Answer a request whose body does not arrive."""

@@ -223,6 +223,8 @@ class Supervisor:
     def _load_and_exit(self, link: socket.socket) -> None:
         """Load the model in a process that ends here, so that its memory is free afterwards."""
         try:
+            for listener in self.listeners:
+                listener.close()
             service = RecommendationService(Recommender.load(self.folder))
             _send_message(link, _MODEL, write_service(service))
         except IdcfError as error:
@@ -302,9 +304,10 @@ class WorkerLink:
             return
         if descriptors:
             self._task = self._loop.create_task(self._swap(descriptors[0]))
-        elif message and self._reply is not None:
-            self._reply.set_result(message)
-        elif not message:
+        elif message:
+            if self._reply is not None and not self._reply.done():
+                self._reply.set_result(message)
+        else:
             self._loop.remove_reader(self.link)
             self.server.should_exit = True
 
