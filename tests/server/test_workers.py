@@ -195,6 +195,20 @@ def test_a_reload_swaps_the_model_of_all_workers_at_once(server: Server, model: 
     assert server.metrics()["idcf_model_swaps_total"] == n_swaps + len(names)
 
 
+def test_reloads_at_the_same_time_are_done_one_after_the_other(server: Server) -> None:
+    n_swaps = server.metrics()["idcf_model_swaps_total"]
+    statuses: list[int] = []
+    threads = [
+        threading.Thread(target=lambda: statuses.append(server.reload()[0])) for _ in range(6)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert statuses == [200] * 6
+    assert server.metrics()["idcf_model_swaps_total"] == n_swaps + 6
+
+
 def test_replaced_workers_serve_the_reloaded_model(server: Server, model: Path) -> None:
     fitted("als").save(model)
     assert server.reload()[0] == 200

@@ -89,7 +89,8 @@ class Supervisor:
         on_start()
         while self.workers:
             links = [*self.workers, *([self._loader.link.fileno()] if self._loader else [])]
-            for descriptor in select.select(links, [], [], 0.5)[0]:
+            # only the first one: handling it may read the message of another one, or close links
+            for descriptor in select.select(links, [], [], 0.5)[0][:1]:
                 if descriptor in self.workers:
                     self._receive(self.workers[descriptor])
                 else:
