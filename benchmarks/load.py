@@ -2,11 +2,16 @@
 
 The catalogue is ML-1M's, or synthetic of its size if ML-1M is not installed; histories have 20
 items, lists ten. The server, or the service in process, has one core and the client, `wrk`,
-another. Weights are random, since the time does not depend on them. On both sides the best of some
-time slices counts, and both are also counted per second of CPU time, because other load distorts
-single times.
+another; several workers share all cores with it. A model is the folder of a saved one, trained on
+ML-1M, or a name: then weights are random, since the time does not depend on them. On both sides the
+best of some time slices counts, and both are also counted per second of CPU time, because other
+load distorts single times. With IDCF_PEERS, a Python with implicit, fastapi and uvicorn, `implicit`
+behind a plain FastAPI is measured as well.
 
-    python benchmarks/load.py [--slices 5] [--endurance 200000] [--out FILE.jsonl]     prints JSON
+    idcf train ml-1m --out model
+    python benchmarks/load.py --model model --model idcf-dot --workers 1 --workers 2
+
+prints JSON; [--slices 5] [--endurance 200000] [--out FILE.jsonl]
 """
 
 from __future__ import annotations
@@ -21,7 +26,7 @@ import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -52,7 +57,9 @@ end
 """
 
 
-def measure(model: str, n_slices: int, n_endurance: int) -> list[Measurement]:
+def measure(
+    model: str, n_slices: int, n_endurance: int, worker_counts: Sequence[int]
+) -> list[Measurement]:
     """Measure a model in process, then served under load in time slices per number of connections.
 
     Over `n_endurance` requests, if not 0, the server's memory is watched too.
@@ -65,33 +72,52 @@ def measure(model: str, n_slices: int, n_endurance: int) -> list[Measurement]:
         units = {x["unit"] for x in in_process}
         best = {u: max(x["value"] for x in in_process if x["unit"] == u) for u in units}
         measurements = [*in_process]
-        with start_server(folder / "model") as (address, pid):
-            for n_connections in CONNECTIONS:
-                send_load(address, n_connections, 1, folder)  # warm-up
-                samples = []
-                for _ in range(n_slices):
-                    cpu_seconds = _cpu_seconds(pid)
-                    sample = send_load(address, n_connections, SLICE_SECONDS, folder)
-                    samples.append({**sample, "cpu": _cpu_seconds(pid) - cpu_seconds})
-                measurements += _summarize(model, n_connections, samples, best)
-            if n_endurance:
-                measurements += _watch_memory(model, address, pid, n_endurance, folder)
+        for n_workers in worker_counts:
+            with start_server(folder / "model", n_workers) as (address, pid):
+                for n_connections in CONNECTIONS if n_workers == 1 else CONNECTIONS[-1:]:
+                    samples = _load_slices(address, pid, n_connections, n_slices, n_workers, folder)
+                    label = f"{model}, {n_workers} workers" if n_workers > 1 else model
+                    measurements += _summarize(label, n_connections, samples, best)
+                if n_endurance:
+                    measurements += _watch_memory(model, address, pid, n_endurance, folder)
+        if peer := os.environ.get("IDCF_PEERS"):
+            with _start_peer(peer, folder) as (address, pid):
+                samples = _load_slices(address, pid, CONNECTIONS[-1], n_slices, 1, folder)
+            label = "implicit behind FastAPI"
+            measurements += _summarize(label, CONNECTIONS[-1], samples, best)
         return measurements
 
 
+def _load_slices(
+    address: str, pid: int, n_connections: int, n_slices: int, n_workers: int, folder: Path
+) -> list[LoadSample]:
+    """Return samples of time slices after a warm-up, with the CPU time of the server."""
+    core = 1 if n_workers == 1 else None
+    send_load(address, n_connections, 1, folder, core)
+    samples = []
+    for _ in range(n_slices):
+        cpu_seconds = _cpu_seconds(pid)
+        sample = send_load(address, n_connections, SLICE_SECONDS, folder, core)
+        samples.append({**sample, "cpu": _cpu_seconds(pid) - cpu_seconds})
+    return samples
+
+
 def _prepare(model: str, folder: Path) -> None:
-    """Save a model, and the bodies of requests, into a folder."""
+    """Save a model, the ids of its items, and the bodies of requests into a folder."""
+    from idcf.recommender import Recommender
+
     table, _ = load_table()
     counts = table.user_counts()
-    if model == "als":  # trains in seconds, so its weights are not random
-        from idcf.recommender import Recommender
-
+    if Path(model).is_dir():
+        recommender = Recommender.load(model)
+    elif model == "als":  # trains in seconds, so its weights are not random
         recommender = Recommender("als", key_threshold=KEY_THRESHOLD, device="cpu", reg=10.0)
         recommender.fit(table)
     else:
         keys = np.flatnonzero(counts >= KEY_THRESHOLD)
         recommender = untrained_recommender(model, table, keys)
     recommender.save(folder / "model")
+    (folder / "items.json").write_text(json.dumps([str(x) for x in table.items.ids]))
     order, start = table.rows_by_user
     rng = np.random.default_rng(0)
     users = np.flatnonzero(counts >= HISTORY_LENGTH)
@@ -136,11 +162,30 @@ def measure_in_process(folder: Path) -> list[Measurement]:
 
 
 @contextmanager
-def start_server(model: Path) -> Iterator[tuple[str, int]]:
-    """Run `idcf serve` on a free local port, on the first core; yield its address and its pid."""
+def start_server(model: Path, n_workers: int = 1) -> Iterator[tuple[str, int]]:
+    """Run `idcf serve` on a free local port; yield its address and its pid.
+
+    A single worker has the first core.
+    """
     arguments = ["-m", "idcf", "serve", str(model), "--port", "0", "--json"]
+    command = [sys.executable, *arguments, "--workers", str(n_workers)]
+    with _started([*_pin_command(0 if n_workers == 1 else None), *command]) as server:
+        yield server
+
+
+@contextmanager
+def _start_peer(python: str, folder: Path) -> Iterator[tuple[str, int]]:
+    """Serve `implicit` by another Python, on the first core; yield its address and its pid."""
+    script = str(Path(__file__).with_name("fastapi_peer.py"))
+    with _started([*_pin_command(0), python, script, str(folder / "items.json")]) as server:
+        yield server
+
+
+@contextmanager
+def _started(command: Sequence[str]) -> Iterator[tuple[str, int]]:
+    """Run a server that prints its address and its pid as JSON, and wait until it is ready."""
     process = subprocess.Popen(
-        [*_pin_command(0), sys.executable, *arguments],
+        command,
         stdout=subprocess.PIPE,
         env={**os.environ, **ONE_THREAD},
     )
@@ -157,10 +202,12 @@ def start_server(model: Path) -> Iterator[tuple[str, int]]:
         yield ready["address"], ready["pid"]
     finally:
         process.terminate()
-        process.wait()
+        process.communicate()
 
 
-def send_load(address: str, n_connections: int, seconds: float, folder: Path) -> LoadSample:
+def send_load(
+    address: str, n_connections: int, seconds: float, folder: Path, core: int | None = 1
+) -> LoadSample:
     """Post requests with `wrk` for some seconds and return its counts and latencies."""
     script = folder / "post.lua"
     script.write_text(_SCRIPT)
@@ -168,7 +215,7 @@ def send_load(address: str, n_connections: int, seconds: float, folder: Path) ->
     command = ["wrk", "-t1", f"-c{n_connections}", duration, "--timeout", "10s"]
     command += ["-s", str(script), f"{address}/v1/recommend"]
     environment = {**os.environ, "BODIES": str(folder / "bodies")}
-    process = _run_pinned(command, 1, stdout=subprocess.PIPE, env=environment)
+    process = _run_pinned(command, core, stdout=subprocess.PIPE, env=environment)
     sample: LoadSample = json.loads(re.findall(rb"\{.*\}", process.stdout)[-1])
     return sample
 
@@ -215,9 +262,11 @@ def _watch_memory(
 
 
 def _cpu_seconds(pid: int) -> float:
-    """Return the CPU time of a process so far, in user and kernel mode."""
+    """Return the CPU time of a process and its children so far, in user and kernel mode."""
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    ticks = int(fields[11]) + int(fields[12])
+    return ticks / os.sysconf("SC_CLK_TCK") + sum(_cpu_seconds(int(x)) for x in children)
 
 
 def _resident_mib(pid: int) -> float:
@@ -225,14 +274,15 @@ def _resident_mib(pid: int) -> float:
     return int(re.findall(r"VmRSS:\s+(\d+)", text)[0]) / 1024
 
 
-def _pin_command(core: int) -> list[str]:
+def _pin_command(core: int | None) -> list[str]:
     """Return the prefix of a command that pins it to a core, or none where that is impossible."""
-    can_pin = shutil.which("taskset") and core < (os.cpu_count() or 1)
-    return ["taskset", "-c", str(core)] if can_pin else []
+    if core is None or not shutil.which("taskset") or core >= (os.cpu_count() or 1):
+        return []
+    return ["taskset", "-c", str(core)]
 
 
 def _run_pinned(
-    command: list[str], core: int, **options: Any
+    command: list[str], core: int | None, **options: Any
 ) -> subprocess.CompletedProcess[bytes]:
     environment = {**os.environ, **ONE_THREAD, **options.pop("env", {})}
     return subprocess.run([*_pin_command(core), *command], env=environment, check=True, **options)
@@ -240,7 +290,8 @@ def _run_pinned(
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--model", default="idcf-dot")
+    parser.add_argument("--model", action="append", help="name or folder; repeatable")
+    parser.add_argument("--workers", type=int, action="append", help="repeatable")
     parser.add_argument("--slices", type=int, default=5)
     parser.add_argument("--endurance", type=int, default=0)
     parser.add_argument("--out", type=Path, help="file to append the rows to")
@@ -251,9 +302,10 @@ if __name__ == "__main__":
     elif shutil.which("wrk") is None:
         sys.exit("wrk is needed: apt-get install wrk")
     else:
-        state = {"model": options.model, "load": os.getloadavg()[0], "commit": source_commit()}
-        measured = measure(options.model, options.slices, options.endurance)
-        print(json.dumps(measured, indent=2))
-        if options.out:
-            with options.out.open("a", encoding="utf-8") as file:
-                file.writelines(json.dumps(state | row) + "\n" for row in measured)
+        for name in options.model or ["idcf-dot"]:
+            state = {"model": name, "load": os.getloadavg()[0], "commit": source_commit()}
+            rows = measure(name, options.slices, options.endurance, options.workers or [1])
+            print(json.dumps([state, *rows], indent=2))
+            if options.out:
+                with options.out.open("a", encoding="utf-8") as file:
+                    file.writelines(json.dumps(state | row) + "\n" for row in rows)

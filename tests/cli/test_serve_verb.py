@@ -63,6 +63,8 @@ def test_serve_rejects_bad_options(
     for options, message in (
         (["--reload-token-file", str(short)], "use at least 16 characters"),
         (["--reload-token-file", str(tmp_path / "none")], "cannot be read"),
+        (["--workers", "2", "--threads", "2"], "each of several workers has one thread"),
+        (["--workers", "2", "--host", "203.0.113.1"], "cannot listen on 203.0.113.1:8000"),
         (["--host", "203.0.113.1"], "cannot listen on 203.0.113.1:8000"),
     ):
         code, output = call_with_error(monkeypatch, capsys, "serve", str(model), *options)

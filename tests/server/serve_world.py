@@ -20,6 +20,8 @@ from idcf.data.interactions import Interactions
 from idcf.recommender import Recommender
 from idcf.server.app import create_app
 from idcf.server.batcher import BatcherLimits, RequestBatcher
+from idcf.server.protocol import ShortCut
+from idcf.server.run import open_listening_sockets, server_config
 
 TOKEN = "a-token-of-the-tests"
 EVEN_HISTORY = {"i2": 5.0, "i4": 5.0, "i3": 1.0}
@@ -42,21 +44,28 @@ def fitted(name: str = "idcf-dot", implicit: bool = False, seed: int = 0) -> Rec
 
 @contextmanager
 def served(
-    recommender: Recommender, limits: BatcherLimits | None = None, **app_options: Any
+    recommender: Recommender,
+    limits: BatcherLimits | None = None,
+    *,
+    has_short_cut: bool = True,
+    **app_options: Any,
 ) -> Iterator[str]:
-    """Serve a recommender on a free local port and yield the address."""
-    app = create_app(RequestBatcher(recommender, limits), **app_options)
-    config = uvicorn.Config(
-        app, port=0, log_level="warning", access_log=False, lifespan="off", ws="none"
-    )
+    """Serve a recommender on a free local port and yield the address.
+
+    Without the short cut, the ASGI application answers all routes.
+    """
+    batcher = RequestBatcher(recommender, limits)
+    app = create_app(batcher, **app_options)
+    config = server_config(app, ShortCut(batcher, app) if has_short_cut else "httptools")
     server = uvicorn.Server(config)
-    thread = threading.Thread(target=lambda: asyncio.run(server.serve()), daemon=True)
+    listener = open_listening_sockets("127.0.0.1", 0)[0]
+    port = listener.getsockname()[1]
+    thread = threading.Thread(target=lambda: asyncio.run(server.serve([listener])), daemon=True)
     thread.start()
     for _ in range(500):
         if server.started:
             break
         time.sleep(0.01)
-    port = server.servers[0].sockets[0].getsockname()[1]
     try:
         yield f"http://127.0.0.1:{port}"
     finally:

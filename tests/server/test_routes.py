@@ -23,7 +23,8 @@ from idcf.errors import (
 )
 from idcf.server import routes
 from idcf.server.batcher import RequestBatcher
-from idcf.server.middleware import BUCKET_BOUNDS_S, RequestMiddleware, ServerMetrics
+from idcf.server.counters import BUCKET_BOUNDS_S, ServerMetrics
+from idcf.server.middleware import RequestMiddleware
 from idcf.server.routes import (
     LOG,
     PostDispatcher,
@@ -45,7 +46,7 @@ ROUTE = PostRoute("/v1/count", PredictRequest, ServerStatus, count_items, "Count
 
 
 def wrapped(app: Any, **options: Any) -> RequestMiddleware:
-    return RequestMiddleware(app, ServerMetrics(), **options)
+    return RequestMiddleware(app, ServerMetrics((ROUTE.path,)), **options)
 
 
 def raising(error: BaseException) -> Any:
@@ -154,7 +155,7 @@ def test_a_client_that_leaves_is_400(before: list[dict[str, Any]]) -> None:
 
 
 def test_a_slow_body_is_408(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(routes, "_BODY_TIMEOUT_S", 0.01)
+    monkeypatch.setattr(routes, "BODY_TIMEOUT_S", 0.01)
     first = {"type": "http.request", "body": b"{", "more_body": True}
     response = asyncio.run(call(wrapped(ROUTE), http_scope(), [first]))
     assert (response.status, response.headers["connection"]) == (408, "close")
@@ -257,7 +258,7 @@ def test_requests_are_counted_by_the_pattern_of_their_route() -> None:
     [(0.0, 0), (0.001, 0), (0.0011, 1), (0.05, 5), (1.0, 8), (1.01, 9), (1e9, 9)],
 )
 def test_a_duration_is_in_the_first_bucket_that_holds_it(seconds: float, bucket: int) -> None:
-    metrics = ServerMetrics()
+    metrics = ServerMetrics(("r",))
     metrics.record_request("r", 200, seconds)
     metrics.record_request("r", 500, seconds)
     counts = metrics.bucket_counts["r"]

@@ -20,7 +20,7 @@ from idcf.recommender import Recommender
 from idcf.server import schemas as s
 from idcf.server.app import create_app
 from idcf.server.batcher import RequestBatcher
-from idcf.server.service import RecommendationService
+from idcf.server.service import RecommendationService, _round_column
 
 HISTORY = [s.HistoryItem(k, v) for k, v in EVEN_HISTORY.items()]
 REQUESTS = list(s.EXAMPLES)
@@ -328,3 +328,11 @@ def test_the_description_has_the_limits_of_the_schemas() -> None:
     assert request["properties"]["history"]["maxItems"] == s.MAX_HISTORY_ITEMS
     assert schemas["PredictRequest"]["required"] == ["item_ids"]
     assert request["examples"] == [s.EXAMPLES[s.RecommendRequest]]
+
+
+def test_columns_are_rounded_like_single_numbers() -> None:
+    values = np.random.default_rng(0).normal(3, 2, 2000).astype(np.float32).tolist()
+    values += [0.0, -0.0, 1.5, 1e-7, 123456.75, 1e6]
+    assert _round_column(values) == [round(x, 5) for x in values]
+    assert _round_column([None, 0.1234567, None]) == [None, 0.12346, None]
+    assert _round_column([]) == []

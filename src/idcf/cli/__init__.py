@@ -9,6 +9,7 @@ from typing import Annotated, TextIO
 import typer
 
 from idcf.cli import (
+    bench_serve,
     data,
     demo,
     doctor,
@@ -38,6 +39,7 @@ for verb in (
     *(evaluate.evaluate, tune.tune, reproduce.reproduce, reproduce.report, demo.demo),
 ):
     app.command(verb.__name__)(verb)
+app.command("bench-serve")(bench_serve.bench_serve)
 app.add_typer(data.app, name="data")
 app.command("models")(models.models)
 app.command("doctor")(doctor.doctor)

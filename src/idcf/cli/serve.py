@@ -44,6 +44,16 @@ def serve(
             "without it reloading is off.",
         ),
     ] = None,
+    workers: Annotated[
+        int,
+        o.option(
+            "N",
+            "Processes that serve requests, one core each; they share one port and one copy of the "
+            "model.",
+            min=1,
+            max=256,
+        ),
+    ] = 1,
     threads: o.Threads = 1,
     as_json: o.JsonSwitch = False,
 ) -> None:
@@ -51,9 +61,9 @@ def serve(
 
     The HTTP interface is described at /openapi.json.
     """
-    for package in ("fastapi", "uvicorn", "msgspec"):
-        if find_spec(package) is None:
-            raise ConfigError(f"{package} is not installed; pip install 'idcf[serve]'")
+    require_serve_extra()
+    if workers > 1 and threads > 1:
+        raise ConfigError(f"--threads is {threads}, but each of several workers has one thread")
     o.limit_threads(threads)
     from idcf.server import run
     from idcf.server.batcher import BatcherLimits
@@ -69,7 +79,20 @@ def serve(
     )
     try:
         run.serve(
-            model_folder, host=host, port=port, token=token, limits=limits, on_ready=print_address
+            model_folder,
+            host=host,
+            port=port,
+            token=token,
+            limits=limits,
+            workers=workers,
+            on_ready=print_address,
         )
     except KeyboardInterrupt:  # Ctrl-C is the normal end
         return
+
+
+def require_serve_extra() -> None:
+    """Raise ConfigError unless the packages of the extra `serve` are installed."""
+    for package in ("fastapi", "uvicorn", "msgspec"):
+        if find_spec(package) is None:
+            raise ConfigError(f"{package} is not installed; pip install 'idcf[serve]'")

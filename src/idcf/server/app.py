@@ -5,6 +5,7 @@ Knows HTTP; every answer comes from the batcher or from its service.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from hashlib import sha256
 from importlib.resources import files
 from pathlib import Path
@@ -15,13 +16,15 @@ from fastapi import FastAPI, Query, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
 from starlette.exceptions import HTTPException
+from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from idcf import __version__
 from idcf.errors import IdcfError
 from idcf.server import schemas as s
 from idcf.server.batcher import RequestBatcher
-from idcf.server.middleware import RequestMiddleware, ServerMetrics
+from idcf.server.counters import ServerMetrics
+from idcf.server.middleware import RequestMiddleware
 from idcf.server.openapi import get_route_responses, install_openapi
 from idcf.server.prometheus import CONTENT_TYPE, render_metrics
 from idcf.server.routes import PostDispatcher, PostRoute, ReloadRoute, to_http_exception
@@ -63,7 +66,6 @@ def create_app(
     POST /admin/reload is there only with a model folder and a token. Beyond `max_open_requests`,
     requests get status 503.
     """
-    metrics = ServerMetrics()
     post_routes = _post_routes(batcher)
     app = FastAPI(
         title="idcf",
@@ -77,12 +79,14 @@ def create_app(
         ),
     )
     _add_item_routes(app, batcher)
-    _add_status_routes(app, batcher, metrics)
+    _add_status_routes(app, batcher, lambda: render_metrics(metrics, batcher))
     _add_page(app)
     install_openapi(app, post_routes)
     routes: dict[str, ASGIApp] = {route.path: route for route in post_routes}
     if folder is not None and token is not None:
         routes[ReloadRoute.path] = ReloadRoute(batcher, folder, token)
+    patterns = [x.path for x in app.routes if isinstance(x, Route)]
+    metrics = ServerMetrics((*patterns, *routes), n_workers=len(batcher.counts.table))
     return RequestMiddleware(
         PostDispatcher(routes, app), metrics, max_open_requests=max_open_requests
     )
@@ -163,7 +167,7 @@ def _add_item_routes(app: FastAPI, batcher: RequestBatcher) -> None:
 
 
 def _add_status_routes(
-    app: FastAPI, batcher: RequestBatcher, server_metrics: ServerMetrics
+    app: FastAPI, batcher: RequestBatcher, metrics_text: Callable[[], str]
 ) -> None:
     """Add the GET routes /v1/model, /health, /ready and /metrics."""
 
@@ -193,7 +197,7 @@ def _add_status_routes(
 
     @app.get("/metrics", summary="Report counters for Prometheus", response_class=Response)
     async def metrics() -> Response:
-        return Response(render_metrics(server_metrics, batcher), media_type=CONTENT_TYPE)
+        return Response(metrics_text(), media_type=CONTENT_TYPE)
 
 
 def _add_page(app: FastAPI) -> None:

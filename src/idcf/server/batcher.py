@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import gc
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple, NoReturn, TypeVar
+from typing import NamedTuple, NoReturn, Protocol, TypeVar
 
 from idcf.errors import OverloadedError
 from idcf.recommender import Recommender
+from idcf.server.counters import BatcherCounts
 from idcf.server.schemas import RecommendationList, RecommendRequest
 from idcf.server.service import ParsedRequest, RecommendationService
 
@@ -32,21 +33,24 @@ class BatcherLimits:
     max_slow_requests: int = 4  # explanations and questions at a time, each in a thread
 
 
-@dataclass
-class BatcherCounts:
-    """Counts of a `RequestBatcher` since its start."""
+class Receiver(Protocol):
+    """Gets the response of a request, or the exception instead; an `asyncio.Future` is one."""
 
-    n_batches: int = 0
-    n_answered: int = 0  # requests answered in batches
-    n_rejected: int = 0  # requests rejected because of load
-    n_model_swaps: int = 0  # models loaded by `swap_model`
+    def done(self) -> bool:
+        """Return whether the response is not needed, because the request was cancelled."""
+
+    def set_result(self, result: RecommendationList, /) -> None:
+        """Take the response."""
+
+    def set_exception(self, exception: Exception, /) -> None:
+        """Take the exception that computing the response raised."""
 
 
 class PendingRequest(NamedTuple):
-    """A queued request and the future of its response."""
+    """A queued request and the receiver of its response."""
 
     request: ParsedRequest
-    response: asyncio.Future[RecommendationList]
+    receiver: Receiver
 
 
 class RequestBatcher:
@@ -56,10 +60,13 @@ class RequestBatcher:
     request arrives and `max_delay_s` is over, or when the queue reaches `max_batch`.
     """
 
-    def __init__(self, recommender: Recommender, limits: BatcherLimits | None = None) -> None:
+    def __init__(
+        self, recommender: Recommender, limits: BatcherLimits | None = None, n_workers: int = 1
+    ) -> None:
         self.limits = limits or BatcherLimits()
-        self.counts = BatcherCounts()
+        self.counts = BatcherCounts(n_workers)
         self.service = RecommendationService(recommender)
+        self.swap_in_all_workers: Callable[[], Awaitable[None]] | None = None
         self._queue: list[PendingRequest] = []
         self._last_queue_length = 1  # when the previous batch started
         self._is_scheduled = False  # a batch will start by itself
@@ -76,22 +83,28 @@ class RequestBatcher:
     async def recommend(self, request: RecommendRequest) -> RecommendationList:
         """Return the best items for a new user, computed together with concurrent requests.
 
+        Raises the errors of `submit`.
+        """
+        response: asyncio.Future[RecommendationList] = asyncio.get_running_loop().create_future()
+        self.submit(request, response)
+        return await response
+
+    def submit(self, request: RecommendRequest, receiver: Receiver) -> None:
+        """Queue a request, whose response the receiver will get.
+
         OverloadedError: `max_queue` requests are waiting. DataError: the request names no known
         item, or has ratings or features that do not fit.
         """
         if len(self._queue) >= self.limits.max_queue:
             self._reject(f"{len(self._queue)} requests are waiting already")
-        parsed = self.service.parse_request(request)
-        loop = asyncio.get_running_loop()
-        response: asyncio.Future[RecommendationList] = loop.create_future()
-        self._queue.append(PendingRequest(parsed, response))
+        self._queue.append(PendingRequest(self.service.parse_request(request), receiver))
         if not self._is_scheduled:
+            loop = asyncio.get_running_loop()
             self._is_scheduled, self._deadline = True, loop.time() + self.limits.max_delay_s
             loop.call_soon(self._wait_or_run, 0)
         elif self._timer is not None and self._is_batch_ready():
             self._timer.cancel()
-            self._timer = loop.call_later(0, self._wait_or_run, 0)
-        return await response
+            self._timer = asyncio.get_running_loop().call_later(0, self._wait_or_run, 0)
 
     async def run_in_thread(self, function: Callable[[], T]) -> T:
         """Run a slow function in a thread, so that it does not delay the batches.
@@ -110,18 +123,25 @@ class RequestBatcher:
         """Load the model of a folder and serve it from now on.
 
         Waiting requests are answered by the old model, which stays in use if loading fails with
-        ArtifactError.
+        ArtifactError. In one of several workers, `swap_in_all_workers` is called instead.
         """
         async with self._swap_lock:
+            if self.swap_in_all_workers is not None:
+                await self.swap_in_all_workers()
+                return
             service = await asyncio.to_thread(
                 lambda: RecommendationService(Recommender.load(folder))
             )
-            while self._queue:  # these requests hold row numbers of the old catalogue
-                self._run_batch()
-            self.service = service
-            self.counts.n_model_swaps += 1
+            self.replace_service(service)
             gc.unfreeze()
             freeze_garbage_collector()
+
+    def replace_service(self, service: RecommendationService) -> None:
+        """Answer waiting requests with the present model, and later ones with another."""
+        while self._queue:  # these requests hold row numbers of the old catalogue
+            self._run_batch()
+        self.service = service
+        self.counts.n_model_swaps += 1
 
     def _reject(self, reason: str) -> NoReturn:
         """Count a rejected request and raise OverloadedError."""
@@ -157,7 +177,7 @@ class RequestBatcher:
         self._last_queue_length = max(1, len(self._queue))
         size = self.limits.max_batch
         batch, self._queue = self._queue[:size], self._queue[size:]
-        self._resolve([x for x in batch if not x.response.done()])  # done: the client disconnected
+        self._resolve([x for x in batch if not x.receiver.done()])
         if self._queue:
             self._is_scheduled = True
             asyncio.get_running_loop().call_soon(self._run_batch)
@@ -170,12 +190,12 @@ class RequestBatcher:
             responses = self.service.recommend_batch([x.request for x in requests])
         except Exception as error:
             for pending in requests:
-                pending.response.set_exception(error)
+                pending.receiver.set_exception(error)
             return
         self.counts.n_batches += 1
         self.counts.n_answered += len(requests)
         for pending, response in zip(requests, responses, strict=True):
-            pending.response.set_result(response)
+            pending.receiver.set_result(response)
 
 
 def freeze_garbage_collector() -> None:

@@ -4,32 +4,12 @@ every request. `prometheus` reports the counts."""
 from __future__ import annotations
 
 import time
-from bisect import bisect_left
-from collections import Counter
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from idcf.errors import OverloadedError
+from idcf.server.counters import OTHER_ROUTE, ServerMetrics
 from idcf.server.routes import log_error, send_error, to_http_exception
-
-BUCKET_BOUNDS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0)
-
-
-class ServerMetrics:
-    """Number and duration of the requests of each route."""
-
-    def __init__(self) -> None:
-        self.request_counts: Counter[tuple[str, int]] = Counter()  # (route, status)
-        self.open_requests = 0
-        self.bucket_counts: dict[str, list[int]] = {}  # by route, between BUCKET_BOUNDS_S
-        self.total_seconds: dict[str, float] = {}  # by route
-
-    def record_request(self, route: str, status: int, seconds: float) -> None:
-        """Count a finished request by route and status, and add its duration to the histogram."""
-        self.request_counts[route, status] += 1
-        buckets = self.bucket_counts.setdefault(route, [0] * (len(BUCKET_BOUNDS_S) + 1))
-        buckets[bisect_left(BUCKET_BOUNDS_S, seconds)] += 1
-        self.total_seconds[route] = self.total_seconds.get(route, 0.0) + seconds
 
 
 class RequestMiddleware:
@@ -83,5 +63,5 @@ class RequestMiddleware:
 
 def _route_pattern(scope: Scope) -> str:
     """Return the pattern of the route, never the path: clients must not create metric labels."""
-    pattern: str = getattr(scope.get("route"), "path", "other")
+    pattern: str = getattr(scope.get("route"), "path", OTHER_ROUTE)
     return pattern

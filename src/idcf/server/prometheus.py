@@ -1,21 +1,29 @@
-"""Metrics of the server in the Prometheus text format. No label holds text sent by a client."""
+"""Metrics of the server in the Prometheus text format. No label holds text sent by a client.
+
+Counters are sums over the workers of a server.
+"""
 
 from __future__ import annotations
 
-import resource
-import sys
 from collections.abc import Iterator
 
 from idcf.server.batcher import RequestBatcher
-from idcf.server.middleware import BUCKET_BOUNDS_S, ServerMetrics
+from idcf.server.counters import BUCKET_BOUNDS_S, ServerMetrics
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 def render_metrics(metrics: ServerMetrics, batcher: RequestBatcher) -> str:
     """Return all metrics of the server, the batcher and the process as text."""
-    lines = [*_http_lines(metrics), *_batcher_lines(batcher), *_process_lines()]
+    publish_gauges(metrics, batcher)
+    lines = [*_http_lines(metrics), *_batcher_lines(batcher), *_process_lines(metrics)]
     return "\n".join(lines) + "\n"
+
+
+def publish_gauges(metrics: ServerMetrics, batcher: RequestBatcher) -> None:
+    """Write the numbers of this process that are not counted as they change."""
+    metrics.publish_usage()
+    batcher.counts.queue_length = batcher.queue_length
 
 
 def _http_lines(metrics: ServerMetrics) -> Iterator[str]:
@@ -25,9 +33,8 @@ def _http_lines(metrics: ServerMetrics) -> Iterator[str]:
     for (route, status), count in sorted(metrics.request_counts.items()):
         yield f'{name}{{route="{route}",status="{status}"}} {count}'
     name = "idcf_http_open_requests"
-    yield from _value_lines(
-        name, "gauge", "Requests that are being answered.", metrics.open_requests
-    )
+    n_open = metrics.total("open_requests")
+    yield from _value_lines(name, "gauge", "Requests that are being answered.", f"{n_open:.0f}")
     name = "idcf_http_request_duration_seconds"
     yield from _header_lines(name, "histogram", "Duration of requests by route.")
     for route, buckets in sorted(metrics.bucket_counts.items()):
@@ -41,25 +48,30 @@ def _http_lines(metrics: ServerMetrics) -> Iterator[str]:
 
 def _batcher_lines(batcher: RequestBatcher) -> Iterator[str]:
     """Yield the lines of the batcher's counts, its queue and its model."""
-    counts, model = batcher.counts, batcher.service.model_info()
+    total, model = batcher.counts.total, batcher.service.model_info()
     for name, kind, help_text, value in (
-        ("batches_total", "counter", "Batches of recommendation requests.", counts.n_batches),
-        ("batched_requests_total", "counter", "Requests answered in batches.", counts.n_answered),
+        ("batches_total", "counter", "Batches of recommendation requests.", total("n_batches")),
+        (
+            "batched_requests_total",
+            "counter",
+            "Requests answered in batches.",
+            total("n_answered"),
+        ),
         (
             "rejected_requests_total",
             "counter",
             "Requests rejected because of load.",
-            counts.n_rejected,
+            total("n_rejected"),
         ),
         (
             "model_swaps_total",
             "counter",
             "Models loaded by POST /admin/reload.",
-            counts.n_model_swaps,
+            batcher.counts.maximum("n_model_swaps"),  # every worker counts each of them
         ),
-        ("queue_length", "gauge", "Requests that wait for the next batch.", batcher.queue_length),
+        ("queue_length", "gauge", "Requests that wait for the next batch.", total("queue_length")),
     ):
-        yield from _value_lines(f"idcf_{name}", kind, help_text, value)
+        yield from _value_lines(f"idcf_{name}", kind, help_text, f"{value:.0f}")
     yield from _header_lines("idcf_model_info", "gauge", "The served model, as labels.")
     labels = (
         f'model="{model.model}",training_data_sha256="{model.training_data_sha256[:12]}",'
@@ -68,15 +80,30 @@ def _batcher_lines(batcher: RequestBatcher) -> Iterator[str]:
     yield f"idcf_model_info{{{labels}}} 1"
 
 
-def _process_lines() -> Iterator[str]:
-    """Yield the lines of CPU time and peak memory."""
-    usage = resource.getrusage(resource.RUSAGE_SELF)
-    seconds = f"{usage.ru_utime + usage.ru_stime:.3f}"
-    yield from _value_lines(
-        "process_cpu_seconds_total", "counter", "CPU time of the process.", seconds
-    )
-    peak = usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024)
-    yield from _value_lines("idcf_memory_peak_bytes", "gauge", "Peak memory of the process.", peak)
+def _process_lines(metrics: ServerMetrics) -> Iterator[str]:
+    """Yield the lines of the workers, their CPU time and their memory."""
+    for name, kind, help_text, value in (
+        ("idcf_workers", "gauge", "Processes that serve requests.", str(len(metrics.table))),
+        (
+            "idcf_worker_restarts_total",
+            "counter",
+            "Workers that replaced one which had ended.",
+            f"{metrics.total('n_restarts'):.0f}",
+        ),
+        (
+            "process_cpu_seconds_total",
+            "counter",
+            "CPU time of the workers.",
+            f"{metrics.total('cpu_seconds'):.3f}",
+        ),
+        (
+            "idcf_memory_peak_bytes",
+            "gauge",
+            "Peak memory of the largest worker, shared pages included.",
+            f"{metrics.maximum('peak_memory'):.0f}",
+        ),
+    ):
+        yield from _value_lines(name, kind, help_text, value)
 
 
 def _value_lines(name: str, kind: str, help_text: str, value: int | str) -> Iterator[str]:

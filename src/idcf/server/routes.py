@@ -17,7 +17,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from secrets import token_hex
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 from starlette.exceptions import HTTPException
@@ -27,12 +27,15 @@ from idcf.errors import ArtifactError, ConfigError, IdcfError, OverloadedError
 from idcf.server.batcher import RequestBatcher
 from idcf.server.schemas import MAX_BODY_BYTES, ErrorDetail, encode_json
 
+T = TypeVar("T")
+Headers = list[tuple[bytes, bytes]]
 Handler = Callable[[Any], Awaitable[Any]]  # decoded request -> response body
 LOG = logging.getLogger("idcf.server")
 _JSON_CONTENT_TYPE = (b"content-type", b"application/json")
-_CLOSE_CONNECTION = {"connection": "close"}
+CLOSE_CONNECTION = (b"connection", b"close")
+_CLOSING = {"connection": "close"}
 _MAX_TRACE_CHARS = 4000  # the end of a trace is kept: it names the error
-_BODY_TIMEOUT_S = 10.0
+BODY_TIMEOUT_S = 10.0
 
 
 @dataclass(eq=False)
@@ -46,18 +49,12 @@ class PostRoute:
     summary: str  # one line for /openapi.json
 
     def __post_init__(self) -> None:
-        self._decode = msgspec.json.Decoder(self.request_type).decode
+        self.decode = body_decoder(self.request_type)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request; raise HTTPException 422 if the body is not valid."""
         _require_post(scope)
-        body = await read_body(scope, receive)
-        try:
-            request = self._decode(body)
-        except (msgspec.DecodeError, RecursionError) as error:  # includes ValidationError
-            raise HTTPException(422, f"body: {error}") from None
-        except UnicodeDecodeError:
-            raise HTTPException(422, "body: not valid UTF-8") from None
+        request = self.decode(await read_body(scope, receive))
         await send_json(send, encode_json(await self.handler(request)))
 
 
@@ -103,6 +100,21 @@ class PostDispatcher:
         await (route or self.fallback)(scope, receive, send)
 
 
+def body_decoder(request_type: type[T]) -> Callable[[bytes], T]:
+    """Return a function that decodes JSON; it raises HTTPException 422 for a body not valid."""
+    decode_json = msgspec.json.Decoder(request_type).decode
+
+    def decode(body: bytes) -> T:
+        try:
+            return decode_json(body)
+        except (msgspec.DecodeError, RecursionError) as error:  # includes ValidationError
+            raise HTTPException(422, f"body: {error}") from None
+        except UnicodeDecodeError:
+            raise HTTPException(422, "body: not valid UTF-8") from None
+
+    return decode
+
+
 def _require_post(scope: Scope) -> None:
     """Raise the HTTP error 405 unless the method is POST."""
     if scope["method"] != "POST":
@@ -130,20 +142,27 @@ def to_http_exception(error: Exception) -> HTTPException:
 
 async def send_error(send: Send, error: HTTPException) -> None:
     """Send the status of an HTTP error through ASGI, with the body {"detail": reason}."""
+    await send_json(send, *error_response(error))
+
+
+def error_response(error: HTTPException) -> tuple[bytes, int, Headers]:
+    """Return the body {"detail": reason}, the status and the extra headers of an HTTP error."""
     headers = [(name.encode(), value.encode()) for name, value in (error.headers or {}).items()]
-    await send_json(send, encode_json(ErrorDetail(error.detail)), error.status_code, headers)
+    return encode_json(ErrorDetail(error.detail)), error.status_code, headers
 
 
 async def send_json(
-    send: Send,
-    body: bytes,
-    status: int = 200,
-    extra_headers: list[tuple[bytes, bytes]] | None = None,
+    send: Send, body: bytes, status: int = 200, extra_headers: Headers | None = None
 ) -> None:
     """Send a complete response whose body is JSON."""
-    headers = [_JSON_CONTENT_TYPE, (b"content-length", b"%d" % len(body)), *(extra_headers or [])]
+    headers = json_headers(body, extra_headers)
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})
+
+
+def json_headers(body: bytes, extra_headers: Headers | None) -> Headers:
+    """Return the headers of a response whose body is JSON, in their order."""
+    return [_JSON_CONTENT_TYPE, (b"content-length", b"%d" % len(body)), *(extra_headers or [])]
 
 
 async def read_body(scope: Scope, receive: Receive) -> bytes:
@@ -155,36 +174,39 @@ async def read_body(scope: Scope, receive: Receive) -> bytes:
     for name, value in scope["headers"]:
         if name == b"content-length" and int(value or b"0") > MAX_BODY_BYTES:
             raise _body_too_large()
-    message = await receive()
-    chunks = [_body_chunk(message)]
-    if message.get("more_body"):
-        try:
-            async with asyncio.timeout(_BODY_TIMEOUT_S):
-                while message.get("more_body"):
-                    message = await receive()
-                    chunks.append(_body_chunk(message))
-                    if sum(map(len, chunks)) > MAX_BODY_BYTES:
-                        raise _body_too_large()
-        except TimeoutError:
-            reason = f"the body took longer than {_BODY_TIMEOUT_S:g} s to arrive"
-            raise HTTPException(408, reason, _CLOSE_CONNECTION) from None
+    chunks, size, is_complete = [], 0, False
+    try:
+        async with asyncio.timeout(BODY_TIMEOUT_S):
+            while not is_complete:
+                message = await receive()
+                chunks.append(_body_chunk(message))
+                size += len(chunks[-1])
+                if size > MAX_BODY_BYTES:
+                    raise _body_too_large()
+                is_complete = not message.get("more_body")
+    except TimeoutError:
+        raise body_too_slow() from None
     return b"".join(chunks)
 
 
 def _body_chunk(message: Message) -> bytes:
-    """Return the body bytes of one ASGI message; raise if the client left or sent too much."""
+    """Return the body bytes of one ASGI message; raise if the client disconnected."""
     if message["type"] == "http.disconnect":
         raise HTTPException(400, "the client disconnected before the body was complete")
     body: bytes = message.get("body", b"")
-    if len(body) > MAX_BODY_BYTES:
-        raise _body_too_large()
     return body
+
+
+def body_too_slow() -> HTTPException:
+    """Return the error of a body that does not arrive in time, which closes the connection."""
+    reason = f"the body took longer than {BODY_TIMEOUT_S:g} s to arrive"
+    return HTTPException(408, reason, _CLOSING)
 
 
 def _body_too_large() -> HTTPException:
     """Return the error of a body longer than MAX_BODY_BYTES, which closes the connection."""
     reason = f"the body is longer than {MAX_BODY_BYTES:,} bytes"
-    return HTTPException(413, reason, _CLOSE_CONNECTION)
+    return HTTPException(413, reason, _CLOSING)
 
 
 def log_error(event: str, error: Exception, log_id: str = "") -> None:

@@ -6,7 +6,10 @@ Knows neither HTTP nor the event loop. Every method may be called from several t
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import chain, islice
 from typing import Any, NamedTuple, NoReturn
+
+import numpy as np
 
 from idcf.data.history_reader import NewUser, read_times, with_features
 from idcf.data.title_search import TitleIndex
@@ -16,10 +19,11 @@ from idcf.inference.predictor import Predictor
 from idcf.inference.ranking_query import Filters, RankingQuery
 from idcf.inference.recency import FITTED, Recency
 from idcf.recommender import Recommender
-from idcf.results import Recommendations
+from idcf.results import Recommendation, Recommendations
 from idcf.server import schemas as s
 
 _SCORE_DIGITS = 5  # further digits depend on the batch size: sums round differently
+_SCALE = 10.0**_SCORE_DIGITS
 _NO_FILTERS = Filters()
 _WARM_UP_BATCH = 8
 
@@ -89,10 +93,7 @@ class RecommendationService:
     def recommend_batch(self, requests: Sequence[ParsedRequest]) -> list[s.RecommendationList]:
         """Answer parsed recommendation requests in one model call."""
         results = self.predictor.recommend([x.query for x in requests])
-        return [
-            _recommendation_list(recommendations, request.ignored_ratings)
-            for recommendations, request in zip(results, requests, strict=True)
-        ]
+        return _recommendation_lists(results, [x.ignored_ratings for x in requests])
 
     def _check_quality(self, quality: float | None) -> float | None:
         """Return the quality of a request, or the default; DataError: the lists have none."""
@@ -137,7 +138,7 @@ class RecommendationService:
     def similar_items(self, item: str, n: int) -> s.RecommendationList:
         """Return the n items most similar to an item; the score is the similarity."""
         self._require_known_items([item], "item_id")
-        return _recommendation_list(self.predictor.similar_items(item, n), ignored_ratings=False)
+        return _recommendation_lists([self.predictor.similar_items(item, n)], [False])[0]
 
     def embed(self, request: s.EmbedRequest) -> s.NewUserEmbedding:
         """Return the embedding of a new user."""
@@ -246,30 +247,45 @@ def _raise_unknown_items(field: str, ids: Sequence[Any]) -> NoReturn:
     raise DataError(f"{field}: {problem} unknown to the model; find ids with /v1/items?query=")
 
 
-def _recommendation_list(
-    recommendations: Recommendations, ignored_ratings: bool
-) -> s.RecommendationList:
-    """Return recommendations as a response body, numbers rounded."""
-    items = [
-        s.RecommendationBody(
-            str(x.item_id),
-            x.title,
-            _round(x.score),
-            _round_or_none(x.std),
-            x.rank,
-            x.source,
-            _round_or_none(x.probability),
-            _round_or_none(x.rating),
-            _round_or_none(x.rating_if_shown),
-        )
-        for x in recommendations
+def _recommendation_lists(
+    results: Sequence[Recommendations], ignored_ratings: Sequence[bool]
+) -> list[s.RecommendationList]:
+    """Return recommendations as response bodies, numbers rounded.
+
+    All lists are built together, column by column: a list is built in less time than it is ranked.
+    """
+    rows = list(chain.from_iterable(results))
+    item_ids, scores, ranks, titles, stds, sources, *others = (
+        zip(*rows, strict=True) if rows else (((),) * len(Recommendation._fields))
+    )
+    items = map(
+        s.RecommendationBody,
+        map(str, item_ids),
+        titles,
+        _round_column(scores),
+        _round_column(stds),
+        ranks,
+        sources,
+        *map(_round_column, others),
+    )
+    return [
+        s.RecommendationList(list(islice(items, len(x))), _ids_as_text(x.unknown_items), ignored)
+        for x, ignored in zip(results, ignored_ratings, strict=True)
     ]
-    return s.RecommendationList(items, _ids_as_text(recommendations.unknown_items), ignored_ratings)
 
 
 def _ids_as_text(ids: Iterable[Any]) -> list[str]:
     """Return each id as a string."""
     return [str(x) for x in ids]
+
+
+def _round_column(values: Sequence[float | None]) -> list[float | None]:
+    """Round numbers to _SCORE_DIGITS; None stays None."""
+    rounded = np.rint(np.array(values, np.float64) * _SCALE) / _SCALE  # of None: nan
+    column: list[float | None] = rounded.tolist()
+    if None not in values:
+        return column
+    return [None if old is None else new for old, new in zip(values, column, strict=True)]
 
 
 def _round(value: float) -> float:
