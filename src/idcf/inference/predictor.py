@@ -351,7 +351,8 @@ class Predictor:
 
     def _recommend_one(self, query: RankingQuery) -> Recommendations:
         """Rank the catalogue for one user on NumPy arrays, or a large one by a scan of codes."""
-        if self._can_scan([query]) and (self.popularity is None or query.new_user.has_data):
+        has_list = len(query.new_user.item_rows) > 0 or self.popularity is None
+        if has_list and self._can_scan([query]):
             return next(self._rank_batch(as_users([query.new_user]), [query]))
         user, filters, quality = query.new_user, query.filters, self.check_quality(query.quality)
         weights, probability = query.recency_weights(), None
@@ -390,7 +391,7 @@ class Predictor:
     def _can_scan(self, queries: Iterable[RankingQuery]) -> bool:
         """Return whether lists come from a scan of the codes of a large catalogue."""
         if self.benefit_ranker is not None:
-            return False
+            return self.benefit_ranker.can_scan
         return self.ranker.scan is not None and not any(x.damping for x in queries)
 
     def _diverse_positions(self, item_rows: Ints, query: RankingQuery) -> Ints:

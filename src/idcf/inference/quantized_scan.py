@@ -224,10 +224,7 @@ class _Search:
 
     def excluded_positions(self, excluded_by_user: History | None, n_users: int) -> list[Ints]:
         """Return the positions of the excluded items of each user."""
-        if excluded_by_user is None:
-            return [np.zeros(0, np.int64)] * n_users
-        rows, ends = excluded_by_user.items.numpy(), excluded_by_user.offsets[1:-1].numpy()
-        parts = np.split(rows, ends)
+        parts = split_rows(excluded_by_user, n_users)
         if self.candidates is None:
             return parts
         rows_and_end = np.append(self.candidates, -1)
@@ -308,6 +305,13 @@ class _Search:
         rows = self.rows(positions)
         scores = self.scan.scores(query.vectors[0], rows)
         return scores if self.order is None else self.order.rescore(rows, scores)
+
+
+def split_rows(history: History | None, n_users: int) -> list[Ints]:
+    """Return the item rows of each history; without histories, they are empty."""
+    if history is None or not n_users:
+        return [np.zeros(0, np.int64)] * n_users
+    return np.split(history.items.numpy(), history.offsets[1:-1].numpy())
 
 
 def _largest(values: Floats, k: int) -> Ints:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cached_property
+from itertools import pairwise
 from math import isqrt
 from typing import NamedTuple
 
@@ -19,6 +20,7 @@ from torch import Tensor
 from idcf.data.interactions import Floats, Ints
 from idcf.errors import ConfigError
 from idcf.inference.kernels import (
+    TakeUpSingleUserScorer,
     batch_embedder,
     has_item_table,
     posterior_kernel,
@@ -34,7 +36,7 @@ _MAX_SCORES_PER_BLOCK = 1 << 22  # bounds memory, and keeps a block in the proce
 _MIN_ROWS_PER_FOLD = 8  # below this, plain topk is faster
 _MIN_PRODUCT_USERS = 16  # fewer vectors at a time are multiplied more slowly
 _HIDDEN_UNITS_PER_SCORE = 64  # numbers that a neural head stores for each score, about
-_MIN_SCANNED_ITEMS = 100_000  # from here on scanning codes is faster than scoring every item
+_MIN_SCANNED_ITEMS = 200_000  # from here on scanning codes is faster than scoring every item
 
 
 class RankedItems(NamedTuple):
@@ -194,6 +196,10 @@ class CatalogRanker:
         caller may write into the scores.
         """
         if isinstance(users, Users) and not isinstance(self.model, TwoTower):
+            scorer = self.single_user_scorer
+            on_cpu = self.model.device.type == "cpu"
+            if isinstance(scorer, TakeUpSingleUserScorer) and scorer.is_sparse and on_cpu:
+                return self._score_one_by_one(users, scorer), None
             # the scores may be a tensor of the model: copy them
             return self.model.score_catalog(users.to(self.model.device)).clone(), None
         model = self._require_two_towers()
@@ -204,6 +210,20 @@ class CatalogRanker:
         vector = F.pad(vector, (0, 1), value=1.0)
         out = None if buffer is None else buffer[: len(vector)]
         return torch.mm(vector, vectors_with_bias.T, out=out), bias
+
+    def _score_one_by_one(self, users: Users, scorer: TakeUpSingleUserScorer) -> Tensor:
+        """Return the scores [B, I] by a kernel that reads only items with a relation, which is much
+        faster than the model for many users at once."""
+        history = users.history
+        items, values, ends = (x.numpy() for x in history)
+        scores = torch.empty(len(users), self.model.n_items)
+        for n, (start, end) in enumerate(pairwise(ends)):
+            if start < end:
+                scores[n] = torch.from_numpy(scorer(items[start:end], values[start:end]))
+            else:
+                user = _slice_users(users, slice(n, n + 1))
+                scores[n] = self.model.score_catalog(user)[0]
+        return scores
 
     def score_one_user(
         self, item_rows: Ints, values: Floats, features: Floats | None = None
