@@ -67,7 +67,7 @@ def make_data(n_items: int) -> tuple[Any, Any]:
 
 
 def resident_mib(key: str = "VmRSS") -> float:
-    """Return the resident memory of this process; "VmHWM": its peak."""
+    """Return the resident memory of this process; "RssAnon": without files, "VmHWM": its peak."""
     status = Path("/proc/self/status").read_text(encoding="utf-8")
     return int(status.split(f"{key}:")[1].split()[0]) / 1024
 
@@ -131,9 +131,10 @@ def measure_dense(data: Path, case: str) -> Row:
     folder, histories = data / "model", np.load(data / "histories.npy")
     if not folder.is_dir():
         return save_model(data)
-    before = resident_mib()
+    before = resident_mib("RssAnon")
     recommender = Recommender.load(folder)
-    loaded = resident_mib()
+    recommender.predictor.read_new_user(histories[0].tolist())  # the index of the ids
+    loaded = resident_mib("RssAnon")
     n_items, ids = len(recommender.predictor.item_ids), histories.tolist()
     vectors = n_items * SIZE * 4 / 2**20
     options: Row = {}
@@ -146,16 +147,17 @@ def measure_dense(data: Path, case: str) -> Row:
         single = [lambda q=q: predictor.recommend([q]) for q in queries[:N_SINGLE]]  # type: ignore[misc]
         return time_lists(single, lambda: predictor.recommend(queries, min_batch=1))
     recommender.recommend(ids[0])
-    ready = resident_mib()
+    ready, resident = resident_mib("RssAnon"), resident_mib()
     reset_peak()
     row = time_recommender(recommender, ids)
     memory = {
         "vectors_mib": vectors,
         "model_and_ids_mib": loaded - before,
         "ranker_mib": ready - loaded,
-        "batch_mib": resident_mib("VmHWM") - ready,
+        "lists_mib": resident_mib("VmHWM") - resident,  # peak, with pages of libraries
     }
     row |= {name: round(x, 1) for name, x in memory.items()}
+    row["memory_over_vectors"] = round(1 + (ready - loaded + memory["lists_mib"]) / vectors, 3)
     lists = [[x.item_id for x in best] for best in recommender.recommend(ids, n=N_BEST)]
     np.save(data / f"lists-{case}.npy", np.array(lists))
     return row

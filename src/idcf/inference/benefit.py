@@ -411,7 +411,7 @@ class _BenefitScan:
             out: Floats = (constants[rows] + slope * scores.astype(np.float64)).astype(np.float32)
             return out
 
-        return Order(slope, unrelated, 0.0, rescore)
+        return Order(slope, unrelated, rescore)
 
 
 def _allowed_items(

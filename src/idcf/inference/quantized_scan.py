@@ -38,6 +38,7 @@ _GROUP_SIZE = 64  # items that are represented by the largest of their bounds
 _MAX_BOUNDS = 1 << 19  # that are computed at a time, so that they stay in the processor's cache
 _MAX_BLOCK_ITEMS = 1 << 17
 _ROWS_AT_ONCE = 1 << 14  # whose vectors are copied at a time
+_MIN_VECTOR_SIZE = 48  # columns; with fewer, two vectors are multiplied faster than one
 _MIN_SIZE = 2  # columns; the product of single columns is wrong in PyTorch 2.13
 _MAX_SIZE = 1000  # columns; sums of products of more codes are not exact in single precision
 _MIN_SCALE = 1e-30  # so that no product with a scale is denormal
@@ -46,12 +47,13 @@ _ROUNDING = 2.0**-21  # more than all errors of rounding in a bound and in a sco
 
 
 class Order(NamedTuple):
-    """What orders the items instead of q·x + b: `slope` (q·x + b) + `added` [I], as `rescore`
-    computes it up to an error of `slack`."""
+    """What orders the items instead of q·x + b: `slope` (q·x + b) + `added` [I].
 
-    slope: float
+    `rescore` computes it in double precision and rounds it to single precision.
+    """
+
+    slope: float  # not negative
     added: Tensor
-    slack: float
     rescore: Rescore
 
 
@@ -106,7 +108,8 @@ class QuantizedScan:
             self._quantize(vectors[:, self._columns] / self._unit, part)
         is_constant = bool((offsets == offsets[0]).all())
         self.offsets = offsets[:1].clone() if is_constant else offsets
-        largest = max(float(extent.max()), float(offsets.abs().max()))
+        self.max_offset = float(offsets.abs().max())
+        largest = max(float(extent.max()), self.max_offset)
         self.is_possible = len(self._columns) <= _MAX_SIZE and largest < _MAX_MAGNITUDE
 
     def _quantize(self, x: Float64Array, part: slice) -> None:
@@ -136,10 +139,11 @@ class QuantizedScan:
                 out[part] = np.add.reduce(products, 1) + offsets
         return out
 
-    def upper_bounds(self, queries: Floats, item_rows: Ints) -> Floats:
-        """Return numbers [B, K] that are not below the exact scores of items [K]."""
+    def upper_bounds(self, queries: Floats, item_rows: Ints) -> Float64Array:
+        """Return numbers float64 [B, K] that are not below the exact scores of items [K]."""
         encoded = self.encode(queries, 1.0)
-        bounds: Floats = self.bounds(encoded, torch.from_numpy(item_rows), None).numpy()
+        bounds: Float64Array = self.bounds(encoded, torch.from_numpy(item_rows)).double().numpy()
+        bounds += self.slack(None)
         bounds[~encoded.is_bounded] = np.inf
         return bounds
 
@@ -191,15 +195,26 @@ class QuantizedScan:
             is_bounded,
         )
 
-    def bounds(self, queries: EncodedQueries, rows: Tensor | slice, order: Order | None) -> Tensor:
-        """Return upper bounds [B, K] of the scores of some items, but for the slack of an order."""
-        bounds = torch._int_mm(queries.codes, _select(self._codes, rows).T).float()
+    def bounds(
+        self, queries: EncodedQueries, rows: Tensor | slice, order: Order | None = None
+    ) -> Tensor:
+        """Return upper bounds [B, K] of the scores of some items, but for `slack`."""
+        codes, n_users = queries.codes, len(queries.codes)
+        if n_users == 1 and codes.shape[1] < _MIN_VECTOR_SIZE:
+            codes = codes.repeat(2, 1)
+        bounds = torch._int_mm(codes, _select(self._codes, rows).T)[:n_users].float()
         bounds.mul_(queries.scale).add_(queries.allowance)
         offsets = self.offsets if len(self.offsets) == 1 else _select(self.offsets, rows)
         if order is not None:
             offsets = torch.add(_select(order.added, rows), offsets, alpha=order.slope)
-        offsets = offsets + offsets.abs().mul_(_ROUNDING).add_(_MIN_SCALE)
         return torch.addcmul(offsets, bounds, _select(self._scale, rows))
+
+    def slack(self, order: Order | None) -> float:
+        """Return what rounding of offsets may add to a score beyond its bound."""
+        if order is None:
+            return _MIN_SCALE + _ROUNDING * self.max_offset
+        added = max(float(x.abs()) for x in order.added.aminmax())
+        return _MIN_SCALE + _ROUNDING * (order.slope * self.max_offset + added)
 
 
 def _select(tensor: Tensor, rows: Tensor | slice) -> Tensor:
@@ -216,11 +231,7 @@ class _Search:
     def __init__(self, scan: QuantizedScan, candidates: Ints | None, order: Order | None) -> None:
         self.scan, self.candidates, self.order = scan, candidates, order
         self.n = scan.n_items if candidates is None else len(candidates)
-        self.slope, self.slack = 1.0, 0.0
-        if order is not None:
-            added, offset = (float(x.abs().max()) for x in (order.added, scan.offsets))
-            self.slope = order.slope
-            self.slack = order.slack + _ROUNDING * (added + abs(order.slope) * offset)
+        self.slope, self.slack = 1.0 if order is None else order.slope, scan.slack(order)
 
     def excluded_positions(self, excluded_by_user: History | None, n_users: int) -> list[Ints]:
         """Return the positions of the excluded items of each user."""
