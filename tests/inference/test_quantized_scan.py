@@ -172,11 +172,19 @@ def test_a_list_does_not_depend_on_the_other_users(catalog: Any, k: int) -> None
         assert torch.equal(alone_rows[0], rows[n])
 
 
-@given(catalogs(), st.integers(1, 30), st.sampled_from([0.0, 0.4, 3.0]))
-def test_other_orders_are_those_of_a_plain_sort(catalog: Any, k: int, slope: float) -> None:
+@given(
+    catalogs(),
+    st.integers(1, 30),
+    st.sampled_from([0.0, 0.4, 3.0]),
+    st.sampled_from([(1, 45), (1e5, 45), (2, 0)]),
+)
+def test_other_orders_are_those_of_a_plain_sort(
+    catalog: Any, k: int, slope: float, kind: tuple[float, int]
+) -> None:
     items, offsets, users, rng = catalog
+    size, digits = kind
     scan, n = make_scan(items, offsets), len(items)
-    added = rng.normal(size=n).astype(np.float32)
+    added = (size * rng.normal(size=n)).round(digits).astype(np.float32)
 
     def rescore(rows: Any, scores: Any) -> Any:
         return (slope * scores.astype(np.float64) + added[rows]).astype(np.float32)
