@@ -1,5 +1,6 @@
-"""The best items of a catalogue: every item is scored, nothing is approximate.
+"""The best items of a catalogue, never approximate.
 
+Every item is scored, or its score is bounded by a scan (`idcf.inference.quantized_scan`).
 `top_k` and `top_k_1d` select from scores, `mask_scores` and `mask_scores_1d` apply filters to them,
 `CatalogRanker` computes them with a frozen model and its kernels. Knows item rows, no item ids.
 """
