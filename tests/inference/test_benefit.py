@@ -10,6 +10,7 @@ import torch
 from scipy.sparse import csr_array
 
 from idcf.errors import ConfigError
+from idcf.inference.quantized_scan import multiplies_codes
 from idcf.recommender import Recommender
 from idcf.testing.synthetic import checkerboard
 
@@ -162,6 +163,13 @@ def test_lists_of_a_sparse_relation_are_those_of_the_whole_matrix(monkeypatch) -
     sparse = with_few_weights(0, monkeypatch)
     assert sparse.predictor.benefit_ranker._sparse is not None
     monkeypatch.setattr(sparse.predictor.benefit_ranker._sparse, "_max_unrelated", 2)
+    with monkeypatch.context() as patch:  # the codes of the ratings are scanned
+        patch.setattr("idcf.inference.topk._MIN_SCANNED_ITEMS", 1)
+        patch.setattr("idcf.inference.topk.multiplies_codes", lambda: True)
+        scanned = with_few_weights(0, monkeypatch)
+        assert scanned.predictor.benefit_ranker.can_scan
+    if not multiplies_codes():
+        monkeypatch.setattr(torch, "_int_mm", lambda a, b: a.int() @ b.int())
     monkeypatch.setattr("idcf.inference.topk._MAX_SCORES_PER_BLOCK", 40)  # blocks of 16 users
     rng = np.random.default_rng(1)
     histories = [
@@ -176,12 +184,14 @@ def test_lists_of_a_sparse_relation_are_those_of_the_whole_matrix(monkeypatch) -
         {"quality": 0.3, "damping": 0.2, "return_std": True},
         {"recency": 0.5},
         {"candidates": [f"i{n}" for n in range(0, 40, 2)], "filter_seen": False},
+        {"candidates": ["i1", "i4", "i7"]},
+        {"exclude": ["i3", "i4"], "diversity": 0.4},
     ]
     for chosen in options:
-        batch = sparse.recommend(histories, n=7, **chosen)
-        for history, of_batch in zip(histories, batch, strict=True):
-            lists = [x.recommend(history, n=7, **chosen) for x in (dense, sparse)]
-            for one in (*lists[1:], of_batch):
+        batches = [x.recommend(histories, n=7, **chosen) for x in (sparse, scanned)]
+        for history, *of_batches in zip(histories, *batches, strict=True):
+            lists = [x.recommend(history, n=7, **chosen) for x in (dense, sparse, scanned)]
+            for one in (*lists[1:], *of_batches):
                 assert [x.item_id for x in one] == [x.item_id for x in lists[0]]
                 for field in ("score", "probability", "rating", "std"):
                     values = [[getattr(x, field) or 0 for x in y] for y in (one, lists[0])]

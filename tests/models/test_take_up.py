@@ -356,6 +356,18 @@ def test_the_kernel_gives_the_scores_of_the_model(neighbors: int, monkeypatch) -
             np.testing.assert_allclose(score, model.score_catalog(users)[0], rtol=1e-4)
 
 
+def test_many_users_of_a_sparse_relation_get_the_scores_of_the_model(monkeypatch) -> None:
+    monkeypatch.setattr("idcf.inference.kernels._MAX_DENSE_WEIGHTS", 0)
+    model = fitted(neighbors=10)
+    ranker = CatalogRanker(model)
+    assert ranker.single_user_scorer.is_sparse
+    history = as_history([5, 9, 2], [], [7], [1, 2])
+    users = Users(torch.full((4,), -1), history)
+    with torch.inference_mode():
+        scores, expected = ranker.score_catalog(users), model.score_catalog(users)
+    torch.testing.assert_close(scores, expected, rtol=1e-4, atol=1e-7)
+
+
 def test_factors_are_added_to_scores_and_similarities() -> None:
     model = fitted_with_factors()
     assert model.low_rank_weights.rank == 59

@@ -18,15 +18,18 @@ below, down to 0 for the lowest rating. On a scale of one value every rating cou
 from __future__ import annotations
 
 from collections import OrderedDict
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from idcf.data.history_reader import history_from_item_rows
 from idcf.data.interactions import Floats, Ints
 from idcf.inference.kernels import TakeUpSingleUserScorer
 from idcf.inference.manifest import DomainInfo
+from idcf.inference.quantized_scan import Order, QuantizedScan, split_rows
 from idcf.inference.reranking import MIN_SCORE, check_share, log_popularity
 from idcf.inference.topk import (
     EXCLUDED_SCORE,
@@ -36,12 +39,13 @@ from idcf.inference.topk import (
     top_k,
 )
 from idcf.models.base import Model
-from idcf.types import History, Users
+from idcf.types import Embeddings, History, Users
 
 DEFAULT_QUALITY = 0.4
 # chosen on held-out key users: `experiments/search/list-order.jsonl` and `list-floor.jsonl`
 _POPULARITY_POWER = 0.5  # c
 _FLOOR = 2.5  # a: at the default quality, P̄ is added to P
+_Option = tuple[int, float, float]  # length of the history that the take-up model reads, q, c q + d
 _MAX_KEPT_CELLS = 1 << 24  # log benefits without any relation that are kept
 
 
@@ -73,6 +77,14 @@ class BenefitRanker:
         self._sparse: _SparseBenefit | None = None
         if isinstance(scorer, TakeUpSingleUserScorer) and scorer.is_sparse:
             self._sparse = _SparseBenefit(self, scorer)
+        self._scan: _BenefitScan | None = None
+        if self._sparse is not None and ratings.scan is not None:
+            self._scan = _BenefitScan(self._sparse, ratings.scan)
+
+    @property
+    def can_scan(self) -> bool:
+        """Whether `top_k_block` scans the codes of a large catalogue."""
+        return self._scan is not None
 
     def score_one_user(
         self,
@@ -198,6 +210,12 @@ class BenefitRanker:
 
         `score_buffer` makes the buffer.
         """
+        if self._scan is not None:
+            readers = self._weigh_history(users, recency_weights)
+            total_damping = _POPULARITY_POWER * quality + (0.0 if damping is None else damping)
+            options = quality.tolist(), total_damping.tolist()
+            embeddings = self.ratings.embed_users(users)
+            return self._scan.top_k(embeddings, readers, options, k, excluded_by_user, candidates)
         rating_buffer, benefit_buffer = (None, None) if buffer is None else buffer
         if benefit_buffer is not None and benefit_buffer.is_cuda:
             benefit_buffer = None  # benefits are computed on the CPU
@@ -245,25 +263,38 @@ class _SparseBenefit:
     ) -> tuple[Tensor, list[tuple[Ints, Floats]]]:
         """Return the log benefit [B, I] for ratings [B, I], and the related items of each user with
         their probabilities. `readers` have the histories that the take-up model reads."""
-        ranker, related = self.ranker, []
+        ranker, related = self.ranker, self.related(readers)
         log_benefit = torch.empty_like(rating) if buffer is None else buffer[: len(rating)]
-        offsets = readers.history.offsets.tolist()
-        items, values = readers.history.items.cpu().numpy(), readers.history.values.cpu().numpy()
+        lengths = readers.history.lengths().tolist()
         total_damping = _POPULARITY_POWER * quality + (0.0 if damping is None else damping)
         for n, (q, d) in enumerate(zip(quality.tolist(), total_damping.tolist(), strict=True)):
-            entries = slice(offsets[n], offsets[n + 1])
-            length = offsets[n + 1] - offsets[n]
-            out = log_benefit[n]
+            out, (rows, probability) = log_benefit[n], related[n]
             slope = q * ranker.rating_scale
-            torch.add(self._unrelated_benefit(length, q, d), rating[n], alpha=slope, out=out)
-            rows, probability = np.zeros(0, np.int64), np.zeros(0, np.float32)
-            if length:
-                rows, probability = self.scorer.related_probability(items[entries], values[entries])
+            torch.add(self.unrelated_benefit(lengths[n], q, d), rating[n], alpha=slope, out=out)
+            if len(rows):
                 out[rows] = ranker._log_benefit(
                     torch.from_numpy(probability), rating[n][rows], q, d, self._log_s(rows)
                 )
-            related.append((rows, probability))
         return log_benefit, related
+
+    def related(self, readers: Users) -> list[tuple[Ints, Floats]]:
+        """Return the items that are related to the history of each user, in ascending order, and
+        their probabilities."""
+        items, values, ends = (x.cpu().numpy() for x in readers.history)
+        nothing = np.zeros(0, np.int64), np.zeros(0, np.float32)
+        return [
+            self.scorer.related_probability(items[start:end], values[start:end])
+            if start < end
+            else nothing
+            for start, end in pairwise(ends)
+        ]
+
+    def related_benefit(self, rows: Ints, probability: Floats, q: float, damping: float) -> Floats:
+        """Return the log benefit of related items for a rating of 0."""
+        out: Floats = self.ranker._log_benefit(
+            torch.from_numpy(probability), torch.zeros(()), q, damping, self._log_s(rows)
+        ).numpy()
+        return out
 
     def probability(
         self, readers: Users, related: list[tuple[Ints, Floats]], item_rows: Tensor
@@ -283,7 +314,7 @@ class _SparseBenefit:
         """Return P of every item [I] without a relation to a history of some length."""
         return self.scorer.unrelated_probability(length) if length else self.empty_probability
 
-    def _unrelated_benefit(self, length: int, quality: float, damping: float) -> Tensor:
+    def unrelated_benefit(self, length: int, quality: float, damping: float) -> Tensor:
         """Return the log benefit of every item [I] without a relation, for a rating of 0."""
         key = (length, quality, damping)
         if key not in self._unrelated:
@@ -300,6 +331,100 @@ class _SparseBenefit:
         """Return the logarithms of the popularity of some items."""
         log_s = self.ranker.log_popularity
         return None if log_s is None else torch.from_numpy(log_s[rows])
+
+
+class _BenefitScan:
+    """The best items by log benefit, from a scan of the codes of the ratings.
+
+    The log benefit of an unrelated item is a constant of the item plus a multiple of its rating.
+    Users with equal constants are scanned together. Related items are few: all are scored.
+    """
+
+    def __init__(self, sparse: _SparseBenefit, scan: QuantizedScan) -> None:
+        self.sparse, self.scan = sparse, scan
+
+    def top_k(
+        self,
+        embeddings: Embeddings,
+        readers: Users,
+        options: tuple[list[float], list[float]],
+        k: int,
+        excluded_by_user: History | None,
+        candidates: Tensor | None,
+    ) -> tuple[RankedItems, Tensor, Tensor]:
+        """Return what `BenefitRanker.top_k_block` does for the embeddings that ratings have.
+
+        `options` are q and c q + d of the users.
+        """
+        vectors, bias = embeddings.vector.float().numpy(), embeddings.bias.float().numpy()
+        allowed = None if candidates is None else candidates.numpy()
+        related, excluded = self.sparse.related(readers), split_rows(excluded_by_user, len(vectors))
+        shape = len(vectors), min(k, self.scan.n_items)
+        benefit, rating = np.full(shape, EXCLUDED_SCORE, np.float32), np.zeros(shape, np.float32)
+        item_rows = np.zeros(shape, np.int64)
+        users_of: dict[_Option, list[int]] = {}
+        for n, option in enumerate(zip(readers.history.lengths().tolist(), *options, strict=True)):
+            users_of.setdefault(option, []).append(n)
+        for option, users in users_of.items():
+            order = self._order(*option)
+            others = [np.concatenate([excluded[n], related[n][0]]) for n in users]
+            values, rows = self.scan.top_k(
+                vectors[users], k, history_from_item_rows(others), allowed, order
+            )
+            for n, *unrelated in zip(users, values.numpy(), rows.numpy(), strict=True):
+                items = _allowed_items(related[n], excluded[n], allowed)
+                best = self._best(vectors[n], unrelated, items, option, order)
+                chosen = slice(len(best[0]))
+                item_rows[n, chosen], log_benefit = best
+                rating[n, chosen] = self.scan.scores(vectors[n], best[0]) + bias[n]
+                benefit[n, chosen] = np.exp(log_benefit + np.float32(order.slope) * bias[n])
+        ranked = RankedItems(torch.from_numpy(benefit), torch.from_numpy(item_rows))
+        probability = self.sparse.probability(readers, related, ranked.item_rows)
+        return ranked, probability, torch.from_numpy(rating)
+
+    def _best(
+        self,
+        vector: Floats,
+        unrelated: list[Floats],
+        related: tuple[Ints, Floats],
+        option: _Option,
+        order: Order,
+    ) -> tuple[Ints, Floats]:
+        """Return the best of unrelated items, given by log benefits and rows, and of related items,
+        given by rows and probabilities: rows and log benefits, best first."""
+        (values, rows), (related_rows, probability) = unrelated, related
+        _, q, damping = option
+        related_values = self.sparse.related_benefit(related_rows, probability, q, damping)
+        scores = self.scan.scores(vector, related_rows).astype(np.float64)
+        related_values = (related_values + order.slope * scores).astype(np.float32)
+        is_item = values > EXCLUDED_SCORE
+        all_rows = np.concatenate([rows[is_item].astype(np.int64), related_rows])
+        values = np.concatenate([values[is_item], related_values])
+        best = np.lexsort((all_rows, -values))[: len(rows)]
+        return all_rows[best], values[best]
+
+    def _order(self, length: int, q: float, damping: float) -> Order:
+        """Return the order of unrelated items: their log benefit, without the user bias."""
+        slope = q * self.sparse.ranker.rating_scale
+        unrelated = self.sparse.unrelated_benefit(length, q, damping)
+        constants = unrelated.numpy()
+
+        def rescore(rows: Ints, scores: Floats) -> Floats:
+            out: Floats = (constants[rows] + slope * scores.astype(np.float64)).astype(np.float32)
+            return out
+
+        return Order(slope, unrelated, rescore)
+
+
+def _allowed_items(
+    items: tuple[Ints, Floats], excluded: Ints, candidates: Ints | None
+) -> tuple[Ints, Floats]:
+    """Return the items that may be recommended, of rows and probabilities."""
+    rows, probability = items
+    is_allowed = ~np.isin(rows, excluded)
+    if candidates is not None:
+        is_allowed &= np.isin(rows, candidates)
+    return rows[is_allowed], probability[is_allowed]
 
 
 class BenefitOrder(NamedTuple):

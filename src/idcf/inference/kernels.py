@@ -16,7 +16,7 @@ from scipy.linalg.lapack import sposv
 from torch import Tensor
 
 from idcf.data.interactions import Floats, Ints
-from idcf.models.base import Model
+from idcf.models.base import Model, TwoTower
 from idcf.models.baselines import FoldInModel
 from idcf.models.bayes import BayesModel, UserPosterior, rating_std
 from idcf.models.idcf import IDCF, POOLING_POWER
@@ -48,10 +48,23 @@ class BatchEmbedder(Protocol):
         """Return the embeddings of the users: vectors [B, D] and biases [B]."""
 
 
-def batch_embedder(model: Model) -> BatchEmbedder | None:
-    """Return the kernel that embeds many users, or None if the model has none."""
+def batch_embedder(model: Model, *, copies_items: bool = True) -> BatchEmbedder | None:
+    """Return the kernel that embeds many users, or None if the model has none.
+
+    `copies_items`: it may hold copies of all item vectors.
+    """
     build = _BATCH_EMBEDDERS.get(type(model))
-    return None if build is None else build(model)
+    if build is None or (build is fold_in_kernel and not copies_items):
+        return None
+    return build(model)
+
+
+def has_item_table(model: TwoTower) -> bool:
+    """Return whether scores are dot products with rows of a table, so that a few items are embedded
+    without the others."""
+    source = model.backbone if isinstance(model, IDCF) else model
+    is_table = isinstance(source, FoldInModel | BayesModel | MatrixFactorization)
+    return is_table and isinstance(model.head, DotHead)
 
 
 def single_user_scorer(model: Model, embedder: BatchEmbedder | None) -> SingleUserScorer | None:

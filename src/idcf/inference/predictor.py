@@ -350,7 +350,10 @@ class Predictor:
         ).key_users
 
     def _recommend_one(self, query: RankingQuery) -> Recommendations:
-        """Rank the catalogue for one user on NumPy arrays."""
+        """Rank the catalogue for one user on NumPy arrays, or a large one by a scan of codes."""
+        has_list = len(query.new_user.item_rows) > 0 or self.popularity is None
+        if has_list and self._can_scan([query]):
+            return next(self._rank_batch(as_users([query.new_user]), [query]))
         user, filters, quality = query.new_user, query.filters, self.check_quality(query.quality)
         weights, probability = query.recency_weights(), None
         if self.benefit_ranker is None or quality is None:
@@ -385,6 +388,12 @@ class Predictor:
         ranked = RankedList(rows.tolist(), scores[rows].tolist(), *others)
         return self._query_result(query, ranked)
 
+    def _can_scan(self, queries: Iterable[RankingQuery]) -> bool:
+        """Return whether lists come from a scan of the codes of a large catalogue."""
+        if self.benefit_ranker is not None:
+            return self.benefit_ranker.can_scan
+        return self.ranker.scan is not None and not any(x.damping for x in queries)
+
     def _diverse_positions(self, item_rows: Ints, query: RankingQuery) -> Ints:
         """Return the positions of the items that a query chooses from a list of items."""
         similarities = self.ranker.similarities_among(item_rows)
@@ -409,7 +418,8 @@ class Predictor:
         candidates = None if candidate_rows is None else torch.from_numpy(candidate_rows)
         needs_std = self._needs_std(queries)
         buffer = (self.benefit_ranker or self.ranker).score_buffer(len(users))
-        for rows, block in self.ranker.blocks(users, _MAX_USERS_WITH_STD if needs_std else None):
+        max_users, only_best = _MAX_USERS_WITH_STD if needs_std else None, self._can_scan(queries)
+        for rows, block in self.ranker.blocks(users, max_users, only_best=only_best):
             part = queries[rows]
             excluded = history_from_item_rows(
                 [x.filters.excluded_rows(x.new_user.item_rows) for x in part]
@@ -563,8 +573,10 @@ class Predictor:
             raise DataError(f"items must be a list of item ids, got {items!r}")
         rows = [self.history_reader.item_row(x) for x in items]
         std = self._rating_std(new_user, np.array(rows)) if return_std else np.empty(0)
-        scores = self.ranker.score_one_user(new_user.item_rows, new_user.values, new_user.features)
-        return scores[rows], std.astype(np.float32)
+        scores = self.ranker.score_items_of_one_user(
+            new_user.item_rows, new_user.values, new_user.features, np.array(rows, np.int64)
+        )
+        return scores, std.astype(np.float32)
 
     def _rating_std(self, user: NewUser, item_rows: Ints) -> Floats:
         """Return the standard deviations [K] of the ratings of items [K] for one user."""

@@ -1,5 +1,6 @@
-"""The best items of a catalogue: every item is scored, nothing is approximate.
+"""The best items of a catalogue, never approximate.
 
+Every item is scored, or its score is bounded by a scan (`idcf.inference.quantized_scan`).
 `top_k` and `top_k_1d` select from scores, `mask_scores` and `mask_scores_1d` apply filters to them,
 `CatalogRanker` computes them with a frozen model and its kernels. Knows item rows, no item ids.
 """
@@ -8,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cached_property
+from itertools import pairwise
 from math import isqrt
 from typing import NamedTuple
 
@@ -18,7 +20,14 @@ from torch import Tensor
 
 from idcf.data.interactions import Floats, Ints
 from idcf.errors import ConfigError
-from idcf.inference.kernels import batch_embedder, posterior_kernel, single_user_scorer
+from idcf.inference.kernels import (
+    TakeUpSingleUserScorer,
+    batch_embedder,
+    has_item_table,
+    posterior_kernel,
+    single_user_scorer,
+)
+from idcf.inference.quantized_scan import MAX_SCANNED_USERS, QuantizedScan, multiplies_codes
 from idcf.models.base import Model, TwoTower
 from idcf.models.layers.heads import DotHead
 from idcf.types import Embeddings, History, Users
@@ -28,6 +37,7 @@ _MAX_SCORES_PER_BLOCK = 1 << 22  # bounds memory, and keeps a block in the proce
 _MIN_ROWS_PER_FOLD = 8  # below this, plain topk is faster
 _MIN_PRODUCT_USERS = 16  # fewer vectors at a time are multiplied more slowly
 _HIDDEN_UNITS_PER_SCORE = 64  # numbers that a neural head stores for each score, about
+_MIN_SCANNED_ITEMS = 200_000  # from here on scanning codes is faster than scoring every item
 
 
 class RankedItems(NamedTuple):
@@ -130,30 +140,45 @@ class CatalogRanker:
     def __init__(self, model: Model) -> None:
         model.freeze()
         self.model = model
-        self.item_embeddings: Embeddings | None = None
-        self._vectors_with_bias: Tensor | None = None  # [I, D + 1]: one product gives the scores
-        self._floats_per_score = 1
+        has_towers = isinstance(model, TwoTower)
+        self._is_product = isinstance(model, TwoTower) and isinstance(model.head, DotHead)
+        is_neural = has_towers and not self._is_product
+        self._floats_per_score = _HIDDEN_UNITS_PER_SCORE if is_neural else 1
         with torch.inference_mode():
-            if isinstance(model, TwoTower):
-                self._embed_catalog(model)
-            self._batch_embedder = batch_embedder(model)
-            self.single_user_scorer = single_user_scorer(model, self._batch_embedder)
+            self.scan = catalog_scan(model)
+            # kernels of single users, and some of batches, hold a copy of all item vectors
+            self._batch_embedder = batch_embedder(model, copies_items=self.scan is None)
+            self.single_user_scorer = None
+            if self.scan is None:
+                self.single_user_scorer = single_user_scorer(model, self._batch_embedder)
             self._posterior_kernel = posterior_kernel(model)
+        if self.scan is None and has_towers:
+            self._catalog  # noqa: B018
 
-    def _embed_catalog(self, model: TwoTower) -> None:
-        """Store the embeddings of all items, for dot products with their biases as a column."""
-        self.item_embeddings = model.embed_catalog()
-        if not isinstance(model.head, DotHead):
-            self._floats_per_score = _HIDDEN_UNITS_PER_SCORE
-            return
-        vector, bias = self.item_embeddings
-        self._vectors_with_bias = torch.cat([vector, (bias + model.mean)[:, None]], 1)
-        self.item_embeddings = Embeddings(self._vectors_with_bias[:, :-1], bias)
+    @cached_property
+    def _catalog(self) -> tuple[Embeddings, Tensor | None]:
+        """The embeddings of all items; for dot products also their vectors with the biases as a
+        column [I, D + 1], so that one product gives the scores.
+
+        Where codes are scanned, few requests need them: the first of these computes them.
+        """
+        model = self._require_two_towers()
+        with torch.inference_mode():
+            vector, bias = model.embed_catalog()
+            if not self._is_product:
+                return Embeddings(vector, bias), None
+            vectors_with_bias = torch.cat([vector, (bias + model.mean)[:, None]], 1)
+        return Embeddings(vectors_with_bias[:, :-1], bias), vectors_with_bias
+
+    @property
+    def item_embeddings(self) -> Embeddings | None:
+        """The vectors [I, D] and biases [I] of all items; None: the model has none."""
+        return self._catalog[0] if isinstance(self.model, TwoTower) else None
 
     @torch.inference_mode()
     def embed_users(self, users: Users) -> Embeddings:
         """Return the vectors [B, D] and biases [B] of users; ConfigError: the model has none."""
-        model, _ = self._require_two_towers()
+        model = self._require_two_towers()
         users = users.to(model.device)
         return (self._batch_embedder or model).embed_users(users)
 
@@ -171,16 +196,35 @@ class CatalogRanker:
         The bias changes no order, and adding it to every item would cost as much as top-k. The
         caller may write into the scores.
         """
-        if isinstance(users, Users) and self.item_embeddings is None:
+        if isinstance(users, Users) and not isinstance(self.model, TwoTower):
+            scorer = self.single_user_scorer
+            on_cpu = self.model.device.type == "cpu"
+            if isinstance(scorer, TakeUpSingleUserScorer) and scorer.is_sparse and on_cpu:
+                return self._score_one_by_one(users, scorer), None
             # the scores may be a tensor of the model: copy them
             return self.model.score_catalog(users.to(self.model.device)).clone(), None
-        model, items = self._require_two_towers()
+        model = self._require_two_towers()
         vector, bias = self.embed_users(users) if isinstance(users, Users) else users
-        if self._vectors_with_bias is None:
+        items, vectors_with_bias = self._catalog
+        if vectors_with_bias is None:
             return model.score_all_pairs(Embeddings(vector, bias), items), None
         vector = F.pad(vector, (0, 1), value=1.0)
         out = None if buffer is None else buffer[: len(vector)]
-        return torch.mm(vector, self._vectors_with_bias.T, out=out), bias
+        return torch.mm(vector, vectors_with_bias.T, out=out), bias
+
+    def _score_one_by_one(self, users: Users, scorer: TakeUpSingleUserScorer) -> Tensor:
+        """Return the scores [B, I] by a kernel that reads only items with a relation, which is much
+        faster than the model for many users at once."""
+        history = users.history
+        items, values, ends = (x.numpy() for x in history)
+        scores = torch.empty(len(users), self.model.n_items)
+        for n, (start, end) in enumerate(pairwise(ends)):
+            if start < end:
+                scores[n] = torch.from_numpy(scorer(items[start:end], values[start:end]))
+            else:
+                user = _slice_users(users, slice(n, n + 1))
+                scores[n] = self.model.score_catalog(user)[0]
+        return scores
 
     def score_one_user(
         self, item_rows: Ints, values: Floats, features: Floats | None = None
@@ -194,6 +238,17 @@ class CatalogRanker:
         user = _single_user(item_rows, values, features)
         scores: Floats = self.score_catalog(user)[0].float().cpu().numpy()
         return scores.copy()
+
+    def score_items_of_one_user(
+        self, item_rows: Ints, values: Floats, features: Floats | None, target_rows: Ints
+    ) -> Floats:
+        """Return the scores of items [K] for one new user; see `score_one_user`."""
+        if self.scan is None:
+            return self.score_one_user(item_rows, values, features)[target_rows]
+        vector, bias = self.embed_users(_single_user(item_rows, values, features))
+        scores = self.scan.scores(vector[0].float().numpy(), target_rows)
+        scores += bias.float().numpy()
+        return scores
 
     def rating_std_of_one_user(
         self, item_rows: Ints, values: Floats, features: Floats | None, target_rows: Ints
@@ -227,11 +282,19 @@ class CatalogRanker:
     def max_block_users(self) -> int:
         """Number of users whose scores of the whole catalogue are computed at a time."""
         n_users = _MAX_SCORES_PER_BLOCK // (self.model.n_items * self._floats_per_score)
-        return max(1 if self._vectors_with_bias is None else _MIN_PRODUCT_USERS, n_users)
+        return max(_MIN_PRODUCT_USERS if self._is_product else 1, n_users)
 
-    def blocks(self, users: Users, max_users: int | None = None) -> Iterator[tuple[slice, Users]]:
-        """Yield blocks of at most `max_block_users` or `max_users` users, and their positions."""
-        size = min(self.max_block_users, max_users or self.max_block_users)
+    def blocks(
+        self, users: Users, max_users: int | None = None, *, only_best: bool = False
+    ) -> Iterator[tuple[slice, Users]]:
+        """Yield blocks of at most `max_block_users` or `max_users` users, and their positions.
+
+        `only_best`: only `top_k_block` is called with them, which may take more users at a time.
+        """
+        size = self.max_block_users
+        if only_best and self.scan is not None:
+            size = max(size, MAX_SCANNED_USERS)
+        size = min(size, max_users or size)
         for start in range(0, len(users), size):
             rows = slice(start, min(start + size, len(users)))
             yield rows, users if len(users) <= size else _slice_users(users, rows)
@@ -243,9 +306,11 @@ class CatalogRanker:
         Allocating anew for every block takes as long as scoring. It does not help if `n_users` fit
         into one block, or if the scores are not a single matrix product.
         """
-        if self._vectors_with_bias is None or n_users <= self.max_block_users:
+        is_scored = self._is_product and self.scan is None
+        if not is_scored or n_users <= self.max_block_users:
             return None
-        return self._vectors_with_bias.new_empty(self.max_block_users, self.model.n_items)
+        vectors = self._catalog[0].vector
+        return vectors.new_empty(self.max_block_users, self.model.n_items)
 
     @torch.inference_mode()
     def top_k_block(
@@ -260,6 +325,11 @@ class CatalogRanker:
 
         `mask_scores` explains the filters, `score_buffer` makes the buffer.
         """
+        if self.scan is not None:
+            vector, user_bias = self.embed_users(users) if isinstance(users, Users) else users
+            rows = None if candidates is None else candidates.numpy()
+            best, item_rows = self.scan.top_k(vector.float().numpy(), k, excluded_by_user, rows)
+            return RankedItems(best.add_(user_bias[:, None]), item_rows)
         scores, bias = self._score_without_user_bias(users, buffer)
         ranked = top_k(mask_scores(scores.float().cpu(), excluded_by_user, candidates), k)
         if bias is not None:
@@ -296,7 +366,7 @@ class CatalogRanker:
         """Return the k best items of each user, computed in blocks; see `top_k_block`."""
         buffer = self.score_buffer(len(users))
         parts = []
-        for rows, block in self.blocks(users):
+        for rows, block in self.blocks(users, only_best=True):
             excluded = None if excluded_by_user is None else slice_history(excluded_by_user, rows)
             parts.append(self.top_k_block(block, k, excluded, candidates, buffer))
         if not parts:
@@ -353,14 +423,35 @@ class CatalogRanker:
         out: Floats = similarities.float().cpu().numpy()
         return out
 
-    def _require_two_towers(self) -> tuple[TwoTower, Embeddings]:
-        """Return the model and its item embeddings; raise ConfigError if it has no user vectors."""
-        if self.item_embeddings is None or not isinstance(self.model, TwoTower):
+    def _require_two_towers(self) -> TwoTower:
+        """Return the model; raise ConfigError if it has no user vectors."""
+        if not isinstance(self.model, TwoTower):
             raise ConfigError(
                 f"{type(self.model).__name__} scores items without user vectors; use an idcf-* "
                 "model or 'als' to embed users"
             )
-        return self.model, self.item_embeddings
+        return self.model
+
+
+def catalog_scan(model: Model) -> QuantizedScan | None:
+    """Return the codes of a large catalogue whose scores are dot products; None: there are none.
+
+    The scan is for processors that multiply 8-bit integers, and for item vectors that are a table.
+    """
+    is_large = model.n_items >= _MIN_SCANNED_ITEMS and model.device.type == "cpu"
+    if not is_large or not isinstance(model, TwoTower) or not has_item_table(model):
+        return None
+    if not multiplies_codes():
+        return None
+
+    @torch.inference_mode()
+    def embed_items(item_rows: Ints) -> tuple[Floats, Floats]:
+        """Return the vectors [K, D] and the biases [K] of items, with the mean."""
+        vector, bias = model.embed_items(torch.from_numpy(item_rows))
+        return vector.float().numpy(), (bias + model.mean).float().numpy()
+
+    scan = QuantizedScan(model.n_items, embed_items)
+    return scan if scan.is_possible else None
 
 
 def _single_user(item_rows: Ints, values: Floats, features: Floats | None) -> Users:

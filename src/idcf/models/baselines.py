@@ -254,11 +254,11 @@ class FoldInModel(TwoTower):
     def embed_items(self, items: Tensor, exclude_users: Tensor | None = None) -> Embeddings:
         """Return the factors with the popularity as last coordinate, and the item biases."""
         vector = torch.cat([self.factors[items], self.popularity[items][..., None]], -1)
-        return Embeddings(vector, self.bias_model.item_bias[items] + self.popularity_bias()[items])
+        return Embeddings(vector, self.bias_model.item_bias[items] + self.popularity_bias(items))
 
-    def popularity_bias(self) -> Tensor:
-        """Return `popularity_weight` · log(1 + n) of every item: [I]. Fold-in does not read it."""
-        return self.popularity_weight * self.popularity.clamp(min=0).log1p()
+    def popularity_bias(self, items: Tensor | slice = slice(None)) -> Tensor:
+        """Return `popularity_weight` · log(1 + n) of items: [I]. Fold-in does not read it."""
+        return self.popularity_weight * self.popularity[items].clamp(min=0).log1p()
 
     def item_similarities(self, item_row: int) -> Tensor:
         """Return the cosine of the factors of every item with those of one item: [I].

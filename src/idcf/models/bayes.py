@@ -237,7 +237,10 @@ class BayesModel(TwoTower):
 
     def embed_items(self, items: Tensor, exclude_users: Tensor | None = None) -> Embeddings:
         """Return the item means of all blocks, concatenated and divided by T: [..., E]."""
-        means = self.means[items]
+        # much faster than an index with brackets
+        means = self.means.index_select(0, items.reshape(-1)).view(
+            *items.shape, *self.means.shape[1:]
+        )
         vector = means[..., :-1].flatten(-2) / means.shape[-2]
         vector = torch.cat([vector, self.empty_history_offset[items][..., None]], -1)
         return Embeddings(vector, means[..., -1].mean(-1))
