@@ -190,7 +190,7 @@ def test_a_batch_answers_each_request_with_its_own_filters() -> None:
         (s.RecommendRequest(candidates=["no"]), "candidates: 'no' is unknown"),
         (
             s.RecommendRequest(history=[s.HistoryItem("i2", 50.0)]),
-            "rating 50.0 of item 'i2' is far",
+            "rating 50.0 of item 'i2' is outside the scale of the model, 1 to 5",
         ),
         (s.RecommendRequest(history=[s.HistoryItem("i2")]), "item 'i2' has no rating"),
         (s.RecommendRequest(features={"age": 3}), "the model was trained without any"),

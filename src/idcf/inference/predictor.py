@@ -18,13 +18,11 @@ from idcf.data.history_reader import (
     HistoryReader,
     NewUser,
     as_users,
-    count_later,
     history_from_item_rows,
     read_new_user,
     read_new_users,
 )
-from idcf.data.interactions import Floats, Interactions, Ints, row_lookup
-from idcf.data.split import split_by_key_users
+from idcf.data.interactions import Floats, Interactions, Ints
 from idcf.errors import ColdUserError, ConfigError, DataError, require_positive_count
 from idcf.inference.artifact import Artifact
 from idcf.inference.benefit import BenefitRanker, check_quality
@@ -54,6 +52,7 @@ from idcf.inference.topk import (
     top_k,
     top_k_1d,
 )
+from idcf.inference.training_users import TrainingUsers
 from idcf.results import Recommendation, RecommendationBatch, Recommendations
 from idcf.types import History, Users
 
@@ -82,6 +81,9 @@ class Predictor:
 
     def __init__(self, artifact: Artifact, training_table: Interactions | None = None) -> None:
         self.artifact, self.training_table = artifact, training_table
+        self.training_users = (
+            None if training_table is None else TrainingUsers(training_table, artifact.manifest)
+        )
         self.domain = artifact.manifest.domain
         self.user_encoder = artifact.manifest.user_encoder
         self.item_ids, self.titles = artifact.items.ids, artifact.titles
@@ -292,62 +294,15 @@ class Predictor:
         The user of `query` is not read; its options are those of every list. ColdUserError: there
         is no training table, or the model was not trained on a user.
         """
-        table, is_inductive = self._require_training_table(), self.artifact.model.inductive
-        if not user_ids:
-            return RecommendationBatch()
-        rows = np.array([self._training_row_by_id.get(x, -1) for x in user_ids], np.int64)
-        users = table.build_users(rows)
-        is_trained = users.history.lengths().numpy() > 0
-        if not is_inductive:
-            is_trained &= np.isin(rows, self._training_key_users)
-        for position in np.flatnonzero(~is_trained)[:1]:
-            raise ColdUserError(
-                f"user {user_ids[position]!r} was not trained on; pass their history= instead"
-            )
-        ends = users.history.offsets[1:-1].numpy()
-        item_rows = np.split(users.history.items.numpy(), ends)
-        values = np.split(users.history.values.numpy(), ends)
-        order = self._training_order(rows) if query.recency else [None] * len(rows)
-        queries = [
-            query._replace(new_user=NewUser(items, ratings, n_later=n_later), user_id=user_id)
-            for items, ratings, n_later, user_id in zip(
-                item_rows, values, order, user_ids, strict=True
-            )
-        ]
-        users = users.anonymous() if is_inductive else users
-        return RecommendationBatch(self._rank_batch(users, queries))
-
-    def _require_training_table(self) -> Interactions:
-        """Return the training table; raise ColdUserError if there is none."""
-        if self.training_table is None:
+        if self.training_users is None:
             raise ColdUserError(
                 "a loaded model does not store training histories; pass history= instead"
             )
-        return self.training_table
-
-    def _training_order(self, rows: Ints) -> list[Ints]:
-        """Return how many items of each training user are later than each of them."""
-        times = self._require_training_table().times_of(rows)
-        if times is None:
-            raise DataError(
-                "recency of users= needs the times of their rows, and the table of fit has no "
-                "column timestamp; pass history= instead, oldest item first"
-            )
-        return [count_later(x) for x in times]
-
-    @cached_property
-    def _training_row_by_id(self) -> dict[Hashable, int]:
-        """Row of every user id of the training table."""
-        return row_lookup(self._require_training_table().users)
-
-    @cached_property
-    def _training_key_users(self) -> Ints:
-        """Rows of the key users: the choice of `fit`, repeated from the manifest."""
-        table, manifest = self._require_training_table(), self.artifact.manifest
-        data, no_rows = manifest.training_data, table.where(np.empty(0, np.int64))
-        return split_by_key_users(
-            table, no_rows, data.key_threshold, data.key_user_rule, manifest.seed
-        ).key_users
+        if not user_ids:
+            return RecommendationBatch()
+        inductive = self.artifact.model.inductive
+        users, queries = self.training_users.queries(user_ids, query, inductive=inductive)
+        return RecommendationBatch(self._rank_batch(users, queries))
 
     def _recommend_one(self, query: RankingQuery) -> Recommendations:
         """Rank the catalogue for one user on NumPy arrays, or a large one by a scan of codes."""
@@ -381,7 +336,7 @@ class Predictor:
         columns = (
             std,
             None if probability is None else probability[rows],
-            ratings[rows] if self.artifact.model.predicts_ratings else None,
+            self._on_scale(ratings[rows]) if self.artifact.model.predicts_ratings else None,
             if_shown,
         )
         others = (None if x is None else x.tolist() for x in columns)
@@ -440,6 +395,9 @@ class Predictor:
                 if_shown = self._if_shown(parts.rating.numpy(), parts.std.cpu().numpy())
                 if if_shown is not None:
                     parts = parts._replace(rating_if_shown=torch.from_numpy(if_shown))
+            if parts.rating is not None:
+                rating = torch.from_numpy(self._on_scale(parts.rating.cpu().numpy()))
+                parts = parts._replace(rating=rating)
             yield part, parts
 
     def _rank_block(
@@ -541,6 +499,10 @@ class Predictor:
             for rank, (row, score, std, *others) in enumerate(zip(*columns, strict=True), 1)
             if score > EXCLUDED_SCORE
         ]
+
+    def _on_scale(self, rating: Floats) -> Floats:
+        """Return expected ratings that are not beyond the ends of the rating scale."""
+        return rating.clip(self.domain.levels[0], self.domain.levels[-1])
 
     def _if_shown(self, rating: Floats, std: Floats) -> Floats | None:
         """Return expected ratings if the items were shown; None: the model does not know."""
