@@ -10,7 +10,6 @@ in one process.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import signal
 import time
@@ -22,6 +21,7 @@ import numpy as np
 import ray
 from ray.cluster_utils import Cluster
 from scale import artifact_digest
+from scale_rows import append_row, command_of, descendants
 from scale_world import World, write_world
 
 from idcf import Recommender
@@ -34,28 +34,14 @@ _MODELS = {
 }
 
 
-def worker_processes(session: str) -> list[int]:
-    """Return the processes that run workers of a Ray session."""
+def worker_processes() -> list[int]:
+    """Return the processes that compute for Ray."""
     pids = []
-    for path in Path("/proc").iterdir():
-        if path.name.isdecimal():
-            try:
-                command = (path / "cmdline").read_bytes()
-                is_worker = command.startswith(b"ray::") and b"IDLE" not in command
-                if is_worker and session.encode() in _raylet_command(path):
-                    pids.append(int(path.name))
-            except OSError:
-                continue
+    for pid in descendants(os.getpid()):
+        command = command_of(pid)
+        if command.startswith(b"ray::") and b"IDLE" not in command:
+            pids.append(pid)
     return pids
-
-
-def _raylet_command(process: Path) -> bytes:
-    """Return the command line of the raylet that started a worker."""
-    environment = dict(
-        x.split(b"=", 1) for x in (process / "environ").read_bytes().split(b"\0") if b"=" in x
-    )
-    pid = environment.get(b"RAY_RAYLET_PID", b"0").decode()
-    return Path(f"/proc/{pid}/cmdline").read_bytes()
 
 
 class KillingEngine(RayEngine):
@@ -64,7 +50,6 @@ class KillingEngine(RayEngine):
     def __init__(self, cluster: Cluster, rng: np.random.Generator) -> None:
         super().__init__()
         self.cluster, self.rng = cluster, rng
-        self.session = Path(cluster.head_node.get_session_dir_path()).name
         self.node = cluster.add_node(num_cpus=1)
         self.n_workers_killed = self.n_nodes_removed = 0
 
@@ -83,7 +68,7 @@ class KillingEngine(RayEngine):
             self.cluster.remove_node(self.node, allow_graceful=False)
             self.node = self.cluster.add_node(num_cpus=1)
             self.n_nodes_removed += 1
-        elif pids := worker_processes(self.session):
+        elif pids := worker_processes():
             try:
                 os.kill(int(self.rng.choice(pids)), signal.SIGKILL)
             except ProcessLookupError:
@@ -122,18 +107,16 @@ def main() -> None:
         digest, seconds = fit(model, folder, engine)
         n_fits += 1
         row = {
+            "part": "kills",
             "model": model,
+            "seed": arguments.seed,
             "users": n_users,
             "seconds": round(seconds, 1),
             "killed_workers": engine.n_workers_killed - before[0],
             "removed_nodes": engine.n_nodes_removed - before[1],
             "is_equal": digest == expected[model],
-            "load": round(os.getloadavg()[0], 1),
         }
-        print(json.dumps(row), flush=True)
-        if arguments.out:
-            with arguments.out.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(row) + "\n")
+        append_row(arguments.out, row)
     ray.shutdown()
     cluster.shutdown()
 
