@@ -31,12 +31,7 @@ class RayEngine:
     """
 
     def __init__(self, address: str | None = None, n_workers: int | None = None) -> None:
-        try:
-            ray: Any = import_module("ray")
-        except ImportError:
-            raise ConfigError(
-                "engine 'ray' needs the extra: pip install 'idcf[ray]'; or take engine 'processes'"
-            ) from None
+        ray = import_ray()
         _check_address(address)
         self._ray = ray
         self._owns_cluster = not ray.is_initialized()
@@ -44,12 +39,11 @@ class RayEngine:
             options = {"num_cpus": n_workers} if address is None and n_workers else {}
             try:
                 ray.init(
-                    address=address, include_dashboard=False, log_to_driver=False,
+                    address=address or "local", include_dashboard=False, log_to_driver=False,
                     logging_level="error", **options,
                 )  # fmt: skip
             except (ConnectionError, RuntimeError, ValueError) as error:
-                reason = str(error).strip().splitlines()[0]
-                raise _unreachable(address, reason) from None
+                raise _unreachable(address, " ".join(str(error).split())[:300]) from None
         self.n_workers = n_workers or max(1, int(ray.cluster_resources().get("CPU", 1)))
 
     def map(
@@ -91,6 +85,16 @@ class RayEngine:
         """Leave the cluster, and end it if it was started here."""
         if self._owns_cluster and self._ray.is_initialized():
             self._ray.shutdown()
+
+
+def import_ray() -> Any:
+    """Return the module `ray`, or raise ConfigError if it is not installed."""
+    try:
+        return import_module("ray")
+    except ImportError:
+        raise ConfigError(
+            "engine 'ray' needs the extra: pip install 'idcf[ray]'; or take engine 'processes'"
+        ) from None
 
 
 def _lost_call(position: int, n_tasks: int, error: Exception) -> EngineError:
