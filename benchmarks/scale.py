@@ -48,8 +48,9 @@ HISTORIES = pa.schema(
 )  # of the files that `idcf embed` reads
 _N_NEW_USERS = 1000
 _MODELS = "popularity,als,idcf-takeup,idcf-bayes"
-_OPTIONS: dict[str, dict[str, Any]] = {"als": {"embedding_size": 32, "epochs": 5, "reg": 10.0,
-                                               "alpha": 10.0}}  # fmt: skip
+_OPTIONS: dict[str, dict[str, Any]] = {
+    "als": {"embedding_size": 16, "epochs": 2, "reg": 10.0, "alpha": 10.0}
+}
 
 
 class CountingEngine:
@@ -113,6 +114,7 @@ def fit_once(model: str, folder: Path, engine_name: str, workers: int) -> dict[s
     data = recommender.manifest.training_data
     return {
         "model": model,
+        "options": options,
         "users": data.n_users,
         "items": world.n_items,
         "rows": data.n_rows,
@@ -146,7 +148,8 @@ def critical_path(folder: Path) -> list[dict[str, Any]]:
     would be the time on N machines."""
     table = ShardedTable.open(folder).as_implicit()
     users, rng = UserFilter(12), np.random.default_rng(0)
-    factors = rng.normal(0, 0.1, (table.n_items, 32)).astype(np.float32)
+    size = _OPTIONS["als"]["embedding_size"]
+    factors = rng.normal(0, 0.1, (table.n_items, size)).astype(np.float32)
     works: dict[str, tuple[Any, Any]] = {
         "item counts": (ItemCounts(users), {}),
         "pairs of items": pair_work(table, users),
