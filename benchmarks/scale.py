@@ -1,10 +1,12 @@
 """What training over shards costs with ever more users, and what it is worth, on a known world.
 
     python benchmarks/scale.py growth --users 1e5,1e6,1e7 [--models idcf-takeup,...] [--engine ...]
+    python benchmarks/scale.py shard --users 1e6       # the command `idcf shard`
     python benchmarks/scale.py shards --users 1e6      # N shards one after the other: critical path
     python benchmarks/scale.py engines --users 1e6 --repeats 3      # processes and ray, in turn
     python benchmarks/scale.py embed --users 1e5,1e6,1e7,1e8 --models idcf-bayes \\
         [--embed-options "--engine ray"]               # the command `idcf embed`
+    python benchmarks/scale.py all --out benchmarks/reports/scale.jsonl    # `make bench-scale`
 
 Every fit runs in a process of its own. Processor time is that of all its processes, but for the
 start of Python in the one that drives; memory is the peak of that process and of the largest worker
@@ -17,7 +19,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import resource
 import shlex
 import subprocess
 import sys
@@ -51,6 +52,19 @@ _MODELS = "popularity,als,idcf-takeup,idcf-bayes"
 _OPTIONS: dict[str, dict[str, Any]] = {
     "als": {"embedding_size": 16, "epochs": 2, "reg": 10.0, "alpha": 10.0}
 }
+
+
+_PARTS = ("growth", "shard", "shards", "engines", "embed")
+_ALL = (
+    ("scale.py", "growth", "--users", "1e5,1e6,1e7"),
+    ("scale.py", "shard", "--users", "1e6"),
+    ("scale.py", "shards", "--users", "1e6"),
+    ("scale.py", "shards", "--users", "1e7", "--shards", "1,64"),
+    ("scale.py", "engines", "--users", "1e6", "--models", "als,idcf-takeup", "--repeats", "2"),
+    ("scale.py", "embed", "--users", "1e5", "--models", "idcf-bayes"),
+    ("ray_kills.py", "--kills", "12"),
+    ("ray_kills.py", "--kills", "12", "--seed", "1"),
+)
 
 
 class CountingEngine:
@@ -143,9 +157,9 @@ def artifact_digest(recommender: Recommender) -> str:
     return digest.hexdigest()[:16]
 
 
-def critical_path(folder: Path) -> list[dict[str, Any]]:
+def critical_path(folder: Path, numbers: list[int]) -> list[dict[str, Any]]:
     """Time one pass over N shards, one after the other: the longest shard and adding up the sums
-    would be the time on N machines."""
+    would be the time on N machines. Times are processor times."""
     table = ShardedTable.open(folder).as_implicit()
     users, rng = UserFilter(12), np.random.default_rng(0)
     size = _OPTIONS["als"]["embedding_size"]
@@ -160,18 +174,18 @@ def critical_path(folder: Path) -> list[dict[str, Any]]:
     for name, (work, state) in works.items():
         run_shard(work, table, range(4), state)  # caches are filled
         whole = None
-        for n_shards in (1, 2, 4, 8, 16, 32, 64):
+        for n_shards in numbers:
             seconds, results = [], []
             for shard in divide_blocks(table.n_blocks, n_shards):
-                start = time.perf_counter()
+                start = time.process_time()
                 results.append(run_shard(work, table, shard, state))
-                seconds.append(time.perf_counter() - start)
+                seconds.append(time.process_time() - start)
             total = work.zeros(table, state)
-            start = time.perf_counter()
+            start = time.process_time()
             for result in results:
                 for key in total:
                     total[key] += result[key]
-            reduce = time.perf_counter() - start
+            reduce = time.process_time() - start
             whole = whole or sum(seconds)
             n_bytes = [sum(x.nbytes for x in result.values()) for result in results]
             rows.append({
@@ -238,7 +252,7 @@ def measure_fits(arguments: argparse.Namespace, engines: list[str]) -> None:
 def measure_shards(arguments: argparse.Namespace) -> None:
     """Time passes over N shards, one after the other."""
     for n_users in arguments.users:
-        for row in critical_path(world_folder(arguments.folder, n_users)):
+        for row in critical_path(world_folder(arguments.folder, n_users), arguments.shards):
             append_row(arguments.out, {"part": "shards", **row})
 
 
@@ -265,14 +279,47 @@ def measure_embed(arguments: argparse.Namespace) -> None:
         })  # fmt: skip
 
 
+def measure_shard(arguments: argparse.Namespace) -> None:
+    """Run `idcf shard` on the rows of worlds in random order, and read all blocks again."""
+    for n_users in arguments.users:
+        table = ShardedTable.open(world_folder(arguments.folder, n_users))
+        source = arguments.folder / f"shuffled-{n_users}.parquet"
+        write_shuffled(table, source)
+        out = arguments.folder / f"shards-{n_users}"
+        seconds, usage, peak = run_idcf("shard", source, "--out", out, "--overwrite")
+        source.unlink()
+        written = ShardedTable.open(out)
+        start = time.process_time()
+        n_rows = sum(len(written.read_block(x).items) for x in range(written.n_blocks))
+        append_row(arguments.out, {
+            "part": "shard", "users": n_users, "rows": n_rows, "seconds": round(seconds, 1),
+            "processor_seconds": round(usage, 1), "peak_gib": round(peak, 2),
+            "read_processor_seconds": round(time.process_time() - start, 2),
+            "bytes": sum(x.stat().st_size for x in out.iterdir()),
+        })  # fmt: skip
+
+
+def write_shuffled(table: ShardedTable, path: Path) -> None:
+    """Write the rows of shards in random order; they must fit in memory."""
+    blocks = [table.read_block(x) for x in range(table.n_blocks)]
+    owner = np.concatenate([
+        x.first_user + np.repeat(np.arange(len(x.offsets) - 1), np.diff(x.offsets)) for x in blocks
+    ])  # fmt: skip
+    order = np.random.default_rng(0).permutation(len(owner))
+    items = np.asarray(table.items.ids)[np.concatenate([x.items for x in blocks])]
+    columns = [owner, items, np.concatenate([x.ratings for x in blocks])]
+    parquet.write_table(pa.table([x[order] for x in columns], schema=HISTORIES), path)
+
+
 def run_idcf(*arguments: object) -> tuple[float, float, float]:
     """Run the command line; return its seconds, processor seconds and peak memory in GiB."""
-    before, start = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
-    command = [sys.executable, "-m", "idcf", *map(str, arguments)]
-    subprocess.run(command, check=True, stdout=sys.stderr)
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    used = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    return time.perf_counter() - start, used, after.ru_maxrss / 2**20
+    start, command = time.perf_counter(), [sys.executable, "-m", "idcf", *map(str, arguments)]
+    process = subprocess.Popen(command, stdout=sys.stderr)
+    _, status, usage = os.wait4(process.pid, 0)
+    if status:
+        raise SystemExit(f"{shlex.join(command)} failed")
+    seconds = time.perf_counter() - start
+    return seconds, usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 2**20
 
 
 def history_files(table: ShardedTable, folder: Path) -> Path:
@@ -290,31 +337,45 @@ def history_files(table: ShardedTable, folder: Path) -> Path:
     return folder / "part-00000.parquet" if len(table.shards) == 1 else folder
 
 
+def measure_all(arguments: argparse.Namespace) -> None:
+    """Measure all parts, and replace the file of rows."""
+    rows = arguments.out.with_suffix(".new")
+    rows.unlink(missing_ok=True)
+    for script, *options in _ALL:
+        command = [sys.executable, str(Path(__file__).parent / script), *options]
+        command += ["--folder", str(arguments.folder), "--out", str(rows)]
+        subprocess.run(command, check=True)
+    rows.replace(arguments.out)
+
+
 def main() -> None:
     """Measure what the command line names."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("part", choices=["growth", "shards", "engines", "embed", "fit"])
+    parser.add_argument("part", choices=[*_PARTS, "all", "fit"])
     parser.add_argument("--users", default="1e5,1e6")
     parser.add_argument("--models", default=_MODELS)
     parser.add_argument("--engine", default="processes")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--repeats", type=int, default=1)
+    parser.add_argument("--shards", default="1,2,4,8,16,32,64", help="numbers of shards")
     parser.add_argument("--embed-options", default="", help='such as "--engine ray"')
     parser.add_argument("--folder", type=Path, default=Path("runs/scale"))
     parser.add_argument("--world", type=Path, help="folder of the world of `fit`")
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
     arguments.users = [int(float(x)) for x in arguments.users.split(",")]
+    arguments.shards = [int(x) for x in arguments.shards.split(",")]
     if arguments.part == "fit":
         row = fit_once(arguments.models, arguments.world, arguments.engine, arguments.workers)
         print(json.dumps(row))
-    elif arguments.part == "shards":
-        measure_shards(arguments)
-    elif arguments.part == "embed":
-        measure_embed(arguments)
-    else:
+    elif arguments.part == "all":
+        measure_all(arguments)
+    elif arguments.part in ("growth", "engines"):
         engines = ["processes", "ray"] if arguments.part == "engines" else [arguments.engine]
         measure_fits(arguments, engines)
+    else:
+        measure = {"shard": measure_shard, "shards": measure_shards, "embed": measure_embed}
+        measure[arguments.part](arguments)
 
 
 if __name__ == "__main__":
