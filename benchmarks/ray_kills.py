@@ -35,13 +35,9 @@ _MODELS = {
 
 
 def worker_processes() -> list[int]:
-    """Return the processes that compute for Ray."""
-    pids = []
-    for pid in descendants(os.getpid()):
-        command = command_of(pid)
-        if command.startswith(b"ray::") and b"IDLE" not in command:
-            pids.append(pid)
-    return pids
+    """Return the processes that make a call, among those that this process started."""
+    pids = descendants(os.getpid())
+    return [pid for pid in pids if command_of(pid).startswith(b"ray::_call_on_worker")]
 
 
 class KillingEngine(RayEngine):
