@@ -265,7 +265,10 @@ def measure_embed(arguments: argparse.Namespace) -> None:
     worlds = [world_folder(arguments.folder, x) for x in arguments.users]
     model = arguments.folder / f"embed-model-{arguments.models}"
     if not model.exists():
-        run_idcf("train", worlds[0], "--out", model, "--model", arguments.models)
+        run_idcf(
+            *("train", worlds[0], "--out", model, "--model", arguments.models),
+            "--no-card-metrics",
+        )
     for n_users, world in zip(arguments.users, worlds, strict=True):
         histories = history_files(ShardedTable.open(world), world / "histories")
         out = arguments.folder / f"embeddings-{n_users}"
