@@ -157,7 +157,7 @@ def artifact_digest(recommender: Recommender) -> str:
     return digest.hexdigest()[:16]
 
 
-def critical_path(folder: Path, numbers: list[int]) -> list[dict[str, Any]]:
+def critical_path(folder: Path, numbers: list[int]) -> Iterator[dict[str, Any]]:
     """Time one pass over N shards, one after the other: the longest shard and adding up the sums
     would be the time on N machines. Times are processor times."""
     table = ShardedTable.open(folder).as_implicit()
@@ -170,7 +170,6 @@ def critical_path(folder: Path, numbers: list[int]) -> list[dict[str, Any]]:
         "sweep of als": als_work(table, users, factors),
     }
     torch.set_num_threads(1)
-    rows = []
     for name, (work, state) in works.items():
         run_shard(work, table, range(4), state)  # caches are filled
         whole = None
@@ -188,13 +187,12 @@ def critical_path(folder: Path, numbers: list[int]) -> list[dict[str, Any]]:
             reduce = time.process_time() - start
             whole = whole or sum(seconds)
             n_bytes = [sum(x.nbytes for x in result.values()) for result in results]
-            rows.append({
+            yield {
                 "pass": name, "users": table.n_users, "shards": n_shards,
                 "longest_shard": round(max(seconds), 2), "all_shards": round(sum(seconds), 2),
                 "reduce": round(reduce, 3), "bytes_per_shard": max(n_bytes),
                 "efficiency": round(whole / (n_shards * (max(seconds) + reduce)), 3),
-            })  # fmt: skip
-    return rows
+            }  # fmt: skip
 
 
 def als_work(table: ShardedTable, users: UserFilter, factors: np.ndarray) -> tuple[Any, Any]:
