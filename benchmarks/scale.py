@@ -23,7 +23,7 @@ import shlex
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +59,7 @@ _ALL = (
     ("scale.py", "growth", "--users", "1e5,1e6,1e7"),
     ("scale.py", "shard", "--users", "1e6"),
     ("scale.py", "shards", "--users", "1e6"),
-    ("scale.py", "shards", "--users", "1e7", "--shards", "1,64"),
+    ("scale.py", "shards", "--users", "1e7", "--shards", "1,64", "--passes", "sweep of als"),
     ("scale.py", "engines", "--users", "1e6", "--models", "als,idcf-takeup", "--repeats", "2"),
     ("scale.py", "embed", "--users", "1e5", "--models", "idcf-bayes"),
     ("ray_kills.py", "--kills", "12"),
@@ -157,20 +157,21 @@ def artifact_digest(recommender: Recommender) -> str:
     return digest.hexdigest()[:16]
 
 
-def critical_path(folder: Path, numbers: list[int]) -> Iterator[dict[str, Any]]:
+def critical_path(folder: Path, numbers: list[int], passes: list[str]) -> Iterator[dict[str, Any]]:
     """Time one pass over N shards, one after the other: the longest shard and adding up the sums
     would be the time on N machines. Times are processor times."""
     table = ShardedTable.open(folder).as_implicit()
     users, rng = UserFilter(12), np.random.default_rng(0)
     size = _OPTIONS["als"]["embedding_size"]
     factors = rng.normal(0, 0.1, (table.n_items, size)).astype(np.float32)
-    works: dict[str, tuple[Any, Any]] = {
-        "item counts": (ItemCounts(users), {}),
-        "pairs of items": pair_work(table, users),
-        "sweep of als": als_work(table, users, factors),
+    works: dict[str, Callable[[], tuple[Any, Any]]] = {
+        "item counts": lambda: (ItemCounts(users), {}),
+        "pairs of items": lambda: pair_work(table, users),
+        "sweep of als": lambda: als_work(table, users, factors),
     }
     torch.set_num_threads(1)
-    for name, (work, state) in works.items():
+    for name in passes or works:
+        work, state = works[name]()
         run_shard(work, table, range(4), state)  # caches are filled
         whole = None
         for n_shards in numbers:
@@ -250,7 +251,8 @@ def measure_fits(arguments: argparse.Namespace, engines: list[str]) -> None:
 def measure_shards(arguments: argparse.Namespace) -> None:
     """Time passes over N shards, one after the other."""
     for n_users in arguments.users:
-        for row in critical_path(world_folder(arguments.folder, n_users), arguments.shards):
+        world = world_folder(arguments.folder, n_users)
+        for row in critical_path(world, arguments.shards, arguments.passes):
             append_row(arguments.out, {"part": "shards", **row})
 
 
@@ -359,6 +361,7 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--repeats", type=int, default=1)
     parser.add_argument("--shards", default="1,2,4,8,16,32,64", help="numbers of shards")
+    parser.add_argument("--passes", nargs="*", help='of `shards`, such as "sweep of als"')
     parser.add_argument("--embed-options", default="", help='such as "--engine ray"')
     parser.add_argument("--folder", type=Path, default=Path("runs/scale"))
     parser.add_argument("--world", type=Path, help="folder of the world of `fit`")
