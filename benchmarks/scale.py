@@ -157,7 +157,7 @@ def artifact_digest(recommender: Recommender) -> str:
     return digest.hexdigest()[:16]
 
 
-def critical_path(folder: Path, numbers: list[int], passes: list[str]) -> Iterator[dict[str, Any]]:
+def critical_path(folder: Path, numbers: list[int], passes: list[str] | None) -> Iterator[dict[str, Any]]:
     """Time one pass over N shards, one after the other: the longest shard and adding up the sums
     would be the time on N machines. Times are processor times."""
     table = ShardedTable.open(folder).as_implicit()
