@@ -157,7 +157,9 @@ def artifact_digest(recommender: Recommender) -> str:
     return digest.hexdigest()[:16]
 
 
-def critical_path(folder: Path, numbers: list[int], passes: list[str] | None) -> Iterator[dict[str, Any]]:
+def critical_path(
+    folder: Path, numbers: list[int], passes: list[str] | None
+) -> Iterator[dict[str, Any]]:
     """Time one pass over N shards, one after the other: the longest shard and adding up the sums
     would be the time on N machines. Times are processor times."""
     table = ShardedTable.open(folder).as_implicit()
@@ -317,12 +319,17 @@ def write_shuffled(table: ShardedTable, path: Path) -> None:
 def run_idcf(*arguments: object) -> tuple[float, float, float]:
     """Run the command line; return its seconds, processor seconds and peak memory in GiB."""
     start, command = time.perf_counter(), [sys.executable, "-m", "idcf", *map(str, arguments)]
-    process = subprocess.Popen(command, stdout=sys.stderr)
-    _, status, usage = os.wait4(process.pid, 0)
+    process, peak, pid = subprocess.Popen(command, stdout=sys.stderr), 0.0, 0
+    while not pid:  # ru_maxrss would be at least that of this process
+        try:
+            peak = peak_gib(process.pid)
+        except (OSError, IndexError):  # it has ended
+            pass
+        pid, status, usage = os.wait4(process.pid, os.WNOHANG)
+        time.sleep(0 if pid else 0.05)
     if status:
         raise SystemExit(f"{shlex.join(command)} failed")
-    seconds = time.perf_counter() - start
-    return seconds, usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 2**20
+    return time.perf_counter() - start, usage.ru_utime + usage.ru_stime, peak
 
 
 def history_files(table: ShardedTable, folder: Path) -> Path:
