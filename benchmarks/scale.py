@@ -24,6 +24,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -321,10 +322,8 @@ def run_idcf(*arguments: object) -> tuple[float, float, float]:
     start, command = time.perf_counter(), [sys.executable, "-m", "idcf", *map(str, arguments)]
     process, peak, pid = subprocess.Popen(command, stdout=sys.stderr), 0.0, 0
     while not pid:  # ru_maxrss would be at least that of this process
-        try:
+        with suppress(OSError, IndexError):  # it has ended
             peak = peak_gib(process.pid)
-        except (OSError, IndexError):  # it has ended
-            pass
         pid, status, usage = os.wait4(process.pid, os.WNOHANG)
         time.sleep(0 if pid else 0.05)
     if status:
