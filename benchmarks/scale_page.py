@@ -135,10 +135,11 @@ def critical_path() -> str:
         for x in rows_of("shards", **{"pass": name}):
             rows.append((
                 f"{name}, {x['users']:,} users", str(x["shards"]), f"{x['longest_shard']:.2f}",
-                f"{x['reduce']:.3f}", f"{x['bytes_per_shard'] / 1e6:.1f}",
+                f"{x['all_shards']:.1f}", f"{x['reduce']:.3f}", f"{x['bytes_per_shard'] / 1e6:.1f}",
                 f"{x['efficiency']:.0%}",
             ))  # fmt: skip
-    header = ("pass", "shards", "longest shard, s", "adding up, s", "MB per shard", "efficiency")
+    header = ("pass", "shards", "longest shard, s", "all shards, s", "adding up, s",
+              "MB per shard", "efficiency")  # fmt: skip
     return table(header, rows)
 
 
