@@ -12,10 +12,10 @@ PORT ?= 8000
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo serve test docs bench clean
+.PHONY: help demo serve test docs bench bench-scale clean
 
 help: ## What can be made
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST)
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST)
 
 demo: $(READY) ## Train on MovieLens-100K, evaluate on new users, recommend ten films, write a report
 	$(BIN)/idcf demo
@@ -40,6 +40,11 @@ docs: $(READY) ## The documentation site, in docs/_build/html
 
 bench: $(READY) ## Speed, beside other implementations; writes benchmarks/reports/
 	$(BIN)/python benchmarks/run.py
+
+bench-scale: $(READY) ## Training over shards: growth, engines, lost workers; writes benchmarks/reports/scale.jsonl
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[ray]"
+	$(BIN)/python benchmarks/scale.py all --out benchmarks/reports/scale.jsonl
+	$(BIN)/python benchmarks/scale_page.py --write
 
 clean: ## Forget the set-up, caches and runs
 	rm -rf $(VENV) runs build dist docs/_build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

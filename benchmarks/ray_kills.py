@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import hashlib
-import json
 import os
 import shutil
 import signal
@@ -26,6 +25,7 @@ import numpy as np
 import ray
 from ray.cluster_utils import Cluster
 from scale import artifact_digest
+from scale_rows import append_row, command_of, descendants
 from scale_world import _BLOCKS_PER_SHARD, World, write_world
 
 from idcf import Recommender
@@ -41,28 +41,10 @@ _MODELS = {
 }
 
 
-def worker_processes(session: str) -> list[int]:
-    """Return the processes that run workers of a Ray session."""
-    pids = []
-    for path in Path("/proc").iterdir():
-        if path.name.isdecimal():
-            try:
-                command = (path / "cmdline").read_bytes()
-                is_worker = command.startswith(b"ray::") and b"IDLE" not in command
-                if is_worker and session.encode() in _raylet_command(path):
-                    pids.append(int(path.name))
-            except OSError:
-                continue
-    return pids
-
-
-def _raylet_command(process: Path) -> bytes:
-    """Return the command line of the raylet that started a worker."""
-    environment = dict(
-        x.split(b"=", 1) for x in (process / "environ").read_bytes().split(b"\0") if b"=" in x
-    )
-    pid = environment.get(b"RAY_RAYLET_PID", b"0").decode()
-    return Path(f"/proc/{pid}/cmdline").read_bytes()
+def worker_processes() -> list[int]:
+    """Return the processes that make a call, among those that this process started."""
+    pids = descendants(os.getpid())
+    return [pid for pid in pids if command_of(pid).startswith(b"ray::_call_on_worker")]
 
 
 class KillingEngine(RayEngine):
@@ -71,7 +53,6 @@ class KillingEngine(RayEngine):
     def __init__(self, cluster: Cluster, rng: np.random.Generator) -> None:
         super().__init__()
         self.cluster, self.rng = cluster, rng
-        self.session = Path(cluster.head_node.get_session_dir_path()).name
         self.node = cluster.add_node(num_cpus=1)
         self.n_workers_killed = self.n_nodes_removed = 0
 
@@ -90,7 +71,7 @@ class KillingEngine(RayEngine):
             self.cluster.remove_node(self.node, allow_graceful=False)
             self.node = self.cluster.add_node(num_cpus=1)
             self.n_nodes_removed += 1
-        elif pids := worker_processes(self.session):
+        elif pids := worker_processes():
             try:
                 os.kill(int(self.rng.choice(pids)), signal.SIGKILL)
             except ProcessLookupError:
@@ -152,18 +133,16 @@ def main() -> None:
         digest, seconds = work(name, folder, engine)
         n_runs += 1
         row = {
+            "part": "kills",
             "model" if arguments.mode == "fit" else "verb": name,
+            "seed": arguments.seed,
             "users": n_users,
             "seconds": round(seconds, 1),
             "killed_workers": engine.n_workers_killed - before[0],
             "removed_nodes": engine.n_nodes_removed - before[1],
             "is_equal": digest == expected[name],
-            "load": round(os.getloadavg()[0], 1),
         }
-        print(json.dumps(row), flush=True)
-        if arguments.out:
-            with arguments.out.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(row) + "\n")
+        append_row(arguments.out, row)
     ray.shutdown()
     cluster.shutdown()
 

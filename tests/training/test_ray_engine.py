@@ -74,10 +74,10 @@ def test_calls_of_dead_workers_are_made_again(engine, tmp_path: Path) -> None:
 
 def test_a_fit_survives_the_loss_of_a_node(engine, cluster, tmp_path: Path) -> None:
     data = board(150, 40, 6, 18)
-    folder = write_shards(data, tmp_path, 3)
+    folder = write_shards(data, tmp_path, 3, block_users=2)
     config = RecommenderConfig("als", {"embedding_size": 4, "epochs": 3, "reg": 5.0}, 8)
     titles = (None,) * len(data.items)
-    expected = fit_sharded_artifact(config, folder, titles, LocalEngine())
+    expected = fit_sharded_artifact(config, folder, titles, LocalEngine(), n_shards=1)
     node, n_results = cluster.add_node(num_cpus=1), 0
 
     class LosingEngine(type(engine)):
@@ -94,8 +94,8 @@ def test_a_fit_survives_the_loss_of_a_node(engine, cluster, tmp_path: Path) -> N
                     cluster.remove_node(node, allow_graceful=False)
                 yield position, result
 
-    artifact = fit_sharded_artifact(config, folder, titles, LosingEngine())
-    assert n_results > 40
+    artifact = fit_sharded_artifact(config, folder, titles, LosingEngine(), n_shards=64)
+    assert n_results > 3 * 64
     assert artifact.manifest == expected.manifest
     for key, value in expected.model.state_dict().items():
         assert value.equal(artifact.model.state_dict()[key]), key

@@ -6,7 +6,7 @@ import os
 import platform
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 from typing import Annotated, NamedTuple
@@ -14,7 +14,7 @@ from typing import Annotated, NamedTuple
 import typer
 
 from idcf.cli import options as o
-from idcf.errors import IdcfError
+from idcf.errors import ConfigError, IdcfError
 
 _REQUIREMENT = re.compile(r"""(?P<name>[\w.-]+)[^;]*(?:;.*extra == ['"](?P<extra>[\w-]+)['"])?""")
 _DEVELOPMENT_EXTRA = "dev"
@@ -34,18 +34,24 @@ def doctor(
         Path | None,
         o.argument("MODEL_FOLDER", "Folder of a model saved by `idcf train`, to be checked too."),
     ] = None,
+    engine: o.EngineName = None,
+    address: o.ClusterAddress = None,
     as_json: o.JsonSwitch = False,
 ) -> None:
-    """Check the installation, the datasets and, if given, a saved model.
+    """Check the installation, the datasets and, if given, a saved model and an engine.
 
+    With --engine ray, a tiny job runs on every node of the cluster.
     The exit code is 1 if there is a problem.
     """
+    if engine is None and address is not None:
+        raise ConfigError("--address needs --engine ray; give it, or leave out the address")
     checks = [
         *_check_python(),
         *_check_packages(),
         *_check_hardware(),
         *_check_datasets(),
         *_check_model(model_folder),
+        *_check_engine(engine, address),
     ]
     n_problems = sum(x.status == "problem" for x in checks)
     lines = [f"{_MARKS[x.status]} {x.name:14} {x.message}" for x in checks]
@@ -137,3 +143,58 @@ def _check_model(model_folder: Path | None) -> Iterator[CheckResult]:
         return
     result = f"recommends {best[0].title or best[0].item_id}" if best else "has no items"
     yield CheckResult("model", "ok", f"{recommender!r} {result}")
+
+
+def _check_engine(name: str | None, address: str | None) -> Iterator[CheckResult]:
+    """Let every worker of an engine, or every node of a Ray cluster, do a tiny job."""
+    if name is None:
+        return
+    try:
+        if name == "ray":
+            yield from _check_cluster(address)
+            return
+        from idcf.training.engine import open_engine
+
+        opened = open_engine(name, address=address)
+        results = list(opened.map(_tiny_job, [()] * opened.n_workers, {}))
+        opened.close()
+        yield CheckResult(f"engine {name}", "ok", f"tiny jobs done: {len(results)}")
+    except IdcfError as error:
+        yield CheckResult(f"engine {name}", "problem", str(error))
+
+
+def _tiny_job(state: object) -> int:
+    """Return the number of the process that does it."""
+    return os.getpid()
+
+
+def _check_cluster(address: str | None) -> Iterator[CheckResult]:
+    """Report on every node of a Ray cluster; a version that is not that of this process is a
+    problem."""
+    from idcf.training.ray_nodes import driver_versions, probe_cluster
+
+    reports, expected = probe_cluster(address), driver_versions()
+    n_cpus = sum(x.n_cpus for x in reports)
+    where = f"at {address}" if address else "started on this machine"
+    message = f"a cluster {where} answers: {len(reports)} nodes, {n_cpus:g} CPUs"
+    yield CheckResult("engine ray", "ok", message)
+    for report in reports:
+        facts = f"{report.n_cpus:g} CPUs, {report.memory_gib:.1f} GiB"
+        problem = report.error or _version_differences(report.versions, expected)
+        versions = ", ".join(f"{name} {version}" for name, version in report.versions.items())
+        message = f"{facts}; {problem or versions}"
+        yield CheckResult(f"node {report.name}", "problem" if problem else "ok", message)
+
+
+def _version_differences(
+    versions: Mapping[str, str | None], expected: Mapping[str, str | None]
+) -> str | None:
+    """Return which versions of a node are not those of this process; None: all are."""
+    differing = [
+        f"{name} is not installed" if versions[name] is None else
+        f"{name} {versions[name]}, here {expected[name]}"
+        for name in expected if versions[name] != expected[name]
+    ]  # fmt: skip
+    if not differing:
+        return None
+    return f"{'; '.join(differing)}: install the same versions on every node"

@@ -34,12 +34,7 @@ class RayEngine:
     def __init__(
         self, address: str | None = None, n_workers: int | None = None, device: str = "cpu"
     ) -> None:
-        try:
-            ray: Any = import_module("ray")
-        except ImportError:
-            raise ConfigError(
-                "engine 'ray' needs the extra: pip install 'idcf[ray]'; or take engine 'processes'"
-            ) from None
+        ray = import_ray()
         _check_address(address)
         self._ray = ray
         self._owns_cluster = not ray.is_initialized()
@@ -47,12 +42,11 @@ class RayEngine:
             options = {"num_cpus": n_workers} if address is None and n_workers else {}
             try:
                 ray.init(
-                    address=address, include_dashboard=False, log_to_driver=False,
+                    address=address or "local", include_dashboard=False, log_to_driver=False,
                     logging_level="error", **options,
                 )  # fmt: skip
             except (ConnectionError, RuntimeError, ValueError) as error:
-                reason = str(error).strip().splitlines()[0]
-                raise _unreachable(address, reason) from None
+                raise _unreachable(address, " ".join(str(error).split())[:300]) from None
         resources = ray.cluster_resources()
         n_gpus = int(resources.get("GPU", 0))
         if device == "cuda" and not n_gpus:
@@ -102,6 +96,16 @@ class RayEngine:
         """Leave the cluster, and end it if it was started here."""
         if self._owns_cluster and self._ray.is_initialized():
             self._ray.shutdown()
+
+
+def import_ray() -> Any:
+    """Return the module `ray`, or raise ConfigError if it is not installed."""
+    try:
+        return import_module("ray")
+    except ImportError:
+        raise ConfigError(
+            "engine 'ray' needs the extra: pip install 'idcf[ray]'; or take engine 'processes'"
+        ) from None
 
 
 def _lost_call(position: int, n_tasks: int, error: Exception) -> EngineError:

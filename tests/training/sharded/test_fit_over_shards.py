@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import io
+import re
+import sys
 from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
@@ -76,6 +79,24 @@ def test_shards_and_their_order_change_no_bit(name: str, tmp_path: Path) -> None
     assert_same_bits(one, fit(name, blocks, ShuffledEngine(), n_shards=64))
     folder = write_shards(table(kind(name)), tmp_path, 3)
     assert_same_bits(one, fit(name, folder))
+
+
+@pytest.mark.parametrize("name", ["als", "bias", "idcf-takeup"])
+def test_sixty_four_shards_in_any_order_change_no_bit(name: str) -> None:
+    blocks = TableBlocks(table(kind(name)), 2)
+    assert blocks.n_blocks > 64
+    one = fit(name, blocks, n_shards=1)
+    for n_shards in (2, 8, 64):
+        assert_same_bits(one, fit(name, blocks, ShuffledEngine(), n_shards=n_shards))
+
+
+def test_the_bar_of_a_pass_has_rows_per_second_and_the_time_left(monkeypatch) -> None:
+    stream = io.StringIO()
+    monkeypatch.setattr(stream, "isatty", lambda: True, raising=False)
+    monkeypatch.setattr(sys, "stderr", stream)
+    fit("als", TableBlocks(table(), 2), n_shards=64, progress=True)
+    lines = [x for x in re.split(r"[\r\n]+", stream.getvalue()) if "sweep 2 of 3" in x]
+    assert re.search(r"100%.*\[\d\d:\d\d<\d\d:\d\d, +[\d.]+[kM]? rows/s\]", lines[-1]), lines
 
 
 @pytest.fixture(scope="module")
