@@ -92,6 +92,13 @@ def test_a_recommendation_is_a_plain_tuple_in_a_plain_list() -> None:
     assert recommendations.unknown_items == ()
     assert fitted().recommend({**EVEN, "nowhere": 3}).unknown_items == ("nowhere",)
     assert ids(fitted().recommend({**EVEN, "nowhere": 3})) == ids(recommendations)[:10]
+    with pytest.warns(DataWarning, match="no item of the history is known to the model"):
+        popular = fitted().recommend({"nowhere": 3})
+    assert ids(popular) == ids(fitted().recommend())
+    assert {x.source for x in popular} == {"popular"}
+    with pytest.warns(DataWarning, match="no item of 1 histories is known to the model"):
+        batch = fitted().recommend([EVEN, {"nowhere": 3}])  # one does not stop the others
+    assert [ids(x) for x in batch] == [ids(recommendations)[:10], ids(popular)]
 
 
 def test_filters() -> None:

@@ -10,7 +10,11 @@ from pathlib import Path
 from threading import Lock
 from typing import Any, Self, Unpack, overload
 
-from idcf.data.history_reader import has_many_users, warn_unknown_items
+from idcf.data.history_reader import (
+    has_many_users,
+    warn_unknown_histories,
+    warn_unknown_items,
+)
 from idcf.data.interactions import Floats, Interactions
 from idcf.data.missing_values import MissingRule
 from idcf.errors import ConfigError, require_positive_count
@@ -393,8 +397,8 @@ class Recommender(Estimator):
         history
             For one user {item_id: rating}, a list of (item_id, rating) or of (item_id, rating,
             timestamp) or, for implicit feedback, a list of item ids. For several users a list of
-            dicts or lists, or a table with a column user_id. An empty history gets popular items,
-            or those liked by users of its features.
+            dicts or lists, or a table with a column user_id. An empty history, or one of unknown
+            items alone, gets popular items, or those liked by users of its features: `source`.
         users
             Instead of a history: the id, or a list of ids, of users in the table of `fit`.
         filter_seen
@@ -460,8 +464,10 @@ class Recommender(Estimator):
             return predictor.recommend_known(list(users), query)
         if not has_many_users(history):
             new_user = predictor.read_new_user(history, features)
+            warn_unknown_histories(predictor.history_reader, [new_user])
             return predictor.recommend([query._replace(new_user=new_user)])[0]
         user_ids, new_users = predictor.read_new_users(history, features)
+        warn_unknown_histories(predictor.history_reader, new_users)
         queries = [
             query._replace(new_user=new_user, user_id=user_id)
             for new_user, user_id in zip(new_users, user_ids, strict=True)

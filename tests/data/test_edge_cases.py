@@ -272,8 +272,6 @@ BAD_HISTORIES = [
     ([0, 1], "ratings are needed with the items"),
     ([0, (1, 2)], "mixes ids, pairs and triples"),
     ([([0], 1)], r"item id \[0\] is of type list"),
-    ({"Heet": 5}, "history: 'Heet' is not known to the model; nearest known: Heat"),
-    ({7: 1, 8: 1, 9: 1}, "history: '7' and the 2 others are not known"),
     (pa.table({"item_i": [0]}), "history: no column named 'item_id'; did you mean 'item_i'"),
     (3.5, "cannot read float as a history; a history is a dict"),
 ]

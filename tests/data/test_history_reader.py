@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from idcf.data.history_reader import (
     history_from_item_rows,
     read_new_user,
     read_new_users,
+    warn_unknown_histories,
     warn_unknown_items,
 )
 from idcf.data.interactions import Vocab, titles_by_row
@@ -92,9 +94,9 @@ def test_a_history_may_be_empty(empty: Any) -> None:
 def test_unknown_items_are_listed() -> None:
     assert explicit().read_history({99: 1, 10: 5, "x": 3}).unknown_items == (99, "x")
     with pytest.raises(DataError, match=r"'hea' is not known.*Heat"):
-        explicit().read_history({"hea": 5})
+        explicit().item_rows(["hea"], "exclude")
     with pytest.raises(DataError, match="'99' and the 1 others are not known"):
-        explicit().read_history({99: 5, 98: 4})
+        explicit().item_rows([99, 98], "exclude")
 
 
 @pytest.mark.parametrize(
@@ -215,9 +217,9 @@ def test_an_unknown_item_is_named_with_the_nearest() -> None:
     ):
         reader.item_row("haet")
     with pytest.raises(
-        DataError, match=r"history: 'zz' and the 2 others are not known to the model$"
+        DataError, match=r"exclude: 'zz' and the 2 others are not known to the model$"
     ):
-        reader.read_history({"zz": 1, "yy": 2, "qq": 3})
+        reader.item_rows(["zz", "yy", "qq"], "exclude")
     with pytest.raises(DataError, match="is not known"):
         reader.item_row(["heat"])
     assert not reader.knows_item({"heat"})
@@ -247,6 +249,19 @@ def test_ratings_of_another_scale_are_rejected(levels: Any, rating: float, accep
         return
     with pytest.raises(DataError, match=r"of item 10 is outside the scale of the model"):
         reader.read_history({10: rating})
+
+
+def test_a_history_of_unknown_items_is_empty() -> None:
+    reader = explicit(Vocab(["heat", "alien", "up"]))
+    new_user = reader.read_history({"haet": 5, "zz": 1})
+    assert (len(new_user.item_rows), new_user.unknown_items) == (0, ("haet", "zz"))
+    with pytest.warns(DataWarning, match=r"no item of the history is known .* 'haet' \(nearest kn"):
+        warn_unknown_histories(reader, [new_user])
+    known = reader.read_history({"heat": 5, "zz": 1})
+    with pytest.warns(DataWarning, match="no item of 2 histories is known to the model"):
+        warn_unknown_histories(reader, [new_user, known, new_user])
+    with warnings.catch_warnings(action="error"):
+        warn_unknown_histories(reader, [known, reader.read_history(None)])
 
 
 def test_unknown_items_are_warned_of_once_with_an_example() -> None:

@@ -133,12 +133,13 @@ def test_good_requests(pair: Pair, short_cuts: list[int]) -> None:
 
 
 def test_invalid_bodies(pair: Pair, short_cuts: list[int]) -> None:
-    """JSON that is not valid, wrong types, unknown items and fields, long lists and bodies."""
+    """JSON that is not valid, wrong types, unknown fields, long lists and bodies; also unknown
+    items, for which popular ones are recommended."""
     bodies = [x for path, x in payloads() if path == "recommend" and len(x) <= MAX_BODY_BYTES]
-    for body in bodies:
-        (response, *_) = assert_alike(pair, request(body))
-        assert response.startswith(b"HTTP/1.1 4")
-    assert short_cuts == [422] * len(bodies)
+    statuses = [int(assert_alike(pair, request(body))[0][9:12]) for body in bodies]
+    assert short_cuts == statuses
+    assert set(statuses) == {200, 422}
+    assert statuses.count(422) > 50
 
 
 @pytest.mark.parametrize(

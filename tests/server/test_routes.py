@@ -130,7 +130,8 @@ def test_a_body_of_the_largest_size_is_read() -> None:
 @pytest.mark.parametrize(
     ("messages", "headers"),
     [
-        ([], {"content_length": str(MAX_BODY_BYTES + 1)}),  # refused before it is read
+        (body_messages(b" "), {"content_length": str(MAX_BODY_BYTES + 1)}),  # as announced
+        (body_messages(*[b" " * 1000] * (MAX_BODY_BYTES // 400)), {}),  # the rest is discarded
         (body_messages(b" " * (MAX_BODY_BYTES + 1)), {}),
         (body_messages(b" " * MAX_BODY_BYTES, b" "), {}),
         (body_messages(b" ", b" " * (MAX_BODY_BYTES + 1)), {}),

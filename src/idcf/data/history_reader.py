@@ -83,9 +83,9 @@ class HistoryReader:
 
     def read_history(self, history: Any) -> NewUser:
         """Parse the history of one new user, in one of the `_ACCEPTED_FORMS`, or None if empty. If
-        an item occurs twice, its last rating counts. Raises DataError if the history has another
-        form, a rating cannot be used, or no item is known. The order is that of the timestamps or,
-        without any, the one given, oldest first; a set has none."""
+        an item occurs twice, its last rating counts; unknown items are listed apart. Raises
+        DataError if the history has another form or a rating cannot be used. The order is that of
+        the timestamps or, without any, the one given, oldest first; a set has none."""
         if history is None:
             return _EMPTY_NEW_USER
         if isinstance(history, Mapping):
@@ -157,10 +157,8 @@ class HistoryReader:
         if -1 in rating_by_row:
             unknown_items = tuple(dict.fromkeys(x for x, _ in pairs if x not in self._row_by_id))
             del rating_by_row[-1]
-            if not rating_by_row:
-                self._raise_unknown_items(unknown_items, "history")
         if not rating_by_row:
-            return _EMPTY_NEW_USER
+            return _EMPTY_NEW_USER._replace(unknown_items=unknown_items)
         ratings, (low, high) = rating_by_row.values(), self.rating_limits
         if not (low <= min(ratings) and max(ratings) <= high and isfinite(sum(ratings))):
             self._raise_bad_entry(pairs)
@@ -303,6 +301,20 @@ def read_new_users(
         raise DataError(f"features are {len(features)}, but there are {len(histories)} people")
     pairs = zip(histories, features, strict=True)
     return [None] * len(histories), [read_new_user(reader, encoder, *pair) for pair in pairs]
+
+
+def warn_unknown_histories(reader: HistoryReader, new_users: Sequence[NewUser]) -> None:
+    """Issue a DataWarning if no item of a history is known, so that it counts as empty."""
+    unknown = [x.unknown_items for x in new_users if x.unknown_items and not len(x.item_rows)]
+    if not unknown:
+        return
+    names = reader.nearest_names(str(unknown[0][0]))
+    hint = f" (nearest known: {', '.join(names)})" if names else ""
+    count = f" of {len(unknown):,} histories" if len(new_users) > 1 else " of the history"
+    warn_about_data(
+        f"no item{count} is known to the model, such as {unknown[0][0]!r:.80}{hint}; "
+        "taken as empty, for which popular items are recommended"
+    )
 
 
 def warn_unknown_items(new_users: Sequence[NewUser]) -> None:

@@ -14,6 +14,7 @@ import logging
 import time
 import traceback
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from secrets import token_hex
@@ -36,6 +37,7 @@ CLOSE_CONNECTION = (b"connection", b"close")
 _CLOSING = {"connection": "close"}
 _MAX_TRACE_CHARS = 4000  # the end of a trace is kept: it names the error
 BODY_TIMEOUT_S = 10.0
+_DISCARD_TIMEOUT_S, _MAX_DISCARDED_BYTES = 1.0, 4 << 20
 
 
 @dataclass(eq=False)
@@ -171,9 +173,11 @@ async def read_body(scope: Scope, receive: Receive) -> bytes:
     HTTPException: 413 for a body longer than MAX_BODY_BYTES, 408 for one that takes longer than
     10 seconds to arrive, 400 if the client disconnects.
     """
-    for name, value in scope["headers"]:
-        if name == b"content-length" and int(value or b"0") > MAX_BODY_BYTES:
-            raise _body_too_large()
+    headers = dict(scope["headers"])
+    if int(headers.get(b"content-length") or b"0") > MAX_BODY_BYTES:
+        if b"expect" not in headers:  # otherwise the client waits before it sends the body
+            await _discard_body(receive)
+        raise _body_too_large()
     chunks, size, is_complete = [], 0, False
     try:
         async with asyncio.timeout(BODY_TIMEOUT_S):
@@ -181,12 +185,29 @@ async def read_body(scope: Scope, receive: Receive) -> bytes:
                 message = await receive()
                 chunks.append(_body_chunk(message))
                 size += len(chunks[-1])
-                if size > MAX_BODY_BYTES:
-                    raise _body_too_large()
                 is_complete = not message.get("more_body")
+                if size > MAX_BODY_BYTES:
+                    if not is_complete:
+                        await _discard_body(receive)
+                    raise _body_too_large()
     except TimeoutError:
         raise body_too_slow() from None
     return b"".join(chunks)
+
+
+async def _discard_body(receive: Receive) -> None:
+    """Read the rest of a body that is too long, for a second and up to 4 MiB.
+
+    A connection that is closed while data arrive is reset, and the client may not get the response.
+    """
+    size = 0
+    with suppress(TimeoutError):
+        async with asyncio.timeout(_DISCARD_TIMEOUT_S):
+            while size < _MAX_DISCARDED_BYTES:
+                message = await receive()
+                size += len(message.get("body", b""))
+                if not message.get("more_body"):
+                    return
 
 
 def _body_chunk(message: Message) -> bytes:

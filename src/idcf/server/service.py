@@ -67,8 +67,7 @@ class RecommendationService:
     def parse_request(self, request: s.RecommendRequest) -> ParsedRequest:
         """Translate the ids of a recommendation request to item rows.
 
-        DataError: no id of the history or of the candidates is known, or a rating or a feature
-        does not fit the model.
+        DataError: no id of the candidates is known, or a rating or a feature does not fit.
         """
         new_user = self._parse_user(request)
         filters = _NO_FILTERS
@@ -199,8 +198,6 @@ class RecommendationService:
     def _parse_user(self, request: s.UserRequest) -> NewUser:
         """Translate the history and the features of a request."""
         history = request.history
-        if history and not any(self.has_item(x.item_id) for x in history):
-            _raise_unknown_items("history", [x.item_id for x in history])
         default_rating = 1.0 if self.predictor.domain.implicit else None
         times = [x.timestamp for x in history if x.timestamp is not None]
         if times and len(times) < len(history):
