@@ -128,6 +128,16 @@ def assert_same_blocks(one: UserBlocks, other: UserBlocks) -> None:
                 np.testing.assert_array_equal(x, y)
 
 
+def assert_same_problem(message: str, of_reader: str) -> None:
+    """Compare two errors; of a missing value only the place: the reader counts all of them."""
+    place, is_gap, _ = of_reader.partition(": the value is missing")
+    if is_gap:
+        assert message.startswith(f"{place}: ")
+        assert message.endswith("the row") or message.endswith("drop it")
+    else:
+        assert message == of_reader
+
+
 def digests(folder: Path) -> dict[str, str]:
     """Return the checksums of all files of a folder."""
     return {x.name: hashlib.sha256(x.read_bytes()).hexdigest() for x in folder.iterdir()}
@@ -158,7 +168,9 @@ def test_shards_hold_what_the_reader_gives(
             parquet.write_table(table, path, row_group_size=11)
         expected = result(read_interactions, path, implicit=implicit)
         if isinstance(expected, str):
-            assert result(shard, path, tmp_path / "out", implicit=implicit) == expected
+            message = result(shard, path, tmp_path / "out", implicit=implicit)
+            assert isinstance(message, str)
+            assert_same_problem(message, expected)
             return
         shards = shard(path, tmp_path / "out", implicit=implicit, block_users=block_users)
         assert_same(shards, expected)
@@ -307,7 +319,7 @@ def test_errors_are_those_of_the_reader(tmp_path: Path, text: str) -> None:
         read_interactions(path)
     with pytest.raises(DataError) as raised:
         write_shards(path, tmp_path / "out", memory=LIMIT)
-    assert str(raised.value) == str(expected.value)
+    assert_same_problem(str(raised.value), str(expected.value))
     assert [x.name for x in tmp_path.iterdir()] == ["x.csv"]
 
 
