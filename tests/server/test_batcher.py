@@ -106,7 +106,7 @@ def test_an_invalid_request_does_not_affect_the_others() -> None:
     async def scenario() -> None:
         batcher = RequestBatcher(fitted())
         invalid = (
-            make_request(history=[HistoryItem("nowhere", 5.0)]),
+            make_request(history=[HistoryItem("i2", -500.0)]),
             make_request(history=[HistoryItem("i2", 500.0)]),
             RecommendRequest(features={"a": 1}),
         )
