@@ -19,7 +19,13 @@ from idcf.config import (
     parse_overrides,
     split_option_key,
 )
-from idcf.errors import ConfigError, IdcfError, require_positive_count, unknown_name_message
+from idcf.errors import (
+    ConfigError,
+    IdcfError,
+    require_extra,
+    require_positive_count,
+    unknown_name_message,
+)
 
 NAMES = st.text(st.characters(categories=["Ll"]), min_size=1, max_size=8)
 
@@ -59,6 +65,13 @@ def test_counts_that_are_refused_with_their_value(n):
     with pytest.raises(ConfigError) as caught:
         require_positive_count(n)
     assert str(caught.value) == f"n must be a whole number from 1, got {n!r}"
+
+
+def test_the_message_of_a_missing_package_names_the_extra():
+    require_extra("serve", "json", "numpy")
+    message = r"^no_such_package is not installed; pip install 'idcf\[mcp\]'$"
+    with pytest.raises(ConfigError, match=message):
+        require_extra("mcp", "json", "no_such_package", "neither")
 
 
 @given(st.lists(NAMES, unique=True, max_size=6), NAMES)

@@ -101,4 +101,4 @@ def test_the_root_holds_the_ten_packages_and_few_files() -> None:
         "cli", "data", "evaluation", "inference", "metrics",
         "models", "paper", "server", "testing", "training",
     }  # fmt: skip
-    assert len(list(SOURCE.glob("*.py"))) <= 9
+    assert len(list(SOURCE.glob("*.py"))) <= 11

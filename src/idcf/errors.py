@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from difflib import get_close_matches
+from importlib.util import find_spec
 from numbers import Integral
 
 
@@ -50,6 +51,13 @@ def unknown_name_message(kind: str, name: str, known_names: Iterable[str]) -> st
     matches = get_close_matches(name, names, n=1)
     hint = f"did you mean {matches[0]!r}? " if matches else ""
     return f"no {kind} named {name!r}; {hint}known: {', '.join(names)}"
+
+
+def require_extra(extra: str, *packages: str) -> None:
+    """Raise ConfigError unless the packages of an extra, such as "serve", are installed."""
+    for package in packages:
+        if find_spec(package) is None:
+            raise ConfigError(f"{package} is not installed; pip install 'idcf[{extra}]'")
 
 
 def require_positive_count(n: object) -> None:

@@ -17,6 +17,7 @@ from idcf.cli import (
     estimate,
     evaluate,
     export,
+    mcp,
     models,
     recommend,
     reproduce,
@@ -39,6 +40,7 @@ for verb in (
     *(evaluate.evaluate, tune.tune, reproduce.reproduce, reproduce.report, demo.demo),
 ):
     app.command(verb.__name__)(verb)
+app.command("mcp")(mcp.mcp)
 app.command("bench-serve")(bench_serve.bench_serve)
 app.add_typer(data.app, name="data")
 app.command("models")(models.models)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from idcf.cli import options as o
-from idcf.errors import ConfigError
+from idcf.errors import ConfigError, require_extra
 
 
 def serve(
@@ -54,6 +53,10 @@ def serve(
             max=256,
         ),
     ] = 1,
+    mcp: Annotated[
+        bool,
+        o.switch("--mcp", "Serve tools for agents at /mcp, by the Model Context Protocol, too."),
+    ] = False,
     threads: o.Threads = 1,
     as_json: o.JsonSwitch = False,
 ) -> None:
@@ -62,6 +65,8 @@ def serve(
     The HTTP interface is described at /openapi.json.
     """
     require_serve_extra()
+    if mcp:
+        require_extra("mcp", "mcp")
     if workers > 1 and threads > 1:
         raise ConfigError(f"--threads is {threads}, but each of several workers has one thread")
     o.limit_threads(threads)
@@ -85,6 +90,7 @@ def serve(
             token=token,
             limits=limits,
             workers=workers,
+            mcp=mcp,
             on_ready=print_address,
         )
     except KeyboardInterrupt:  # Ctrl-C is the normal end
@@ -93,6 +99,4 @@ def serve(
 
 def require_serve_extra() -> None:
     """Raise ConfigError unless the packages of the extra `serve` are installed."""
-    for package in ("fastapi", "uvicorn", "msgspec"):
-        if find_spec(package) is None:
-            raise ConfigError(f"{package} is not installed; pip install 'idcf[serve]'")
+    require_extra("serve", "fastapi", "uvicorn", "msgspec")

@@ -59,12 +59,13 @@ def create_app(
     *,
     folder: Path | None = None,
     token: str | None = None,
+    mcp: bool = False,
     max_open_requests: int = 2048,
 ) -> RequestMiddleware:
     """Build the ASGI application, to be run by uvicorn.
 
-    POST /admin/reload is there only with a model folder and a token. Beyond `max_open_requests`,
-    requests get status 503.
+    POST /admin/reload is there only with a model folder and a token, POST /mcp only with `mcp`.
+    Beyond `max_open_requests`, requests get status 503.
     """
     post_routes = _post_routes(batcher)
     app = FastAPI(
@@ -85,6 +86,10 @@ def create_app(
     routes: dict[str, ASGIApp] = {route.path: route for route in post_routes}
     if folder is not None and token is not None:
         routes[ReloadRoute.path] = ReloadRoute(batcher, folder, token)
+    if mcp:
+        from idcf.server.mcp_route import McpRoute  # needs the extra `mcp`
+
+        routes[McpRoute.path] = McpRoute(batcher)
     patterns = [x.path for x in app.routes if isinstance(x, Route)]
     metrics = ServerMetrics((*patterns, *routes), n_workers=len(batcher.counts.table))
     return RequestMiddleware(

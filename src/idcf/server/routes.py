@@ -55,7 +55,7 @@ class PostRoute:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request; raise HTTPException 422 if the body is not valid."""
-        _require_post(scope)
+        require_post(scope)
         request = self.decode(await read_body(scope, receive))
         await send_json(send, encode_json(await self.handler(request)))
 
@@ -72,7 +72,7 @@ class ReloadRoute:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Swap the model; raise HTTPException 401 without the token, 409 if loading fails."""
-        _require_post(scope)
+        require_post(scope)
         authorization = dict(scope["headers"]).get(b"authorization", b"")
         if not hmac.compare_digest(authorization, self._expected_authorization):
             raise HTTPException(
@@ -117,7 +117,7 @@ def body_decoder(request_type: type[T]) -> Callable[[bytes], T]:
     return decode
 
 
-def _require_post(scope: Scope) -> None:
+def require_post(scope: Scope) -> None:
     """Raise the HTTP error 405 unless the method is POST."""
     if scope["method"] != "POST":
         raise HTTPException(405, "method not allowed: use POST", {"allow": "POST"})

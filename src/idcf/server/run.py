@@ -30,18 +30,20 @@ def serve(
     token: str | None = None,
     limits: BatcherLimits | None = None,
     workers: int = 1,
+    mcp: bool = False,
     on_ready: Callable[[str], None] = lambda address: None,
 ) -> None:
     """Load a model and serve it over HTTP until the process is interrupted.
 
     Port 0 picks a free port. Without a token there is no POST /admin/reload. Of several `workers`,
-    each has the limits for itself. `on_ready` gets the server's address once it listens.
-    ConfigError: the server cannot listen on the address, or there are no workers on this system.
+    each has the limits for itself. With `mcp`, agents are answered at /mcp. `on_ready` gets the
+    server's address once it listens. ConfigError: the server cannot listen on the address, or there
+    are no workers on this system.
     """
     if workers > 1 and not (hasattr(socket, "SO_REUSEPORT") and hasattr(os, "memfd_create")):
         raise ConfigError(f"{workers} workers need Linux; use --workers 1")
     batcher = RequestBatcher(Recommender.load(folder), limits, workers)
-    app = create_app(batcher, folder=folder, token=token)
+    app = create_app(batcher, folder=folder, token=token, mcp=mcp)
     freeze_garbage_collector()
     listeners = open_listening_sockets(host, port, workers)
     host_name = f"[{host}]" if ":" in host else host
