@@ -37,7 +37,9 @@ def world(implicit: bool = False) -> Interactions:
 def fitted(name: str = "idcf-dot", implicit: bool = False, seed: int = 0) -> Recommender:
     """Return a small fitted model of this name."""
     small = {"sweeps": 16, "burn_in": 8, "embedding_size": 4, "rank": 6}
-    options = small if name == "idcf-bayes" else {"epochs": 3} if name.startswith("idcf") else {}
+    options: dict[str, Any] = {}
+    if name.startswith("idcf"):
+        options = {"epochs": 3} if name != "idcf-bayes" else {} if implicit else small
     recommender = Recommender(name, key_threshold=12, device="cpu", seed=seed, **options)
     return recommender.fit(world(implicit), titles=TITLES)
 

@@ -43,7 +43,10 @@ SearchParameter = Annotated[
 _ASSETS = {
     "/": ("index.html", "text/html; charset=utf-8"),
     "/static/page.css": ("page.css", "text/css; charset=utf-8"),
-    "/static/page.js": ("page.js", "text/javascript; charset=utf-8"),
+    **{
+        f"/static/{name}.js": (f"{name}.js", "text/javascript; charset=utf-8")
+        for name in ("page", "elements", "notice", "requests", "share")
+    },
     "/static/icon.svg": ("icon.svg", "image/svg+xml"),
 }
 _PAGE_HEADERS = {

@@ -41,7 +41,9 @@ class RecommendationService:
     def __init__(self, recommender: Recommender) -> None:
         self.predictor = recommender.predictor
         _warm_up(self.predictor)
-        self.title_index = TitleIndex(self.predictor.item_ids, self.predictor.titles)
+        self.title_index = TitleIndex(
+            self.predictor.item_ids, self.predictor.titles, self.predictor.log_popularity
+        )
 
     def model_info(self) -> s.ModelInfo:
         """Describe the served model."""
