@@ -20,7 +20,6 @@ from idcf.data.column_names import find_columns, holds_ids
 from idcf.data.columns import (
     ColumnOrigin,
     build_interactions,
-    interactions_from_dataframe,
     to_dataframe,
     warn_about_data,
 )
@@ -31,7 +30,7 @@ from idcf.data.datasets.formats import (
     wrong_width_message,
 )
 from idcf.data.interactions import Interactions, align_vocabularies
-from idcf.data.missing_values import MissingRule, handle_missing_values
+from idcf.data.missing_values import MissingRule, interactions_from_rows
 from idcf.data.parquet_reader import ParquetColumns, parquet_errors, parquet_files
 from idcf.data.shards import ShardedTable, is_sharded_folder
 from idcf.errors import DataError
@@ -86,8 +85,7 @@ def read_interactions(
         name = f"{frame.implementation.name.lower()} table"
         names = find_columns(columns, frame.columns, name, implicit)
         origin = ColumnOrigin(name, column_names=names)
-        frame, origin = handle_missing_values(frame, origin, missing)
-        return interactions_from_dataframe(frame, origin, implicit)
+        return interactions_from_rows(frame, origin, implicit, missing)
     path = Path(source).expanduser()
     suffix = format_suffix(path)
     if is_sharded_folder(path):
@@ -183,8 +181,7 @@ def _read_parquet_interactions(
     if table is not None:
         return table
     origin = ColumnOrigin(str(path), column_names=source.names)
-    frame, origin = handle_missing_values(to_dataframe(source.whole_table()), origin, missing)
-    return interactions_from_dataframe(frame, origin, implicit)
+    return interactions_from_rows(to_dataframe(source.whole_table()), origin, implicit, missing)
 
 
 def _read_shards(
@@ -214,8 +211,7 @@ def _read_csv_interactions(
     selected = list(dict.fromkeys(names.values()))
     frame = to_dataframe(_parse_csv(path, text, text_columns=selected, columns=selected))
     origin = ColumnOrigin(str(path), partial(_csv_line_label, text, delimiter), names)
-    frame, origin = handle_missing_values(frame, origin, missing, ids_are_text=True)
-    return interactions_from_dataframe(frame, origin, implicit, ids_are_text=True)
+    return interactions_from_rows(frame, origin, implicit, missing, ids_are_text=True)
 
 
 def _parse_csv(
