@@ -82,7 +82,8 @@ def _table_size(
     key_threshold: int | None,
 ) -> TableSize:
     """Return the size of a dataset, or the size that the numbers of users, items and rows give."""
-    from idcf.training.fit_cost import TableSize, default_key_threshold
+    from idcf.data.split import default_key_threshold
+    from idcf.training.fit_cost import TableSize
 
     given = [name for name, x in numbers.items() if x is not None]
     if dataset is None:
