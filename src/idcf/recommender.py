@@ -153,7 +153,7 @@ class Recommender(Estimator):
             A column title of `items` gives titles. The other columns of `items` are what `where` of
             `recommend` chooses by; idcf-bayes on ratings also learns from them.
         columns
-            Names of the columns in `interactions`, such as {"user_id": "customer"}.
+            Names of columns in all tables, later histories too, such as {"user_id": "customer"}.
         implicit
             Whether to ignore ratings. None: if there are none.
         missing
@@ -338,7 +338,7 @@ class Recommender(Estimator):
         >>> model.embed([["a"], ["a", "b"]]).shape
         (2, 2)
         """
-        predictor, has_many = self.predictor, has_many_users(history)
+        predictor, has_many = self.predictor, has_many_users(history, self.manifest.columns)
         if has_many:
             _, new_users = predictor.read_new_users(history, features)
         else:
@@ -462,7 +462,7 @@ class Recommender(Estimator):
             if isinstance(users, str) or not isinstance(users, Iterable):
                 return predictor.recommend_known([users], query)[0]
             return predictor.recommend_known(list(users), query)
-        if not has_many_users(history):
+        if not has_many_users(history, self.manifest.columns):
             new_user = predictor.read_new_user(history, features)
             warn_unknown_histories(predictor.history_reader, [new_user])
             return predictor.recommend([query._replace(new_user=new_user)])[0]

@@ -106,6 +106,7 @@ def train(
             data.interactions,
             users=user_features,
             items=items,
+            columns=None if opened else o.parse_columns(column),
             titles=data.titles or None,
             implicit=implicit if opened else None,
             attributes=data.attributes,

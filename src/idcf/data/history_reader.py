@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, NoReturn
 import numpy as np
 import torch
 
-from idcf.data.column_names import recognize_columns
+from idcf.data.column_names import resolve_columns
 from idcf.data.columns import ColumnOrigin, to_dataframe, to_seconds, warn_about_data
 from idcf.data.features import FeatureEncoder
 from idcf.data.interactions import Floats, Ints, Vocab, offsets_from_lengths, row_lookup
@@ -50,19 +50,20 @@ _EMPTY_NEW_USER = NewUser(
 )
 
 
-def has_many_users(history: Any) -> bool:
-    """Whether an input holds several histories: a list of histories, or a table with `user_id`. A
-    list of tuples is one history, because a tuple is an (item, rating) pair."""
+def has_many_users(history: Any, columns: Mapping[str, str] | None = None) -> bool:
+    """Whether an input holds several histories: a list of histories, or a table with `user_id` (see
+    `resolve_columns`). A list of tuples is one history: a tuple is an (item, rating) pair."""
     if isinstance(history, list):
         return bool(history) and isinstance(history[0], Mapping | list)
     names: Any = getattr(history, "column_names", None)  # `columns` of an Arrow table are its data
     names = list(getattr(history, "columns", ()) if names is None else names)
-    return "user_id" in names or "user_id" in recognize_columns(names, "table", ["user_id"])
+    return "user_id" in resolve_columns(names, "table", columns, ["user_id"])
 
 
 class HistoryReader:
     """Parser of histories for the items that a model knows and the rating scale of its data.
-    Ratings off the scale of the `levels` are rejected; `titles`, by row, are hints in errors."""
+    Ratings off the scale of the `levels` are rejected; `titles`, by row, are hints in errors;
+    `columns` are the names that tables had for roles in `fit`."""
 
     def __init__(
         self,
@@ -71,8 +72,10 @@ class HistoryReader:
         implicit: bool,
         levels: Sequence[float] = (),
         titles: Sequence[str | None] = (),
+        columns: Mapping[str, str] | None = None,
     ) -> None:
         self.item_ids, self.titles, self.implicit = items.ids, titles, implicit
+        self.columns = columns or {}
         self._row_by_id = row_lookup(items)
         self.rating_limits = (0.0, inf)  # lowest and highest rating that is accepted
         self.scale = "counts from 0"  # for messages
@@ -103,7 +106,7 @@ class HistoryReader:
         the user ids in order of appearance, None for each history of a list; and the users."""
         if isinstance(histories, list | tuple):
             return [None] * len(histories), [self.read_history(x) for x in histories]
-        frame = _history_frame(histories)
+        frame = self._history_frame(histories)
         if "user_id" not in frame.columns:
             raise DataError(f"table: {unknown_name_message('column', 'user_id', frame.columns)}")
         pairs, times = self._pairs_from_table(frame)
@@ -196,7 +199,7 @@ class HistoryReader:
 
     def _pairs_from_table(self, table: Any) -> tuple[list[tuple[Any, Any]], Ints | None]:
         """Pairs and times of a table with the columns item_id and perhaps rating and timestamp."""
-        frame = _history_frame(table)
+        frame = self._history_frame(table)
         required = ("item_id",) if self.implicit else ("item_id", "rating")
         for name in required:
             if name not in frame.columns:
@@ -206,6 +209,19 @@ class HistoryReader:
         values = frame["rating"].to_list() if has_ratings else [1.0] * len(items)
         times = read_times(frame["timestamp"].to_list()) if "timestamp" in frame.columns else None
         return list(zip(items, values, strict=True)), times
+
+    def _history_frame(self, table: Any) -> Any:
+        """Return a table as a dataframe whose columns are named like their roles; raise DataError
+        naming the accepted forms if it is none."""
+        frame = to_dataframe(
+            table, f"cannot read {type(table).__name__} as a history; {_ACCEPTED_FORMS}"
+        )
+        name_by_role = resolve_columns(frame.columns, "history", self.columns)
+        others = [x for x in frame.columns if x not in (*name_by_role, *name_by_role.values())]
+        columns = {role: frame[name] for role, name in name_by_role.items()}
+        return frame.select(
+            *(x.alias(role) for role, x in columns.items()), *(frame[x] for x in others)
+        )
 
     def _raise_bad_entry(self, pairs: ItemRatingPairs) -> NoReturn:
         """Raise DataError for the first pair that cannot be used."""
@@ -347,13 +363,3 @@ def as_users(new_users: Sequence[NewUser]) -> Users:
         rows = [average if x.features is None else x.features for x in new_users]
         features = torch.from_numpy(np.stack(rows))
     return Users(torch.full((len(new_users),), -1), history, features)
-
-
-def _history_frame(table: Any) -> Any:
-    """Return a table as a dataframe whose columns are named like their roles; raise DataError
-    naming the accepted forms if it is none."""
-    frame = to_dataframe(
-        table, f"cannot read {type(table).__name__} as a history; {_ACCEPTED_FORMS}"
-    )
-    recognized = recognize_columns(frame.columns, "history")
-    return frame.rename({name: role for role, name in recognized.items()})

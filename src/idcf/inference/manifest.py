@@ -141,6 +141,7 @@ class Manifest:
     seed: int = 0
     versions: dict[str, str] = field(default_factory=dict)  # of libraries, by name
     user_encoder: FeatureEncoder | None = None  # of user features
+    columns: dict[str, str] = field(default_factory=dict)  # name of a role's column in tables
     new_user_curve: NewUserCurve | None = None  # None: not measured
 
     @property

@@ -22,7 +22,7 @@ from idcf.data.interactions import (
     row_lookup,
     titles_by_row,
 )
-from idcf.data.readers import read_interactions
+from idcf.data.readers import column_names, read_interactions
 from idcf.errors import ColdUserError, ConfigError, DataError
 from idcf.inference.artifact import Artifact, make_contiguous
 from idcf.inference.predictor import Predictor
@@ -48,6 +48,9 @@ def add_items(
             "partial_fit_items needs a model that stores the uncertainty of items, such as "
             f"idcf-bayes; this one is {old.manifest.model!r}: fit it again with the new items"
         )
+    if columns is None:  # those of `fit` that the table has
+        known, names = old.manifest.columns, column_names(interactions)
+        columns = {role: name for role, name in known.items() if name in names}
     ratings = read_interactions(interactions, columns=columns, implicit=False)
     _check_rating_range(ratings, reader)
     items, item_rows = _extend_vocab(old.items, ratings.items)

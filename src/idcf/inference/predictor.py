@@ -178,6 +178,7 @@ class Predictor:
             implicit=self.domain.implicit,
             levels=self.domain.levels,
             titles=self.titles,
+            columns=self.artifact.manifest.columns,
         )
 
     def read_new_user(self, history: Any, features: Any = None) -> NewUser:
