@@ -23,7 +23,8 @@ from idcf.data.interactions import (
     titles_by_row,
 )
 from idcf.data.readers import read_interactions
-from idcf.errors import ColdUserError, ConfigError, DataError
+from idcf.errors import ColdUserError, DataError
+from idcf.inference.abilities import missing_ability
 from idcf.inference.artifact import Artifact, make_contiguous
 from idcf.inference.predictor import Predictor
 from idcf.models.base import Model
@@ -44,10 +45,7 @@ def add_items(
     """
     old, reader = predictor.artifact, predictor.history_reader
     if not old.model.accepts_new_items:
-        raise ConfigError(
-            "partial_fit_items needs a model that stores the uncertainty of items, such as "
-            f"idcf-bayes; this one is {old.manifest.model!r}: fit it again with the new items"
-        )
+        raise missing_ability("partial_fit_items", old)
     ratings = read_interactions(interactions, columns=columns, implicit=False)
     _check_rating_range(ratings, reader)
     items, item_rows = _extend_vocab(old.items, ratings.items)
