@@ -5,11 +5,13 @@ Does not know files. Dataframes are read through narwhals, which is imported on 
 
 from __future__ import annotations
 
+import inspect
 import re
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from types import FrameType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
@@ -364,5 +366,13 @@ def instant_of(value: Any) -> float | None:
 
 
 def warn_about_data(message: str) -> None:
-    """Issue a DataWarning that points at the caller of the calling function."""
-    warnings.warn(message, DataWarning, stacklevel=3)
+    """Issue a DataWarning that points at the first caller outside this package."""
+    level, frame = 2, inspect.currentframe()
+    while frame is not None and frame.f_back is not None and _is_own(frame.f_back):
+        level, frame = level + 1, frame.f_back
+    warnings.warn(message, DataWarning, stacklevel=level)
+
+
+def _is_own(frame: FrameType) -> bool:
+    """Return whether a frame runs code of this package."""
+    return str(frame.f_globals.get("__name__", "")).partition(".")[0] == "idcf"

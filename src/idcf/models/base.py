@@ -67,6 +67,8 @@ class Model(nn.Module, ABC):
         Items can be added after training: `with_item_ratings`.
     has_item_similarities
         The model knows how similar two items are: `item_similarities`, or by its item vectors.
+    has_item_weights
+        These similarities are weights, whose scale is that of the model.
     accepts_unseen_items
         Items that nobody has interacted with can be added after training: `with_n_items`.
     weighs_history
@@ -78,6 +80,10 @@ class Model(nn.Module, ABC):
         Number of items in the catalogue.
     predicts_ratings
         The scores are on the scale of the ratings.
+    predicts_probabilities
+        The scores are probabilities that the user takes the item up.
+    counts_without_history
+        Without a history the scores are numbers of users, which compare with no other scores.
     trains_on_binary
         Training replaces ratings by 1.
     has_user_parameters
@@ -93,10 +99,13 @@ class Model(nn.Module, ABC):
     accepts_new_items: ClassVar[bool] = False
     accepts_unseen_items: ClassVar[bool] = False
     has_item_similarities: ClassVar[bool] = False
+    has_item_weights: ClassVar[bool] = False
     weighs_history: ClassVar[bool] = False
+    predicts_probabilities: ClassVar[bool] = False
     source: ClassVar[str] = "relation"
     n_items: int
     predicts_ratings: bool = True
+    counts_without_history: bool = False
     trains_on_binary: bool = False
     has_user_parameters: bool = False
 
