@@ -250,7 +250,9 @@ def test_a_signal_ends_all_processes_after_their_requests(
     with serving(fitted().save(tmp_path / "model"), tmp_path / "token") as running:
         host, port = running.host.split(":")
         pids = running.worker_pids()
-        head = f"POST /v1/recommend HTTP/1.1\r\nHost: x\r\nContent-Length: {len(BODY)}\r\n\r\n"
+        head = (
+            f"POST /v1/recommend HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(BODY)}\r\n\r\n"
+        )
         with socket.create_connection((host, int(port)), timeout=10) as connection:
             connection.sendall((head + BODY[:-1]).encode())
             time.sleep(0.2)
