@@ -20,6 +20,7 @@ from idcf.recommender import Recommender
 from idcf.server.app import create_app
 from idcf.server.batcher import BatcherLimits, RequestBatcher
 from idcf.server.connections import ConnectionLimits
+from idcf.server.protocol import RecommendProtocol
 from idcf.server.run import ServerOptions, open_listening_sockets, server_for
 
 TOKEN = "a-token-of-the-tests"
@@ -95,6 +96,20 @@ def client(address: str) -> Iterator[httpx2.Client]:
     """HTTP client of the shared server."""
     with httpx2.Client(base_url=address, timeout=10) as http_client:
         yield http_client
+
+
+@pytest.fixture
+def short_cuts(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Return a list that gets the status of each response of the short cut."""
+    statuses: list[int] = []
+    finish = RecommendProtocol.finish
+
+    def counted(self: Any, cycle: Any, body: bytes, status: int = 200, *headers: Any) -> None:
+        statuses.append(status)
+        finish(self, cycle, body, status, *headers)
+
+    monkeypatch.setattr(RecommendProtocol, "finish", counted)
+    return statuses
 
 
 def history_body(history: dict[str, float]) -> list[dict[str, Any]]:

@@ -23,7 +23,6 @@ from idcf.server import routes
 from idcf.server.batcher import BatcherLimits
 from idcf.server.connections import ConnectionLimits
 from idcf.server.middleware import RequestMiddleware
-from idcf.server.protocol import RecommendProtocol
 from idcf.server.schemas import MAX_BODY_BYTES
 
 BODY = json.dumps({"history": history_body(EVEN_HISTORY), "n": 3}).encode()
@@ -104,20 +103,6 @@ def _same_counts(request: pytest.FixtureRequest) -> Iterator[None]:
         fast, slow = map(request_counts, request.getfixturevalue("pair"))
         assert fast == slow
         assert "idcf_http_open_requests 1" in fast  # this request
-
-
-@pytest.fixture
-def short_cuts(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Return a list that gets the status of each response of the short cut."""
-    statuses: list[int] = []
-    finish = RecommendProtocol.finish
-
-    def counted(self: Any, cycle: Any, body: bytes, status: int = 200, *headers: Any) -> None:
-        statuses.append(status)
-        finish(self, cycle, body, status, *headers)
-
-    monkeypatch.setattr(RecommendProtocol, "finish", counted)
-    return statuses
 
 
 def test_good_requests(pair: Pair, short_cuts: list[int]) -> None:

@@ -140,7 +140,8 @@ class Supervisor:
     def _fork(self) -> int:
         """Fork this process; return the process id in the parent, and 0 in the child.
 
-        The child has the default signal handlers and none of the links to workers.
+        The child has the default signal handlers, both signals blocked, and none of the links to
+        workers.
         """
         signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
         with warnings.catch_warnings():
@@ -153,7 +154,8 @@ class Supervisor:
             os.setpgrp()  # Ctrl-C of a terminal goes to the parent alone
             for worker in self.workers.values():
                 worker.link.close()
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
+        else:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
         return pid
 
     def _serve_and_exit(self, row: int, link: socket.socket) -> None:
@@ -220,6 +222,7 @@ class Supervisor:
     def _load_and_exit(self, link: socket.socket) -> None:
         """Load the model in a process that ends here, so that its memory is free afterwards."""
         try:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
             for listener in self.listeners:
                 listener.close()
             service = RecommendationService(Recommender.load(self.folder))
@@ -340,6 +343,7 @@ def _run_worker(
 
         publish()
         connection = WorkerLink(link, batcher, server)
+        loop.call_soon(signal.pthread_sigmask, signal.SIG_UNBLOCK, _SIGNALS)
         await server.serve([listener])
         del connection
 
