@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -40,7 +41,10 @@ def serve(
     """
     if workers > 1 and not (hasattr(socket, "SO_REUSEPORT") and hasattr(os, "memfd_create")):
         raise ConfigError(f"{workers} workers need Linux; use --workers 1")
-    batcher = RequestBatcher(Recommender.load(folder), limits, workers)
+    recommender = Recommender.load(folder)
+    if recommender.manifest.user_data == "rows":
+        warnings.warn(f"{folder}: {recommender.manifest.user_data_text}", stacklevel=2)
+    batcher = RequestBatcher(recommender, limits, workers)
     app = create_app(batcher, folder=folder, token=token)
     freeze_garbage_collector()
     listeners = open_listening_sockets(host, port, workers)
