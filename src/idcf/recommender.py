@@ -242,18 +242,14 @@ class Recommender(Estimator):
             )
         return self
 
-    def save(self, folder: str | Path) -> Path:
+    def save(self, folder: str | Path, *, allow_training_rows: bool = False) -> Path:
         """Save the model, its item ids and titles into a folder, and return the folder.
 
-        No user ids and no histories are saved. A model in the folder is replaced; see
-        `idcf.inference.artifact`.
-
-        Raises
-        ------
-        ArtifactError
-            If the folder holds anything but a saved model.
+        User ids are not saved, nor are histories, unless `allow_training_rows` lets a model that
+        reads its training rows, such as idcf-gc, save them. A model in the folder is replaced.
+        ArtifactError: the folder holds anything but a saved model.
         """
-        return save_artifact(self.artifact, folder)
+        return save_artifact(self.artifact, folder, allow_training_rows=allow_training_rows)
 
     def export_onnx(self, path: str | Path) -> Path:
         """Write the model as an ONNX file, and return its path; see `idcf.inference.onnx`."""

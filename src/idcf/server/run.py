@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import socket
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -74,7 +75,10 @@ def serve(
     if workers > 1 and not (hasattr(socket, "SO_REUSEPORT") and hasattr(os, "memfd_create")):
         raise ConfigError(f"{workers} workers need Linux; use --workers 1")
     connections = options.connections.within_open_files()
-    batcher = RequestBatcher(Recommender.load(folder), options.limits, workers)
+    recommender = Recommender.load(folder)
+    if recommender.manifest.user_data == "rows":
+        warnings.warn(f"{folder}: {recommender.manifest.user_data_text}", stacklevel=2)
+    batcher = RequestBatcher(recommender, options.limits, workers)
     app = create_app(
         batcher,
         folder=folder,

@@ -325,6 +325,10 @@ class ModelInfo(Struct, frozen=True):
     ]
     version: str
     training_data_sha256: str
+    user_data: Annotated[
+        Literal["sums", "vectors", "rows"],
+        Meta(description="What the model holds of single training users; see the model card."),
+    ]
 
 
 class ServerStatus(Struct, frozen=True):

@@ -72,6 +72,7 @@ class RecommendationService:
             attribute_values=self.predictor.attribute_values(s.MAX_ATTRIBUTE_VALUES),
             version=manifest.versions.get("idcf", ""),
             training_data_sha256=manifest.training_data.sha256,
+            user_data=manifest.user_data,
         )
 
     def parse_request(self, request: s.RecommendRequest) -> ParsedRequest:

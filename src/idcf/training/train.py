@@ -112,6 +112,7 @@ def fit_artifact(
         user_encoder=data.user_encoder,
         new_user_curve=curve,
     )
+    result.model.discard_training_state()
     model = make_contiguous(result.model)
     take_up_model = make_contiguous(take_up.model) if take_up else None
     return Artifact(manifest, model, table.items, tuple(titles), take_up_model, data.attributes)
