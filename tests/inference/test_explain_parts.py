@@ -153,7 +153,7 @@ def test_elimination_solves_positive_definite_systems(size: int, seed: int) -> N
 def test_parts_without_an_onnx_form_are_named(name: str, part: str) -> None:
     table = board(30, 16, 5, 10)
     model = untrained_model(name, table, users_with_rows(table))
-    with pytest.raises(ConfigError, match=rf"^{part} has no ONNX form; idcf-dot, .* exported"):
+    with pytest.raises(ConfigError, match=rf"^{part} has no ONNX form; idcf-bayes, .* exported"):
         to_dense_model(model)
 
 

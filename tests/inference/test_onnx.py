@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 
 from idcf import ConfigError, Recommender
 from idcf.cli import app
+from idcf.inference import onnx
 from idcf.inference.onnx import solve, to_dense_model
 from idcf.models.registry import all_models
 from idcf.testing.synthetic import checkerboard
@@ -29,6 +30,7 @@ needs_onnx = pytest.mark.skipif(
 )
 CASES = [(n, i) for n in ("als", "idcf-dot", "idcf-nn") for i in (False, True)]
 CASES.append(("idcf-bayes", False))
+CLICKS_WITHOUT_VECTORS = ("idcf-takeup", "ease", "item-knn", "slim")
 
 
 @cache
@@ -42,9 +44,14 @@ def fitted(name: str, implicit: bool, **options: Any) -> Recommender:
         implicit=implicit,
     )
     small = {"embedding_size": 4} if all_models()[name].solver and name != "ease" else {"epochs": 3}
-    small = {} if name == "ease" else small
+    small = {} if name in CLICKS_WITHOUT_VECTORS else small
     small |= {"blocks": 2, "rank": 6, "sweeps": 20, "burn_in": 5} if name == "idcf-bayes" else {}
     return Recommender(name, key_threshold=10, device="cpu", **small, **options).fit(table)
+
+
+def history_of(history: dict[str, float], implicit: bool) -> Any:
+    """Return a history as a model of this kind of feedback reads it."""
+    return list(history) if implicit else history
 
 
 def dense_inputs(implicit: bool, ids: Any) -> dict[str, Any]:
@@ -66,8 +73,26 @@ def test_dense_histories_give_the_scores_of_ragged_ones(name: str, implicit: boo
     feed = {k: torch.from_numpy(v) for k, v in dense_inputs(implicit, ids).items()}
     vector, scores = to_dense_model(recommender.artifact.model)(**feed)
     for row, history in enumerate(HISTORIES):
-        np.testing.assert_allclose(scores[row], recommender.predict(history, ids), atol=1e-4)
-        np.testing.assert_allclose(vector[row], recommender.embed(history), atol=1e-4)
+        known = history_of(history, implicit)
+        np.testing.assert_allclose(scores[row], recommender.predict(known, ids), atol=1e-4)
+        np.testing.assert_allclose(vector[row], recommender.embed(known), atol=1e-4)
+
+
+@pytest.mark.parametrize("name", CLICKS_WITHOUT_VECTORS)
+def test_dense_histories_of_models_without_vectors(name: str) -> None:
+    recommender = fitted(name, True)
+    ids = recommender.predictor.item_ids
+    rated = torch.from_numpy(dense_inputs(True, ids)["rated"])
+    scores = to_dense_model(recommender.artifact.model)(rated)
+    for row, history in enumerate(HISTORIES):
+        np.testing.assert_allclose(scores[row], recommender.predict(list(history), ids), atol=1e-4)
+
+
+def test_a_matrix_of_weights_must_fit_into_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(onnx, "_MAX_DENSE_ITEMS", ITEMS - 1)
+    for name in ("idcf-takeup", "ease"):
+        with pytest.raises(ConfigError, match="30 items are more than 29; fit 'als'"):
+            to_dense_model(fitted(name, True).artifact.model)
 
 
 @pytest.mark.parametrize("options", [{"query": "ratings"}, {"bias": "own"}, {"pooling": "mean"}])
@@ -94,6 +119,20 @@ def test_dense_histories_of_als_with_popularity() -> None:
 
 
 @needs_onnx
+@pytest.mark.parametrize("name", ["idcf-takeup", "ease"])
+def test_another_runtime_gives_the_same_scores_of_clicks(name: str, tmp_path: Path) -> None:
+    import onnxruntime
+
+    recommender = fitted(name, True)
+    session = onnxruntime.InferenceSession(recommender.export_onnx(tmp_path / "model.onnx"))
+    assert [x.name for x in session.get_outputs()] == ["scores"]
+    ids = list(recommender.predictor.item_ids)
+    (scores,) = session.run(None, dense_inputs(True, ids))
+    for row, history in enumerate(HISTORIES):
+        np.testing.assert_allclose(scores[row], recommender.predict(list(history), ids), atol=1e-4)
+
+
+@needs_onnx
 @pytest.mark.parametrize(("name", "implicit"), CASES)
 def test_another_runtime_gives_the_same_scores(name: str, implicit: bool, tmp_path: Path) -> None:
     import onnxruntime
@@ -111,8 +150,9 @@ def test_another_runtime_gives_the_same_scores(name: str, implicit: bool, tmp_pa
         part = {k: v[rows] for k, v in feed.items()}
         vector, scores = session.run(["vector", "scores"], part)
         for row, history in enumerate(HISTORIES[rows]):
-            np.testing.assert_allclose(scores[row], recommender.predict(history, ids), atol=1e-4)
-            np.testing.assert_allclose(vector[row], recommender.embed(history), atol=1e-4)
+            known = history_of(history, implicit)
+            np.testing.assert_allclose(scores[row], recommender.predict(known, ids), atol=1e-4)
+            np.testing.assert_allclose(vector[row], recommender.embed(known), atol=1e-4)
 
 
 @needs_onnx
@@ -127,7 +167,9 @@ def test_the_command(tmp_path: Path) -> None:
 
 
 def test_models_without_an_onnx_form(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ConfigError, match="ItemItemModel has no ONNX form; idcf-dot"):
+    with pytest.raises(
+        ConfigError, match="ItemItemModel on ratings has no ONNX form; idcf-bayes, als"
+    ):
         to_dense_model(fitted("ease", False).artifact.model)
     monkeypatch.setitem(sys.modules, "onnx", None)
     with pytest.raises(ConfigError, match=r"'onnx' is needed: pip install 'idcf\[onnx\]'"):

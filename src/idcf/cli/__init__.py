@@ -19,6 +19,7 @@ from idcf.cli import (
     export,
     mcp,
     models,
+    one_user,
     recommend,
     reproduce,
     serve,
@@ -35,10 +36,10 @@ app = typer.Typer(
 )
 for verb in (
     *(train.train, estimate.estimate, recommend.recommend, embed.embed, export.export, serve.serve),
-    shard.shard,
+    *(one_user.predict, one_user.explain, one_user.next_question, one_user.similar, shard.shard),
     *(evaluate.evaluate, tune.tune, reproduce.reproduce, reproduce.report, demo.demo),
 ):
-    app.command(verb.__name__)(verb)
+    app.command(verb.__name__.replace("_", "-"))(verb)
 app.command("mcp")(mcp.mcp)
 app.command("bench-serve")(bench_serve.bench_serve)
 app.add_typer(data.app, name="data")

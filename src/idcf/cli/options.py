@@ -70,6 +70,22 @@ KeyUserChoice = Annotated[
 KeyUserCount = Annotated[
     int | None, option("N", "Number of key users, with `--key-users informative`.", min=1)
 ]
+Rate = Annotated[
+    list[str] | None,
+    option(
+        "ITEM=RATING",
+        "Item the user rated, by title or id, e.g. 'Toy Story (1995)=5'; repeatable. For a model "
+        "of implicit feedback, only the title or id.",
+    ),
+]
+UserFeature = Annotated[
+    list[str] | None,
+    option(
+        "NAME=VALUE",
+        "Feature of the user, e.g. age=30; repeatable. Needs a model that was trained with user "
+        "features.",
+    ),
+]
 ColumnMapping = Annotated[
     list[str] | None,
     option(

@@ -25,22 +25,8 @@ _MAX_SUGGESTIONS = 4  # titles named in the error message of an unknown title
 
 def recommend(
     model_folder: o.ModelFolder,
-    rate: Annotated[
-        list[str] | None,
-        o.option(
-            "ITEM=RATING",
-            "Item the user rated, by title or id, e.g. 'Toy Story (1995)=5'; repeatable. For a "
-            "model of implicit feedback, only the title or id.",
-        ),
-    ] = None,
-    feature: Annotated[
-        list[str] | None,
-        o.option(
-            "NAME=VALUE",
-            "Feature of the user, e.g. age=30; repeatable. Needs a model that was trained with "
-            "user features.",
-        ),
-    ] = None,
+    rate: o.Rate = None,
+    feature: o.UserFeature = None,
     n: Annotated[int, o.option("N", "Number of items to recommend.", "-n", min=1)] = 10,
     exclude: Annotated[
         list[str] | None,
@@ -161,7 +147,8 @@ def recommend(
     predictor = recommender.predictor
     titles = TitleIndex(predictor.item_ids, predictor.titles)
     options = _with_item_ids(options, predictor)
-    history = dict(_parse_rating(x, titles, predictor) for x in rate or [])
+    options["return_std"] = predictor.artifact.model.has_uncertainty
+    history = dict(parse_rating(x, titles, predictor) for x in rate or [])
     features = parse_overrides(feature) if feature else None
     recommendations = recommender.recommend(history, features=features, **options)
     explain_item = partial(
@@ -181,7 +168,7 @@ def _with_item_ids(options: ListOptions, predictor: Predictor) -> ListOptions:
     from idcf.data.title_search import TitleIndex
 
     titles = TitleIndex(predictor.item_ids, predictor.titles)
-    excluded = [predictor.item_ids[_find_item_row(x, titles)] for x in options["exclude"] or []]
+    excluded = [predictor.item_ids[find_item_row(x, titles)] for x in options["exclude"] or []]
     return {**options, "exclude": excluded}
 
 
@@ -208,7 +195,7 @@ def _parse_where(texts: list[str]) -> dict[str, list[str]] | None:
     return where or None
 
 
-def _parse_rating(text: str, titles: TitleIndex, predictor: Predictor) -> tuple[Any, float]:
+def parse_rating(text: str, titles: TitleIndex, predictor: Predictor) -> tuple[Any, float]:
     """Return the item id and the rating of a --rate value, such as "Toy Story (1995)=5"."""
     title, sign, rating = text.rpartition("=")
     if not sign:
@@ -225,10 +212,10 @@ def _parse_rating(text: str, titles: TitleIndex, predictor: Predictor) -> tuple[
             f"{rating} of {title!r} is ignored",
             err=True,
         )
-    return predictor.item_ids[_find_item_row(title, titles)], value
+    return predictor.item_ids[find_item_row(title, titles)], value
 
 
-def _find_item_row(text: str, titles: TitleIndex) -> int:
+def find_item_row(text: str, titles: TitleIndex) -> int:
     """Return the row of the item with this id or title, or whose title alone has these words."""
     from idcf.data.title_search import join_alternatives
 
@@ -251,13 +238,15 @@ def _json_values(
     for item, explanation in zip(items, explanations, strict=False):
         item["reasons"] = [x._asdict() for x in explanation.reasons]
         item["cohorts"] = [x._asdict() for x in explanation.cohorts]
-    return {"items": items, "unknown_items": list(recommendations.unknown_items)}
+    unknown_items = list(recommendations.unknown_items)
+    return {"items": items, "unknown_items": unknown_items, "basis": recommendations.basis}
 
 
 def _format_recommendations(
     recommendations: Recommendations, explanations: list[Explanation]
 ) -> str:
-    """Return a line per item, each followed by its reasons unless `explanations` is empty."""
+    """Return a line per item, each followed by its reasons unless `explanations` is empty, and what
+    the list was made from if that is not the history."""
     lines = []
     for k, item in enumerate(recommendations):
         shown = item.score if item.rating is None else item.rating
@@ -266,4 +255,6 @@ def _format_recommendations(
         lines.append(f"{item.rank:>3}  {shown:.2f}{std}{likely}  {item.title or item.item_id}")
         for reason in explanations[k].reasons[:_MAX_REASONS] if explanations else ():
             lines.append(f"{'':12}{reason.effect:+.2f}  {reason.title or reason.item_id}")
+    if lines and recommendations.basis != "history":
+        lines.append(f"basis: {recommendations.basis}")
     return "\n".join(lines) or "no items to recommend"

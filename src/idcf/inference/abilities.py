@@ -21,20 +21,17 @@ _NEEDS: Mapping[str, str] = {
     "embed": "vectors of users",
     "next_question": "a posterior of ratings, or probabilities of clicks",
     "partial_fit_items": "the uncertainty of items",
-    "export_onnx": "scores that can be written as an ONNX graph",
 }
 _FIT_RATINGS = "fit idcf-bayes on a table with ratings"
 _INSTEAD_ON_CLICKS: Mapping[str, str] = {
     "embed": f"fit 'als' or 'idcf-dot', or {_FIT_RATINGS}",
     "next_question": "fit the default, 'idcf-takeup', or 'idcf-odds'",
     "partial_fit_items": f"fit it again with the new items, or {_FIT_RATINGS}",
-    "export_onnx": "fit the default, 'idcf-takeup', or 'als', 'ease' or 'idcf-dot'",
 }
 _INSTEAD_ON_RATINGS: Mapping[str, str] = {
     "embed": "fit the default, 'idcf-bayes', or 'als'",
     "next_question": "fit the default, 'idcf-bayes'",
     "partial_fit_items": "fit the default, 'idcf-bayes', or this one again with the new items",
-    "export_onnx": "fit the default, 'idcf-bayes', or 'als' or 'idcf-dot'",
 }
 
 

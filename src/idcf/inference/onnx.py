@@ -3,8 +3,9 @@
 Histories are dense, because every runtime supports that: input `rated` [B, I] is 1 for the items of
 the history and 0 elsewhere, input `ratings` [B, I] is read only where `rated` is 1, and a model of
 implicit feedback has no `ratings`. The columns are in the order of the item ids in the metadata of
-the file (`item_ids`, as JSON). Outputs are `vector` [B, D], the result of `Recommender.embed`, and
-`scores` [B, I]. ONNX cannot solve linear systems, so that `solve` writes elimination out.
+the file (`item_ids`, as JSON). Outputs are `scores` [B, I], those of `Recommender.predict`, and
+before them `vector` [B, D], the result of `Recommender.embed`, if the model has vectors of users.
+ONNX cannot solve linear systems, so that `solve` writes elimination out.
 """
 
 from __future__ import annotations
@@ -24,13 +25,16 @@ from torch import Tensor, nn
 from idcf.errors import ConfigError, DataError
 from idcf.files import atomic_path
 from idcf.inference.artifact import Artifact
-from idcf.models.base import Model
-from idcf.models.baselines import FoldInModel
+from idcf.models.base import Model, TwoTower
+from idcf.models.baselines import FoldInModel, ItemItemModel
 from idcf.models.bayes import BayesModel
 from idcf.models.idcf import IDCF, POOLING_POWER
 from idcf.models.matrix_factorization import MatrixFactorization
+from idcf.models.take_up import TakeUpModel
+from idcf.types import History, Users
 
 OPSET = 18
+_MAX_DENSE_ITEMS = 20_000  # 1.6 GB of weights; a file of ONNX holds at most 2 GB
 
 
 def export_onnx(artifact: Artifact, path: str | Path) -> Path:
@@ -69,7 +73,8 @@ def to_dense_model(model: Model) -> nn.Module:
 def _no_onnx_form(name: str) -> ConfigError:
     """Return the error of a model, a backbone or another part that has no ONNX form."""
     return ConfigError(
-        f"{name} has no ONNX form; idcf-dot, idcf-nn, idcf-bayes and als can be exported"
+        f"{name} has no ONNX form; idcf-bayes, als, idcf-dot and idcf-nn can be exported and, on "
+        "clicks, idcf-takeup, ease, slim and item-knn"
     )
 
 
@@ -78,13 +83,14 @@ def _export_graph(graph: nn.Module, model: Model) -> Any:
     example = torch.zeros(2, model.n_items)
     example[0, 0] = 1.0  # one user with a history, one without
     names = ["rated", "ratings"] if model.predicts_ratings else ["rated"]
+    outputs = ["vector", "scores"] if isinstance(model, TwoTower) else ["scores"]
     n_users = torch.export.Dim("users", min=1)
     with _silence_exporter(), torch.no_grad():
         return torch.onnx.export(
             graph,
             tuple(example.clone() for _ in names),
             input_names=names,
-            output_names=["vector", "scores"],
+            output_names=outputs,
             dynamic_shapes=[{0: n_users}] * len(names),
             opset_version=OPSET,
             dynamo=True,
@@ -210,10 +216,71 @@ class DenseIDCF(nn.Module):
         return torch.cat(parts, 1)
 
 
+class DenseItemItem(nn.Module):
+    """`ItemItemModel` for dense histories of implicit feedback."""
+
+    def __init__(self, model: ItemItemModel) -> None:
+        super().__init__()
+        if model.predicts_ratings or model.rating_span:
+            raise _no_onnx_form("ItemItemModel on ratings")
+        _check_dense_size(model)
+        self.popularity, self.weights = model.popularity, model.item_weights.to_dense()
+
+    def forward(self, rated: Tensor) -> Tensor:
+        """Return scores [B, I] for dense histories [B, I]."""
+        is_empty = (rated.sum(1, keepdim=True) == 0).to(rated.dtype)
+        return rated @ self.weights + is_empty * self.popularity
+
+
+class DenseTakeUp(nn.Module):
+    """`TakeUpModel` for dense histories, whose values are all 1."""
+
+    def __init__(self, model: TakeUpModel) -> None:
+        super().__init__()
+        _check_dense_size(model)
+        self.model, self.weights = model, model.item_weights.to_dense()
+        rows = torch.arange(model.n_items)
+        if model.has_factors:
+            self.weights = self.weights + model.low_rank_weights.block(rows, rows)
+        empty = Users(torch.full((1,), -1), History.empty(1))
+        self.empty = model.score_catalog(empty)  # [1, I]
+
+    def forward(self, rated: Tensor) -> Tensor:
+        """Return probabilities [B, I] for dense histories [B, I]."""
+        model, n = self.model, rated.sum(1, keepdim=True)
+        t = ((rated @ self.weights + model.prior_scores) / model.score_unit).asinh()
+        log_length, c = n.log1p().clamp(max=model.max_log_length), model.coefficients
+        z = c[0] + c[1] * log_length + (c[2] + c[3] * log_length) * t
+        return torch.where(n == 0, self.empty, self._logit(z).sigmoid())
+
+    def _logit(self, z: Tensor) -> Tensor:
+        """Return f(z) as a sum over the segments of f, of which the outer ones have no end."""
+        knots, values = self.model.link_knots, self.model.link_logits
+        slopes, n = values.diff() / knots.diff(), len(knots) - 1
+        logit = values[0] + slopes[0] * (torch.minimum(z, knots[1]) - knots[0])
+        for k in range(1, n):
+            part = (z - knots[k]).clamp(min=0)
+            if k < n - 1:
+                part = torch.minimum(part, knots[k + 1] - knots[k])
+            logit = logit + slopes[k] * part
+        return logit
+
+
+def _check_dense_size(model: Model) -> None:
+    """Raise ConfigError if the weights between all items are too large for one ONNX file."""
+    if model.n_items > _MAX_DENSE_ITEMS:
+        raise ConfigError(
+            f"export_onnx writes the weights between items as a matrix, and {model.n_items:,} "
+            f"items are more than {_MAX_DENSE_ITEMS:,}; fit 'als', which has vectors instead"
+        )
+
+
 _DENSE_MODELS: Mapping[type[Model], Callable[[Any], nn.Module]] = {
     FoldInModel: DenseFoldIn,
     BayesModel: DenseBayes,
     IDCF: DenseIDCF,
+    ItemItemModel: DenseItemItem,
+    TakeUpModel: DenseTakeUp,
 }
 
 

@@ -83,6 +83,12 @@ def _add_side_tables(
         reads_item_features=has_option(name, "item_features"),
     )
     for option in data.feature_fields:
+        if table.implicit and not has_option(name, option):
+            kind = option.removesuffix("_features")
+            raise ConfigError(
+                f"{name!r}, fitted on clicks, reads no features of {kind}s; leave them out, or fit "
+                "idcf-bayes on a table with ratings"
+            )
         require_option(config.model, option)
     return config.with_default_options(dict.fromkeys(data.feature_fields, True)), data
 
