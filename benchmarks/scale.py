@@ -62,7 +62,8 @@ _ALL = (
     ("scale.py", "shards", "--users", "1e6"),
     ("scale.py", "shards", "--users", "1e7", "--shards", "1,64", "--passes", "sweep of als"),
     ("scale.py", "engines", "--users", "1e6", "--models", "als,idcf-takeup", "--repeats", "2"),
-    ("scale.py", "embed", "--users", "1e5", "--models", "idcf-bayes"),
+    ("scale.py", "engines", "--users", "1e7", "--models", "als"),
+    ("scale.py", "embed", "--users", "1e5,1e6,1e7", "--models", "idcf-bayes"),
     ("ray_kills.py", "--kills", "12"),
     ("ray_kills.py", "--kills", "12", "--seed", "1"),
 )

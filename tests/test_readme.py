@@ -18,6 +18,7 @@ import time
 import urllib.request
 from pathlib import Path
 from statistics import fmean
+from typing import Any
 
 import pytest
 import readme_table
@@ -212,8 +213,7 @@ def test_the_sentence_below_the_table_is_that_of_the_rows() -> None:
 
 def test_the_shares_of_lists_and_intervals_are_those_of_the_rows() -> None:
     text = " ".join(TEXT.split())
-    lines = (ROOT / "benchmarks/reports/lists.jsonl").read_text(encoding="utf-8").splitlines()
-    rows = [x for x in map(json.loads, lines) if x.get("dataset") == "ml-100k" and "order" in x]
+    rows = [x for x in report_rows("lists") if x.get("dataset") == "ml-100k" and "order" in x]
     share = {
         order: round(100 * fmean(x["recall"] for x in rows if x["order"] == order))
         for order in ("default", "popularity", "stars")
@@ -229,20 +229,38 @@ def test_the_shares_of_lists_and_intervals_are_those_of_the_rows() -> None:
     assert f"hold {min(coverage):.0f} to {max(coverage):.0f} % of new users' ratings" in text
 
 
-def test_speeds_are_those_of_the_report_or_marked() -> None:
+def test_speeds_are_those_of_the_rows() -> None:
     (section,) = re.findall(r"## How fast\?\n(.*?)\n## ", TEXT, re.S)
-    first, second = (" ".join(x.split()) for x in section.split("\n- ")[1:])
-    assert "no committed rows" in first
-    report = json.loads((ROOT / "benchmarks/reports/latest.json").read_text(encoding="utf-8"))
-    values = {x["name"]: x["value"] for x in report}
-    for name, digits in (
-        ("idcf-bayes of size 32", "expected ratings of `idcf-bayes` {} ms and {} users/s"),
-        ("als of idcf", "`als` {} ms and {}"),
-        ("implicit", "`implicit` on the same vectors {} ms and {}"),
+    section = " ".join(section.split())
+    speed, load = ({x["name"]: x["value"] for x in report_rows(name)} for name in ("speed", "load"))
+    one, many = "one new user p50", "batch, dicts in and lists out"
+    ten = f"{speed[f'default list {one}']:.2f} ms"
+    assert f"{ten}, with standard deviations" in section
+    for name, text in (
+        (f"default list with deviations {one}", "with standard deviations {:.2f} ms"),
+        (f"default list {many}", "{:,.0f} users/s."),
+        (f"default list of 100,000 items {one}", "100,000 items {:.2f} ms"),
+        (f"default list of 1,000,000 items {one}", "from a million {:.1f} ms"),
+        (f"ML-1M: als of idcf {one}", "`als` {:.2f} ms"),
+        (f"ML-1M: als of idcf {many}", "and {:,.0f} users/s, `implicit`"),
+        (f"ML-1M: implicit {one}", "from a ready matrix, {:.2f} ms"),
+        ("ML-1M: implicit batch, rows in and out", "and {:,.0f}."),
     ):
-        one = values[f"ML-1M: {name} one newcomer p50"]
-        many = values[f"ML-1M: {name} batch, rows in and out"]
-        assert digits.format(f"{one:.2f}", f"{round(many, -2):,.0f}") in second
+        assert text.format(speed[name]) in section, name
+    for name, text in (
+        ("idcf-bayes over HTTP", "{:,.0f} lists a second, p99 {:.0f} ms, {:.0f} % of"),
+        ("idcf-dot over HTTP", "`idcf-dot` {:,.0f}, {:.0f} ms, {:.0f} %"),
+        ("implicit behind FastAPI over HTTP", "plain FastAPI {:,.0f}, {:.0f} ms"),
+    ):
+        name += ", 64 connections"
+        share = 100 * load[f"{name}, of in process"]
+        assert text.format(load[name], load[f"{name}, p99"], share) in section, name
+
+
+def report_rows(name: str) -> list[dict[str, Any]]:
+    """Return the rows of a file of benchmarks/reports."""
+    text = (ROOT / f"benchmarks/reports/{name}.jsonl").read_text(encoding="utf-8")
+    return [json.loads(x) for x in text.splitlines()]
 
 
 def main(arguments: list[str]) -> None:

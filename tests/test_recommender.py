@@ -96,7 +96,8 @@ def test_a_recommendation_is_a_plain_tuple_in_a_plain_list() -> None:
         popular = fitted().recommend({"nowhere": 3})
     assert ids(popular) == ids(fitted().recommend())
     assert {x.source for x in popular} == {"popular"}
-    with pytest.warns(DataWarning, match="no item of 1 histories is known to the model"):
+    assert (recommendations.basis, popular.basis) == ("history", "popularity")
+    with pytest.warns(DataWarning, match="no item of user 1 is known to the model"):
         batch = fitted().recommend([EVEN, {"nowhere": 3}])  # one does not stop the others
     assert [ids(x) for x in batch] == [ids(recommendations)[:10], ids(popular)]
 
@@ -154,8 +155,14 @@ def test_known_users() -> None:
     assert [x.user_id for x in batch] == ["u0", "u5"]
     assert ids(recommender.recommend(users="u0")) == ids(batch[0])
     assert ids(batch[0]) == ids(recommender.recommend(ratings))
-    with pytest.raises(ColdUserError, match="'u999' was not trained on"):
-        recommender.recommend(users=["u999"])
+    with pytest.warns(DataWarning, match="user 'u999' is not in the table") as warnings:
+        batch = recommender.recommend(users=["u0", "u999"])  # one does not stop the others
+    assert warnings[0].filename == __file__
+    assert [x.basis for x in batch] == ["history", "popularity"]
+    assert [ids(x) for x in batch] == [
+        ids(recommender.recommend(users="u0")),
+        ids(recommender.recommend()),
+    ]
 
 
 def test_a_transductive_model_scores_training_users_only() -> None:
@@ -171,7 +178,9 @@ def test_a_transductive_model_scores_training_users_only() -> None:
 @pytest.mark.parametrize("name", ["popularity", "ease", "als", "idcf-dot", "idcf-nn"])
 def test_implicit_feedback(name: str) -> None:
     recommender = fitted(name, implicit=True)
-    assert recommender.recommend(["i2", "i4"]) == recommender.recommend({"i4": 3, "i2": 1})
+    with pytest.warns(DataWarning, match="ratings of the history are ignored, low ones too"):
+        rated = recommender.recommend({"i4": 3, "i2": 1})
+    assert recommender.recommend(["i2", "i4"]) == rated == recommender.recommend({"i4": 3, "i2": 3})
     assert ids(recommender.recommend([["i2", "i4"]])[0]) == ids(recommender.recommend(["i2", "i4"]))
     assert len(recommender.recommend()) == 10
 

@@ -10,25 +10,28 @@ from pathlib import Path
 from threading import Lock
 from typing import Any, Self, Unpack, overload
 
-from idcf.data.history_reader import (
-    has_many_users,
-    warn_unknown_histories,
-    warn_unknown_items,
-)
+from idcf.data.history_reader import warn_ignored_ratings
 from idcf.data.interactions import Floats, Interactions
 from idcf.data.missing_values import MissingRule
 from idcf.errors import ConfigError, require_positive_count
+from idcf.inference import requests
 from idcf.inference.artifact import Artifact, load_artifact, save_artifact
 from idcf.inference.estimator import Estimator
-from idcf.inference.explain import explain, next_questions
+from idcf.inference.explain import explain
 from idcf.inference.from_factors import Biases, FoldInSpec, from_factors
 from idcf.inference.manifest import Manifest, RecommenderConfig
 from idcf.inference.new_items import add_items
 from idcf.inference.onnx import export_onnx
+from idcf.inference.predictions import (
+    predict_if_shown,
+    predict_interval,
+    predict_scores,
+    similar_items,
+)
 from idcf.inference.predictor import Predictor, TableLike
+from idcf.inference.questions import next_questions
 from idcf.inference.ranking_query import ListOptions
 from idcf.inference.recency import Recency
-from idcf.metrics.calibration import interval_half_width
 from idcf.models.base import resolve_device
 from idcf.models.registry import model_entry
 from idcf.results import (
@@ -153,7 +156,7 @@ class Recommender(Estimator):
             A column title of `items` gives titles. The other columns of `items` are what `where` of
             `recommend` chooses by; idcf-bayes on ratings also learns from them.
         columns
-            Names of the columns in `interactions`, such as {"user_id": "customer"}.
+            Names of columns in all tables, later histories too, such as {"user_id": "customer"}.
         implicit
             Whether to ignore ratings. None: if there are none.
         missing
@@ -239,18 +242,14 @@ class Recommender(Estimator):
             )
         return self
 
-    def save(self, folder: str | Path) -> Path:
+    def save(self, folder: str | Path, *, allow_training_rows: bool = False) -> Path:
         """Save the model, its item ids and titles into a folder, and return the folder.
 
-        No user ids and no histories are saved. A model in the folder is replaced; see
-        `idcf.inference.artifact`.
-
-        Raises
-        ------
-        ArtifactError
-            If the folder holds anything but a saved model.
+        User ids are not saved, nor are histories, unless `allow_training_rows` lets a model that
+        reads its training rows, such as idcf-gc, save them. A model in the folder is replaced.
+        ArtifactError: the folder holds anything but a saved model.
         """
-        return save_artifact(self.artifact, folder)
+        return save_artifact(self.artifact, folder, allow_training_rows=allow_training_rows)
 
     def export_onnx(self, path: str | Path) -> Path:
         """Write the model as an ONNX file, and return its path; see `idcf.inference.onnx`."""
@@ -338,14 +337,7 @@ class Recommender(Estimator):
         >>> model.embed([["a"], ["a", "b"]]).shape
         (2, 2)
         """
-        predictor, has_many = self.predictor, has_many_users(history)
-        if has_many:
-            _, new_users = predictor.read_new_users(history, features)
-        else:
-            new_users = [predictor.read_new_user(history, features)]
-        warn_unknown_items(new_users)
-        vectors = predictor.embed(new_users)
-        return vectors if has_many else vectors[0]
+        return requests.embed(self.predictor, history, features)
 
     @overload
     def recommend(
@@ -443,10 +435,7 @@ class Recommender(Estimator):
         >>> model.recommend([["a"], ["c"]], n=1).to_table()["item_id"].to_pylist()
         ['b', 'b']
         """
-        predictor = self.predictor
-        if users is not None and (history is not None or features is not None):
-            raise ConfigError("give either a history (and features) or users, not both")
-        query = predictor.list_query(
+        query = self.predictor.list_query(
             n=n,
             filter_seen=filter_seen,
             candidates=candidates,
@@ -458,21 +447,7 @@ class Recommender(Estimator):
             recency=recency,
             where=where,
         )
-        if users is not None:
-            if isinstance(users, str) or not isinstance(users, Iterable):
-                return predictor.recommend_known([users], query)[0]
-            return predictor.recommend_known(list(users), query)
-        if not has_many_users(history):
-            new_user = predictor.read_new_user(history, features)
-            warn_unknown_histories(predictor.history_reader, [new_user])
-            return predictor.recommend([query._replace(new_user=new_user)])[0]
-        user_ids, new_users = predictor.read_new_users(history, features)
-        warn_unknown_histories(predictor.history_reader, new_users)
-        queries = [
-            query._replace(new_user=new_user, user_id=user_id)
-            for new_user, user_id in zip(new_users, user_ids, strict=True)
-        ]
-        return predictor.recommend(queries, min_batch=1)
+        return requests.recommend(self.predictor, query, history, users, features)
 
     def predict(
         self, history: Any, items: Iterable[Any], *, features: Any = None, if_shown: bool = False
@@ -490,11 +465,9 @@ class Recommender(Estimator):
         >>> score_b > score_c
         True
         """
-        if if_shown:
-            new_user = self.predictor.read_new_user(history, features)
-            warn_unknown_items([new_user])
-            return self.predictor.predict_if_shown(new_user, items)
-        return self._predict(history, items, features, return_std=False)[0]
+        new_user = requests.read_one_user(self.predictor, history, features)
+        predict = predict_if_shown if if_shown else predict_scores
+        return predict(self.predictor, new_user, items)
 
     def predict_interval(
         self,
@@ -519,21 +492,8 @@ class Recommender(Estimator):
         >>> 1 <= interval.low.item() < interval.high.item() <= 5
         True
         """
-        scores, std = self._predict(history, items, features, return_std=True)
-        ratio = self.artifact.model.interval_ratio(confidence_level)
-        half = ratio * interval_half_width(confidence_level) * std
-        levels = self.artifact.manifest.domain.levels
-        low, high = (x.clip(levels[0], levels[-1]) for x in (scores - half, scores + half))
-        return PredictionInterval(scores, std, low, high)
-
-    def _predict(
-        self, history: Any, items: Iterable[Any], features: Any, return_std: bool
-    ) -> tuple[Floats, Floats]:
-        """Return scores and, if requested, standard deviations of some items."""
-        predictor = self.predictor
-        new_user = predictor.read_new_user(history, features)
-        warn_unknown_items([new_user])
-        return predictor.predict(new_user, items, return_std)
+        new_user = requests.read_one_user(self.predictor, history, features)
+        return predict_interval(self.predictor, new_user, items, confidence_level)
 
     def similar_items(self, item: Any, n: int = 10) -> Recommendations:
         """Return the n items most similar to one item; the score is the similarity.
@@ -545,7 +505,7 @@ class Recommender(Estimator):
         ['b', 'c']
         """
         require_positive_count(n)
-        return self.predictor.similar_items(item, n)
+        return similar_items(self.predictor, item, n)
 
     def explain(
         self,
@@ -571,6 +531,7 @@ class Recommender(Estimator):
         """
         predictor = self.predictor
         new_user = predictor.read_new_user(history, features)
+        warn_ignored_ratings([new_user])
         item_row = predictor.history_reader.item_row(item)
         quality, damping = predictor.check_quality(quality), predictor.check_damping(damping)
         recency = predictor.check_recency(recency)
@@ -597,4 +558,5 @@ class Recommender(Estimator):
         """
         require_positive_count(n)
         new_user = self.predictor.read_new_user(history, features)
+        warn_ignored_ratings([new_user])
         return Questions(next_questions(self.predictor, new_user, n, candidates))

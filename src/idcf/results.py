@@ -12,7 +12,7 @@ from copy import copy
 from dataclasses import dataclass
 from html import escape
 from importlib import import_module
-from typing import Any, NamedTuple, Self, SupportsIndex, TypeVar, overload
+from typing import Any, Literal, NamedTuple, Self, SupportsIndex, TypeVar, overload
 from unicodedata import combining, east_asian_width
 
 import numpy as np
@@ -33,6 +33,7 @@ __all__ = [  # noqa: RUF022 - in the order of the page
 ]
 
 Floats = NDArray[np.float32]
+Basis = Literal["history", "features", "popularity"]  # what a list was made from
 T = TypeVar("T")
 
 MAX_LINES = 10  # of a printed table; the number of the others stands below
@@ -146,7 +147,7 @@ class Recommendation(NamedTuple):
     """One item of a recommendation list."""
 
     item_id: Any
-    score: float  # what the list is ordered by, larger is better: expected benefit or rating
+    score: float  # what a list by history or features is ordered by: benefit, probability, rating
     rank: int  # 1 is the best
     title: str | None = None  # None: the item has no title
     std: float | None = None  # standard deviation of the rating, if requested and available
@@ -165,6 +166,10 @@ class Recommendations(TabularList[Recommendation]):
         Item ids of the history that the model does not know; they were ignored.
     user_id
         Id of the user, or None if the caller gave none.
+    basis
+        What the list was made from: "history", the known items of the user; without any,
+        "features" of the user; without those, or if the model reads neither, "popularity". None:
+        the list is not for a user, but of similar items.
 
     Examples
     --------
@@ -179,9 +184,11 @@ class Recommendations(TabularList[Recommendation]):
         recommendations: Iterable[Recommendation] = (),
         unknown_items: Sequence[Hashable] = (),
         user_id: Hashable = None,
+        basis: Basis | None = "history",
     ) -> None:
         super().__init__(recommendations)
         self.unknown_items, self.user_id = tuple(unknown_items), user_id
+        self.basis: Basis | None = basis
 
     def to_arrow(self) -> Any:
         """Return an Arrow table with one row per item, and as columns the fields of
@@ -223,6 +230,8 @@ class Recommendations(TabularList[Recommendation]):
         }
         title = f"{type(self).__name__}{user}: {_count(len(self), 'item')}"
         notes = _unknown_items_note(self.unknown_items)
+        if self.basis not in (None, "history"):
+            notes = (f"basis: {self.basis}", *notes)
         return [TextTable(title, columns, _NUMBERS, len(self) - MAX_LINES, notes)]
 
 
@@ -248,11 +257,14 @@ class RecommendationBatch(TabularList[Recommendations]):
     def _text_tables(self) -> list[TextTable]:
         """Return a table with one line per user."""
         first = self._by_user()[:MAX_LINES]
-        columns = {
+        columns: dict[str, list[str]] = {
             "user_id": [str(user_id) for user_id, _ in first],
             "items": [str(len(x)) for _, x in first],
+            "basis": [x.basis or "" for _, x in first],
             "best": [_join((str(i.title or i.item_id) for i in x), _MAX_NAMES) for _, x in first],
         }
+        if {"history"}.issuperset(columns["basis"]):
+            del columns["basis"]
         title = f"{type(self).__name__}: {_count(len(self), 'list')}"
         return [TextTable(title, columns, ("items",), len(self) - MAX_LINES)]
 
@@ -340,7 +352,7 @@ class Question(NamedTuple):
 
     item_id: Any
     title: str | None
-    expected_gain: float  # expected reduction of the variance of the user's ratings
+    expected_gain: float  # of the variance of the user's ratings, or bits that the answer tells
 
 
 class Questions(TabularList[Question]):

@@ -55,7 +55,8 @@ def test_lists_are_those_of_the_python_recommender(folder: Path, tmp_path: Path)
 def test_a_history_file_is_in_the_order_of_its_times(
     folder: Path, tmp_path: Path, suffix: str
 ) -> None:
-    files = ("--histories", str(tmp_path / f"histories{suffix}"), "--out", str(tmp_path / "out"))
+    out = tmp_path / "out.parquet"
+    files = ("--histories", str(tmp_path / f"histories{suffix}"), "--out", str(out))
     table = pa.table({"user_id": ["u", "u", "u", "v"], "item_id": ["i2", "i3", "x", "i2"]})
     for columns, history in (
         ({}, {"i2": 5, "i3": 4}),
@@ -70,7 +71,7 @@ def test_a_history_file_is_in_the_order_of_its_times(
         lists = {}
         for recency in ("0", "0.5"):
             call("recommend", str(folder), *files, "--recency", recency)
-            written = parquet.read_table(tmp_path / "out").to_pylist()
+            written = parquet.read_table(out).to_pylist()
             lists[recency] = [(x["item_id"], x["score"]) for x in written if x["user_id"] == "u"]
             expected = Recommender.load(folder).recommend(history, recency=float(recency))
             assert [x for x, _ in lists[recency]] == [x.item_id for x in expected]

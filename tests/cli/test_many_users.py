@@ -65,8 +65,9 @@ def test_a_gpu_that_is_not_there(
 ) -> None:
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     for path in (histories, histories / "p0.parquet"):
-        arguments = ("embed", str(model), str(path), "--out", str(tmp_path / "out"))
+        out = tmp_path / ("out" if path.is_dir() else "out.parquet")
+        arguments = ("embed", str(model), str(path), "--out", str(out))
         code, output = call_with_error(monkeypatch, capsys, *arguments, "--device", "cuda")
         assert code == 2
         assert "device 'cuda' was given, but no GPU is visible" in output
-    assert not (tmp_path / "out").exists()
+        assert not out.exists()

@@ -52,7 +52,7 @@ def test_serve_answers_reloads_and_stops(
     running.send_signal(signal.SIGINT)
     _, errors = running.communicate(timeout=20)
     assert running.returncode == 0
-    assert errors == ""
+    assert json.loads(errors)["event"] == "model reloaded"
 
 
 def test_serve_rejects_bad_options(

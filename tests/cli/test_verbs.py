@@ -125,16 +125,24 @@ def test_embed(model: Path, tmp_path: Path) -> None:
     assert not list(out.parent.glob(".*"))
 
 
-def test_embed_rejects_unsorted_files_and_writes_nothing(model: Path, tmp_path: Path) -> None:
-    for rows in ("b,i1,3\na,i2,3\n", "a,i1,3\nb,i2,3\na,i3,3\n"):
-        path, out = tmp_path / "h.csv", tmp_path / "v.parquet"
-        path.write_text(f"user_id,item_id,rating\n{rows}")
-        with pytest.raises(DataError, match=r"comes after .*; sort the file by user_id"):
+@pytest.mark.parametrize("n_rows", [1, 100])  # per batch
+def test_unsorted_files_are_sorted(
+    n_rows: int, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("idcf.data.user_chunks.ROWS_PER_READ", n_rows)
+    recommender = Recommender.load(model)
+    for rows in ([("b", "i1"), ("a", "i2")], [("a", "i1"), ("b", "i2"), ("b", "i4"), ("a", "i3")]):
+        path, out = tmp_path / "h.parquet", tmp_path / "v.parquet"
+        users, items = zip(*rows, strict=True)
+        columns = {"user_id": users, "item_id": items, "rating": [3.0] * len(rows)}
+        parquet.write_table(pa.table(columns), path)
+        with pytest.warns(UserWarning, match="rows are not ordered by user"):
             call("embed", str(model), str(path), "--out", str(out))
-        assert sorted(x.name for x in tmp_path.iterdir()) == ["h.csv"]
-    path.write_text("user_id,item,rating\na,i1,3\n")
-    with pytest.raises(DataError, match="no column named 'item_id'"):
-        call("embed", str(model), str(path), "--out", str(out))
+        table = parquet.read_table(out).to_pylist()
+        assert [x["user_id"] for x in table] == ["a", "b"]
+        for row in table:
+            history = {item: 3.0 for user, item in rows if user == row["user_id"]}
+            np.testing.assert_allclose(row["embedding"], recommender.embed(history), rtol=1e-4)
 
 
 def test_ids_of_csv_files_stay_text(tmp_path: Path) -> None:
@@ -214,7 +222,9 @@ def test_embed_streams(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     for n_users in (1000, 1000, 5000):  # the first run fills caches
         path = write_histories(tmp_path / f"{n_users}.parquet", n_users, unknown_items=False)
         tracemalloc.start()
-        report = call("embed", str(model), str(path), "--out", str(tmp_path / "v"), "--json")
+        report = call(
+            "embed", str(model), str(path), "--out", str(tmp_path / "v.parquet"), "--json"
+        )
         assert json.loads(report)["n_users"] == n_users
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
@@ -261,9 +271,12 @@ def test_recommend_to_a_file(model: Path, tmp_path: Path, monkeypatch: pytest.Mo
             "--rate, --feature and --explain are for one user",
         ),
         (["--histories", "none.csv", "--out", "x.parquet"], "none.csv cannot be read"),
+        (["--histories", "h.csv", "--out", "x"], "x has no ending; name the file .parquet, .csv"),
+        (["--histories", "h.csv", "--out", "x.txt"], "x.txt ends in '.txt'; name the file .parq"),
+        (["--column", "user_id=x"], "--column is for --histories; leave it out"),
         (["--engine", "local"], "--engine is for a folder of histories; leave it out, or give"),
         (
-            ["--histories", "h.csv", "--out", "x", "--overwrite"],
+            ["--histories", "h.csv", "--out", "x.csv", "--overwrite"],
             "--overwrite is for a folder of histories; h.csv is no folder: leave it out",
         ),
         (["--histories", ".", "--out", "x", "--workers", "2"], "--workers needs --engine; give"),

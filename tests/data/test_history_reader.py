@@ -258,8 +258,8 @@ def test_a_history_of_unknown_items_is_empty() -> None:
     with pytest.warns(DataWarning, match=r"no item of the history is known .* 'haet' \(nearest kn"):
         warn_unknown_histories(reader, [new_user])
     known = reader.read_history({"heat": 5, "zz": 1})
-    with pytest.warns(DataWarning, match="no item of 2 histories is known to the model"):
-        warn_unknown_histories(reader, [new_user, known, new_user])
+    with pytest.warns(DataWarning, match="no item of users 'ann', 2 is known to the model"):
+        warn_unknown_histories(reader, [new_user, known, new_user], ["ann", "bob", None])
     with warnings.catch_warnings(action="error"):
         warn_unknown_histories(reader, [known, reader.read_history(None)])
 

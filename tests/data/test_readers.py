@@ -202,3 +202,46 @@ def test_read_table_names_what_is_wrong(tmp_path: Path) -> None:
         read_table(write_file(tmp_path, "x.csv", "item_id,title\n1,A\n2,B,C\n"))
     with pytest.raises(DataError, match="not a whole Parquet file"):
         read_table(write_file(tmp_path, "x.parquet", "text"))
+
+
+@pytest.mark.parametrize("suffix", ["csv", "inter", "parquet"])
+def test_all_bad_rows_are_counted_and_the_first_ten_shown(suffix: str, tmp_path: Path) -> None:
+    n, path = 30, tmp_path / f"t.{suffix}"
+    ratings = [("good" if k % 2 else "5") for k in range(n)]
+    times = [("soon" if k == 4 else "2020-01-01" if suffix != "inter" else "3") for k in range(n)]
+    users, items = [f"u{k}" for k in range(n)], [f"i{k}" for k in range(n)]
+    columns = {"user_id": users, "item_id": items, "rating": ratings, "timestamp": times}
+    if suffix == "parquet":
+        parquet.write_table(pa.table(columns), path)
+    else:
+        kinds = ["token", "token", "float", "float"] if suffix == "inter" else []
+        names = [f"{x}:{kind}" for x, kind in zip(columns, kinds, strict=False)] or list(columns)
+        lines = [names, *zip(*columns.values(), strict=True)]
+        path.write_text("\n".join(("\t" if kinds else ",").join(x) for x in lines))
+    with pytest.raises(DataError) as error:
+        read_interactions(path)
+    text, label, first = str(error.value), *(("row", 0) if suffix == "parquet" else ("line", 2))
+    assert f"{label} {first + 1}, column 'rating" in text
+    assert "'good' is not a number; correct the row or drop it; 16 rows cannot be used (" in text
+    shown = sorted([*range(1, n, 2), 4])[:10]
+    labels = ", ".join(f"{label} {first + k}" for k in shown)
+    assert f"({labels}, ...; 15 whose rating is not a finite number, 1 whose timestamp" in text
+
+
+def test_gaps_and_bad_values_are_counted_together(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text("user_id,item_id,rating\na,1,x\n,2,3\nb,,3\nc,1,inf\nd,1,4\n")
+    with pytest.raises(DataError) as error:
+        read_interactions(path)
+    counts = "1 without user_id, 1 without item_id"
+    assert (
+        f"line 3, column 'user_id': the value is missing in 2 rows (line 3, line 4; {counts})"
+        in (str(error.value))
+    )
+    other = "2 other rows cannot be used (line 2, line 5; 2 whose rating is not a finite number)"
+    assert str(error.value).endswith(other)
+    with (
+        pytest.warns(UserWarning, match="2 rows dropped"),
+        pytest.raises(DataError, match=r"line 2, .*; 2 rows cannot be used \(line 2, line 5; 2"),
+    ):
+        read_interactions(path, missing="drop")

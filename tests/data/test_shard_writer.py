@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 import pickle
+import re
 import shutil
 import subprocess
 import sys
@@ -129,13 +130,14 @@ def assert_same_blocks(one: UserBlocks, other: UserBlocks) -> None:
 
 
 def assert_same_problem(message: str, of_reader: str) -> None:
-    """Compare two errors; of a missing value only the place: the reader counts all of them."""
-    place, is_gap, _ = of_reader.partition(": the value is missing")
-    if is_gap:
-        assert message.startswith(f"{place}: ")
+    """Compare two errors; the reader counts the other rows, too. Of a missing value only the row
+    is compared: it is one of those that the reader lists, who goes by rows, not by columns."""
+    if ": the value is missing" in of_reader:
+        row = message.split(", ")[1]
+        assert re.search(rf"\b{row}\b", of_reader) or ", ...;" in of_reader
         assert message.endswith("the row") or message.endswith("drop it")
     else:
-        assert message == of_reader
+        assert of_reader == message or of_reader.startswith(f"{message}; ")
 
 
 def digests(folder: Path) -> dict[str, str]:

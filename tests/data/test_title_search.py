@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 
+import numpy as np
 import pytest
 
 from idcf.data.title_search import TitleIndex, join_alternatives, normalize_text
@@ -71,8 +72,8 @@ def test_a_large_catalogue_is_searched_in_milliseconds() -> None:
 def test_names_that_begin_with_the_first_word_come_first() -> None:
     names = ["The Story of Us", "Us and the Story", "Story, A", "Love Story", "Storyville"]
     index = TitleIndex(range(5), names)
-    assert index.search("story") == [2, 4, 0, 1, 3]
-    assert index.search("story", 2) == [2, 4]
+    assert index.search("story") == [2, 0, 4, 1, 3], "the article of a title does not count"
+    assert index.search("story", 2) == [2, 0]
     assert index.search("Love Story") == [3]
     assert index.search("STORY, a") == [2, 1], "the exact name, then a word that begins with a"
 
@@ -84,6 +85,17 @@ def test_the_exact_name_is_first_even_where_others_begin_alike() -> None:
     assert TitleIndex(["alien", "x"], ["Heat", "Alien"]).find_exact("alien") == 0, (
         "ids before names"
     )
+
+
+def test_titles_that_are_the_text_come_first_then_popular_ones() -> None:
+    names = ["Aliens (1986)", "Star Maker, The (1995)", "Alien (1979)", "Alien Nation (1988)"]
+    names += ["Star Wars (1977)", "Lone Star (1996)", "Love Story (1970)", "Story of X, A (1994)"]
+    index = TitleIndex(range(8), names, np.log([300, 2, 200, 9, 500, 30, 90, 2]))
+    assert index.search("alien") == [2, 0, 3], "the title itself, though fewer know it"
+    assert index.search("star") == [4, 5, 1]
+    assert index.search("story") == [6, 7], "much more popular, though the other begins so"
+    assert index.search("the star maker") == [1], "the article may stand before"
+    assert index.search("star 1995") == [1]
 
 
 def test_of_equal_names_the_first_is_found() -> None:

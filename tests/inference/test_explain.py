@@ -100,7 +100,7 @@ def test_questions_are_not_about_items_of_the_history() -> None:
     assert gain[-1] >= 0
     among = fitted().next_question(EVEN, candidates=["i1", "i8", *EVEN])
     assert {x.item_id for x in among} == {"i1", "i8"}
-    with pytest.raises(ConfigError, match="posterior model"):
+    with pytest.raises(ConfigError, match="next_question needs a posterior of ratings"):
         Recommender("als", key_threshold=12).fit(interactions()).next_question(EVEN)
 
 
@@ -139,7 +139,7 @@ def test_intervals_contain_the_score() -> None:
     assert (narrow.low >= wide.low).all()
     assert (narrow.high <= wide.high).all()
     assert (narrow.high - narrow.low < wide.high - wide.low).all()
-    with pytest.raises(ConfigError, match="posterior model"):
+    with pytest.raises(ConfigError, match="which 'als', fitted on ratings, does not have"):
         Recommender("als", key_threshold=12).fit(interactions()).predict_interval(EVEN, ["i8"])
 
 

@@ -17,9 +17,10 @@ from idcf.data.history_reader import NewUser
 from idcf.errors import ConfigError, DataError
 from idcf.inference import onnx
 from idcf.inference.artifact import Artifact
-from idcf.inference.explain import explain, next_questions
+from idcf.inference.explain import explain
 from idcf.inference.onnx import solve, to_dense_model
 from idcf.inference.predictor import Predictor
+from idcf.inference.questions import next_questions
 from idcf.models.baselines import BiasModel
 from idcf.models.registry import configure
 from idcf.recommender import Recommender

@@ -115,6 +115,6 @@ def test_lists_have_the_rating_if_shown(tmp_path) -> None:
 
 def test_a_model_that_does_not_know_how_users_choose_refuses() -> None:
     als = Recommender("als", device="cpu").fit(board(60, 20, 6, 12))
-    with pytest.raises(ConfigError, match="if_shown needs a model that learned how users choose"):
+    with pytest.raises(ConfigError, match="if_shown needs what a fit on ratings learns"):
         als.predict({"i2": 5.0}, ["i4"], if_shown=True)
     assert als.recommend({"i2": 5.0})[0].rating_if_shown is None

@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 
 from idcf import ColdUserError, DataError, Recommender
+from idcf.data.columns import DataWarning
 from idcf.data.interactions import Ints
+from idcf.inference.predictions import predict_scores
 from idcf.inference.predictor import Predictor
 from idcf.inference.ranking_query import Filters, RankingQuery
 from idcf.results import Recommendations
@@ -139,8 +141,13 @@ def test_training_users_get_the_lists_of_their_histories() -> None:
         query = RankingQuery(new_user, 5, return_std=True, user_id=user)
         assert_same(recommendations, predictor().recommend([query])[0])
     assert predictor().recommend_known([], query) == []
-    with pytest.raises(ColdUserError, match="'nowhere' was not trained on; pass their history="):
-        predictor().recommend_known(["u0", "nowhere"], query)
+    with pytest.warns(DataWarning, match="users 'no', 'where' are not in the table"):
+        batch = predictor().recommend_known(["no", "u0", "where"], query)
+    assert [(x.user_id, x.basis) for x in batch] == [
+        ("no", "popularity"),
+        ("u0", "history"),
+        ("where", "popularity"),
+    ]
     with pytest.raises(ColdUserError, match="does not store training histories"):
         Predictor(predictor().artifact).recommend_known(["u0"], query)
 
@@ -148,6 +155,6 @@ def test_training_users_get_the_lists_of_their_histories() -> None:
 def test_items_to_predict_are_a_list() -> None:
     p = predictor()
     with pytest.raises(DataError, match="items must be a list of item ids, got 'i2'"):
-        p.predict(p.read_new_user(EVEN), "i2", False)
+        predict_scores(p, p.read_new_user(EVEN), "i2")
     with pytest.raises(DataError, match="items must be a list of item ids, got 2"):
-        p.predict(p.read_new_user(EVEN), 2, False)  # type: ignore[arg-type]
+        predict_scores(p, p.read_new_user(EVEN), 2)  # type: ignore[arg-type]

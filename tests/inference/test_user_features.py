@@ -77,7 +77,7 @@ def test_errors_of_features() -> None:
     items = pd.DataFrame({"item_id": table.items.ids, "year": range(len(table.items))})
     with pytest.raises(ConfigError, match=r"'als' reads no user features; idcf-bayes, nimc, .* do"):
         Recommender("als", device="cpu").fit(table, users=users)
-    with pytest.raises(DataError, match=r"trained without any; fit it with users="):
+    with pytest.raises(DataError, match=r"trained without any; fit idcf-bayes with users="):
         Recommender("als", device="cpu").fit(table).recommend(EVEN, features={"age": 3})
     with pytest.raises(ConfigError, match="not both"):
         fitted_with_features().recommend(users="u0", features={"age": 3})

@@ -13,15 +13,15 @@ from typing import Any
 
 import httpx2
 import pytest
-import uvicorn
 from builders import board
 
 from idcf.data.interactions import Interactions
 from idcf.recommender import Recommender
 from idcf.server.app import create_app
 from idcf.server.batcher import BatcherLimits, RequestBatcher
-from idcf.server.protocol import ShortCut
-from idcf.server.run import open_listening_sockets, server_config
+from idcf.server.connections import ConnectionLimits
+from idcf.server.protocol import RecommendProtocol
+from idcf.server.run import ServerOptions, open_listening_sockets, server_for
 
 TOKEN = "a-token-of-the-tests"
 EVEN_HISTORY = {"i2": 5.0, "i4": 5.0, "i3": 1.0}
@@ -37,7 +37,9 @@ def world(implicit: bool = False) -> Interactions:
 def fitted(name: str = "idcf-dot", implicit: bool = False, seed: int = 0) -> Recommender:
     """Return a small fitted model of this name."""
     small = {"sweeps": 16, "burn_in": 8, "embedding_size": 4, "rank": 6}
-    options = small if name == "idcf-bayes" else {"epochs": 3} if name.startswith("idcf") else {}
+    options: dict[str, Any] = {}
+    if name.startswith("idcf"):
+        options = {"epochs": 3} if name != "idcf-bayes" else {} if implicit else small
     recommender = Recommender(name, key_threshold=12, device="cpu", seed=seed, **options)
     return recommender.fit(world(implicit), titles=TITLES)
 
@@ -48,6 +50,8 @@ def served(
     limits: BatcherLimits | None = None,
     *,
     has_short_cut: bool = True,
+    connections: ConnectionLimits | None = None,
+    options: ServerOptions | None = None,
     **app_options: Any,
 ) -> Iterator[str]:
     """Serve a recommender on a free local port and yield the address.
@@ -55,9 +59,12 @@ def served(
     Without the short cut, the ASGI application answers all routes.
     """
     batcher = RequestBatcher(recommender, limits)
-    app = create_app(batcher, **app_options)
-    config = server_config(app, ShortCut(batcher, app) if has_short_cut else "httptools")
-    server = uvicorn.Server(config)
+    options = options or ServerOptions()
+    rules, logs_requests = options.rules, options.logs_requests
+    app = create_app(batcher, rules=rules, logs_requests=logs_requests, **app_options)
+    server = server_for(
+        batcher, app, connections or ConnectionLimits(), options, has_short_cut=has_short_cut
+    )
     listener = open_listening_sockets("127.0.0.1", 0)[0]
     port = listener.getsockname()[1]
     thread = threading.Thread(target=lambda: asyncio.run(server.serve([listener])), daemon=True)
@@ -91,6 +98,20 @@ def client(address: str) -> Iterator[httpx2.Client]:
     """HTTP client of the shared server."""
     with httpx2.Client(base_url=address, timeout=10) as http_client:
         yield http_client
+
+
+@pytest.fixture
+def short_cuts(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Return a list that gets the status of each response of the short cut."""
+    statuses: list[int] = []
+    finish = RecommendProtocol.finish
+
+    def counted(self: Any, cycle: Any, body: bytes, status: int = 200, *headers: Any) -> None:
+        statuses.append(status)
+        finish(self, cycle, body, status, *headers)
+
+    monkeypatch.setattr(RecommendProtocol, "finish", counted)
+    return statuses
 
 
 def history_body(history: dict[str, float]) -> list[dict[str, Any]]:

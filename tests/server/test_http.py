@@ -250,7 +250,7 @@ def test_unsupported_requests_are_501_with_the_reason(client: httpx2.Client) -> 
     assert (info["n_items"], info["rating_levels"][-1]) == (40, 5.0)
     response = client.post("/v1/next-question", json={"history": history_body(EVEN_HISTORY)})
     assert response.status_code == 501
-    assert response.json()["detail"].startswith("next_question needs a posterior model")
+    assert response.json()["detail"].startswith("next_question needs a posterior of ratings")
     with served(fitted("ease")) as address:
         response = httpx2.post(f"{address}/v1/embed", json={"history": history_body(EVEN_HISTORY)})
         assert response.status_code == 501

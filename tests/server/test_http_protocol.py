@@ -21,8 +21,8 @@ from uvicorn.protocols.http import httptools_impl
 
 from idcf.server import routes
 from idcf.server.batcher import BatcherLimits
+from idcf.server.connections import ConnectionLimits
 from idcf.server.middleware import RequestMiddleware
-from idcf.server.protocol import RecommendProtocol
 from idcf.server.schemas import MAX_BODY_BYTES
 
 BODY = json.dumps({"history": history_body(EVEN_HISTORY), "n": 3}).encode()
@@ -62,14 +62,15 @@ def exchange(address: str, parts: Sequence[bytes], n_responses: int = 1) -> list
 
 
 def _read_response(stream: Any, is_head: bool) -> bytes:
-    """Return one response without its date and without the random id of a log line."""
+    """Return one response without its date and without an id that the server has made."""
     lines = []
     while (line := stream.readline()) not in (b"\r\n", b""):
         lines.append(line)
     head = b"".join(x for x in lines if not x.startswith(b"date: "))
     length = re.search(rb"content-length: (\d+)", head)
     body = stream.read(int(length[1])) if length and not is_head else b""
-    return head + re.sub(rb"log id \w+", b"log id", body)
+    made_id = re.compile(rb"((?:log id|x-request-id:) )[0-9a-f]{16,}\b")
+    return made_id.sub(rb"\1", head) + made_id.sub(rb"\1", body)
 
 
 def request_counts(address: str) -> list[str]:
@@ -102,20 +103,6 @@ def _same_counts(request: pytest.FixtureRequest) -> Iterator[None]:
         fast, slow = map(request_counts, request.getfixturevalue("pair"))
         assert fast == slow
         assert "idcf_http_open_requests 1" in fast  # this request
-
-
-@pytest.fixture
-def short_cuts(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Return a list that gets the status of each response of the short cut."""
-    statuses: list[int] = []
-    finish = RecommendProtocol.finish
-
-    def counted(self: Any, cycle: Any, body: bytes, status: int = 200, *headers: Any) -> None:
-        statuses.append(status)
-        finish(self, cycle, body, status, *headers)
-
-    monkeypatch.setattr(RecommendProtocol, "finish", counted)
-    return statuses
 
 
 def test_good_requests(pair: Pair, short_cuts: list[int]) -> None:
@@ -227,31 +214,18 @@ def test_clients_that_close_early(pair: Pair) -> None:
     assert 'idcf_http_requests_total{route="/v1/recommend",status="400"} 2' in fast
 
 
-def test_bodies_that_do_not_arrive(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bodies_that_do_not_arrive(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(routes, "BODY_TIMEOUT_S", 0.05)
-    for end in (-len(BODY), -1):
-        response, closed = assert_alike(pair, request()[:end])
-        assert response.startswith(b"HTTP/1.1 408 ")
-        assert closed == b"closed"
-
-
-def test_connections_that_say_nothing_or_never_end_their_headers(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """They are closed; one with a request in time is not, whatever its age."""
-    monkeypatch.setattr(routes, "BODY_TIMEOUT_S", 0.3)
-    with served(fitted("bias")) as address:
-        host, port = address.removeprefix("http://").split(":")
-        silent, slow, good = (
-            socket.create_connection((host, int(port)), timeout=10) for _ in range(3)
+    short = ConnectionLimits(timeout_s=0.05)
+    with ExitStack() as stack:
+        fast, slow = (
+            stack.enter_context(served(fitted(), connections=short, has_short_cut=x))
+            for x in (True, False)
         )
-        with silent, slow, good:
-            slow.sendall(request()[:9])
-            for _ in range(4):
-                time.sleep(0.12)
-                good.sendall(request(b'{"n":1}'))
-                assert good.recv(1 << 16).startswith(b"HTTP/1.1 200 OK")
-            assert silent.recv(1) == slow.recv(1) == b""
+        for end in (-len(BODY), -1):
+            response, closed = assert_alike((fast, slow), request()[:end])
+            assert response.startswith(b"HTTP/1.1 408 ")
+            assert closed == b"closed"
 
 
 @pytest.mark.parametrize(
@@ -287,11 +261,13 @@ def test_open_requests_of_the_short_cut_count_against_the_limit() -> None:
         with socket.create_connection((host, int(port)), timeout=10) as connection:
             connection.sendall(request()[:-1])
             time.sleep(0.1)
-            assert httpx2.get(f"{address}/health").status_code == 503
+            assert httpx2.get(f"{address}/v1/model").status_code == 503
+            for path in ("/health", "/ready", "/metrics"):  # answered whatever the load
+                assert httpx2.get(f"{address}{path}").status_code == 200
             assert httpx2.post(f"{address}/v1/recommend", json={}).status_code == 503
             connection.sendall(request()[-1:])
             assert connection.recv(15) == b"HTTP/1.1 200 OK"
-        assert httpx2.get(f"{address}/health").status_code == 200
+        assert httpx2.get(f"{address}/v1/model").status_code == 200
 
 
 def test_a_client_that_does_not_read_its_responses(short_cuts: list[int]) -> None:
@@ -311,14 +287,16 @@ def test_a_client_that_does_not_read_its_responses(short_cuts: list[int]) -> Non
         assert 0 < n_short_cuts < n_sent
 
 
-# The methods and attributes of uvicorn that `protocol` calls, overrides or stands for. If this test
-# fails after an upgrade, read what changed, adapt `protocol`, then write the new digest here.
+# The methods and attributes of uvicorn that `connections`, `protocol` and `draining` call, override
+# or stand for. If this test fails after an upgrade, read what changed, adapt them, then write the
+# new digest here.
 USED_METHODS = (
     "__init__", "connection_made", "connection_lost", "data_received", "on_message_begin", "on_url",
     "on_header", "on_headers_complete", "on_body", "on_message_complete", "on_response_complete",
-    "shutdown", "_unset_keepalive_if_required", "timeout_keep_alive_handler",
+    "shutdown", "_unset_keepalive_if_required", "timeout_keep_alive_handler", "send_400_response",
+    "pause_writing", "resume_writing", "_start_asgi_task",
 )  # fmt: skip
-DIGEST = "d80a173e8f7e9219"
+DIGEST = "7b58a2d700819ea3"
 
 
 def test_the_internals_of_uvicorn_are_those_that_the_protocol_was_written_for() -> None:
@@ -326,6 +304,7 @@ def test_the_internals_of_uvicorn_are_those_that_the_protocol_was_written_for() 
         inspect.getsource(getattr(httptools_impl.HttpToolsProtocol, name)) for name in USED_METHODS
     ]
     sources += [inspect.getsource(httptools_impl.RequestResponseCycle)]
+    sources += [inspect.getsource(uvicorn.Server)]
     assert uvicorn.__version__.startswith("0.54.")
     digest = hashlib.sha256("".join(sources).encode()).hexdigest()[:16]
     assert digest == DIGEST, f"uvicorn {uvicorn.__version__} has other internals: {digest}"
@@ -335,11 +314,12 @@ def test_the_settings_of_uvicorn_do_not_wrap_the_application() -> None:
     """The protocol counts in the middleware's metrics, which a wrapper would hide."""
     from idcf.server.app import create_app
     from idcf.server.batcher import RequestBatcher
-    from idcf.server.run import server_config
+    from idcf.server.run import ServerOptions, server_config
 
     app = create_app(RequestBatcher(fitted("bias")))
-    config = server_config(app, "httptools")
+    config = server_config(app, "httptools", ServerOptions())
     config.load()
     assert config.loaded_app is app
     assert isinstance(app, RequestMiddleware)
-    assert (config.limit_concurrency, config.root_path, config.encoded_headers) == (None, "", [])
+    assert (config.limit_concurrency, config.root_path) == (None, "")
+    assert config.encoded_headers == [(b"x-content-type-options", b"nosniff")]

@@ -91,7 +91,7 @@ def test_ratings_if_shown() -> None:
     with served(fitted("bias")) as address:
         response = httpx2.post(f"{address}/v1/predict", json=bodies[1])
         assert response.status_code == 501
-        assert "if_shown needs a model that learned how users choose" in response.json()["detail"]
+        assert "if_shown needs what a fit on ratings learns" in response.json()["detail"]
 
 
 @pytest.mark.parametrize(

@@ -2,71 +2,19 @@
 
 from __future__ import annotations
 
-import os
 import re
-import shutil
-from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
 import pandas as pd
 import pytest
-from playwright.sync_api import Browser, ConsoleMessage, Page, Route, expect, sync_playwright
+from page_browser import NEEDS_CHROMIUM, open_page, search, wait_for_update
+from playwright.sync_api import Browser, Page, Route, expect
 from serve_world import TITLES, fitted, served, world
 
 from idcf import Recommender
 
-CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium")
-pytestmark = pytest.mark.skipif(
-    CHROMIUM is None, reason="chromium is not installed: apt-get install chromium, or set CHROMIUM"
-)
-ARGS = [
-    *("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync"),
-    *("--disable-background-networking", "--disable-component-update"),
-]
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with sync_playwright() as play:
-        chromium = play.chromium.launch(executable_path=CHROMIUM, args=ARGS)
-        yield chromium
-        chromium.close()
-
-
-@pytest.fixture
-def page(browser: Browser, address: str) -> Iterator[Page]:
-    """The loaded page; an error message or a request to another server fails the test."""
-    yield from open_page(browser, address)
-
-
-def open_page(browser: Browser, address: str, **options: Any) -> Iterator[Page]:
-    context = browser.new_context(**({"viewport": {"width": 1280, "height": 900}} | options))
-    context.set_default_timeout(8000)
-    page, problems = context.new_page(), []
-    page.on("pageerror", lambda error: problems.append(str(error)))
-    page.on("console", lambda m: problems.append(m.text) if _is_problem(m) else None)
-    page.on("request", lambda r: None if r.url.startswith(address) else problems.append(r.url))
-    page.goto(address)
-    expect(page.locator("#list li")).to_have_count(10)
-    yield page
-    context.close()
-    assert problems == []
-
-
-def _is_problem(message: ConsoleMessage) -> bool:
-    """The page repeats a request that got 503, but the browser logs it."""
-    return message.type in ("error", "warning") and "503" not in message.text
-
-
-def search(page: Page, text: str) -> None:
-    page.get_by_role("combobox", name="Search for a title").fill(text)
-    expect(page.get_by_role("option").first).to_be_visible()
-
-
-def wait_for_update(page: Page, number: int) -> None:
-    """Wait until the page shows all responses of its nth update."""
-    expect(page.locator("body")).to_have_attribute("data-update", str(number))
+pytestmark = NEEDS_CHROMIUM
 
 
 def titles(page: Page) -> list[str]:
@@ -74,7 +22,7 @@ def titles(page: Page) -> list[str]:
 
 
 def test_search_and_rate_by_mouse(page: Page) -> None:
-    expect(page.get_by_role("heading", name="Popular titles")).to_be_visible()
+    expect(page.get_by_role("heading", name="Highest expected ratings")).to_be_visible()
     before = titles(page)
     search(page, "film 8")
     page.get_by_role("option", name="Film 8 1958").click()
@@ -173,35 +121,12 @@ def test_screen_reader_texts(page: Page) -> None:
     expect(page.locator("#list li").first).to_contain_text("expected rating")
     unlabeled = page.evaluate(
         """[...document.querySelectorAll('button, input, a')].filter((x) =>
-        !x.getAttribute('aria-label') && !x.textContent.trim()).map((x) => x.outerHTML)"""
+        !x.labels?.length && !x.getAttribute('aria-label') && !x.textContent.trim())
+        .map((x) => x.outerHTML)"""
     )
     assert unlabeled == []
     assert page.locator("h1").count() == 1
     assert page.locator("html").get_attribute("lang") == "en"
-
-
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_contrast(browser: Browser, address: str, scheme: str) -> None:
-    """Contrast to the background: at least 4.5 for text, at least 3 for stars."""
-    for page in open_page(browser, address, color_scheme=scheme):
-        colors = page.evaluate(
-            """['paper', 'ink', 'soft', 'star', 'accent'].map((x) =>
-            getComputedStyle(document.documentElement).getPropertyValue('--' + x).trim())"""
-        )
-        paper, ink, soft, star, accent = map(luminance, colors)
-        for text in (ink, soft, accent):
-            assert contrast(text, paper) >= 4.5
-        assert contrast(star, paper) >= 3
-
-
-def luminance(color: str) -> float:
-    parts = [int(color[k : k + 2], 16) / 255 for k in (1, 3, 5)]
-    r, g, b = (x / 12.92 if x <= 0.04045 else ((x + 0.055) / 1.055) ** 2.4 for x in parts)
-    return 0.2126 * r + 0.7152 * g + 0.0722 * b
-
-
-def contrast(first: float, second: float) -> float:
-    return (max(first, second) + 0.05) / (min(first, second) + 0.05)
 
 
 def test_on_a_phone(browser: Browser, address: str) -> None:
@@ -227,17 +152,71 @@ def test_unsupported_parts_are_hidden(page: Page) -> None:
 def test_confidence_reasons_and_the_next_question(browser: Browser) -> None:
     with served(fitted("idcf-bayes")) as address:
         for page in open_page(browser, address):
-            expect(page.locator("#list li").first).to_contain_text("±")
+            expect(page.get_by_role("heading", name="Popular titles")).to_be_visible()
             expect(page.locator("#question")).to_be_visible()
             first = page.locator("#question-item .title").inner_text()
-            page.get_by_role("button", name="Not seen").click()
+            page.get_by_role("button", name="I do not know it").click()
             wait_for_update(page, 2)
             second = page.locator("#question-item .title").inner_text()
             assert second != first
             page.locator("#question-item label").nth(4).click()
             wait_for_update(page, 3)
             expect(page.locator("#ratings .title")).to_have_text([second])
-            expect(page.locator(".reasons").first).to_contain_text("because you liked")
+            name = second.rsplit(" ", 1)[0]  # without the year
+            expect(page.locator("#common-reason")).to_have_text(
+                f"All are here because you liked {name}."
+            )
+            expect(page.locator(".reasons:not(:empty)")).to_have_count(0)
+
+
+def test_reasons_that_differ_stand_in_their_rows(browser: Browser) -> None:
+    recommender = fitted("idcf-bayes")
+    with served(recommender) as address:
+        for page in open_page(browser, address, path="#ratings=i2:5,i4:5,i3:1,i9:2"):
+            wait_for_update(page, 1)
+            history = {"i2": 5.0, "i4": 5.0, "i3": 1.0, "i9": 2.0}
+            common = page.locator("#common-reason").inner_text()
+            for row in page.locator("#list > li").all():
+                item = row.get_attribute("data-item")
+                best = [x for x in recommender.explain(history, item).reasons if x.effect > 0][:2]
+                text = row.locator(".reasons").inner_text() or common
+                assert all(x.title.rsplit(" ", 1)[0] in text for x in best), (text, best)
+            texts = page.locator(".reasons:not(:empty)").all_inner_texts()
+            assert len(texts) < 5 or not common
+            assert all(texts.count(x) <= 5 for x in texts)
+
+
+def test_deviations_stand_in_the_rows_only_if_they_differ(browser: Browser) -> None:
+    def widen(route: Route) -> None:
+        """Make the first deviation of the answer twice as large."""
+        body = route.fetch().json()
+        body["items"][0]["std"] *= 2
+        route.fulfill(json=body)
+
+    with served(fitted("idcf-bayes")) as address:
+        for page in open_page(browser, address):
+            expect(page.locator("#certainty")).to_contain_text("Expected ratings are ±")
+            expect(page.locator("#list")).not_to_contain_text("±")
+            page.route("**/v1/recommend", widen)
+            page.locator("#question-item label").nth(4).click()
+            wait_for_update(page, 2)
+            expect(page.locator("#certainty")).to_be_empty()
+            expect(page.locator("#list .score", has_text="±")).to_have_count(10)
+
+
+def test_the_heading_without_ratings_says_what_orders_the_list(browser: Browser) -> None:
+    predictor = with_attributes().predictor
+    assert predictor.popularity is not None
+    n_raters = dict(zip(predictor.item_ids, predictor.popularity.tolist(), strict=True))
+    with served(with_attributes()) as address:
+        for page in open_page(browser, address):
+            shown = [n_raters[x] for x in shown_items(page)]
+            expect(page.get_by_role("heading", name="Popular titles")).to_be_visible()
+            assert shown == sorted(n_raters.values(), reverse=True)[:10]
+            page.locator("summary").click()
+            page.get_by_role("slider", name="Popularity damping").fill("1")
+            wait_for_update(page, 2)
+            expect(page.get_by_role("heading", name="Titles for any new user")).to_be_visible()
 
 
 def test_the_order_of_the_list_can_be_chosen(browser: Browser) -> None:
@@ -347,10 +326,11 @@ def test_options_that_a_model_lacks_are_not_shown(browser: Browser, page: Page) 
             expect(other.locator("#options")).to_be_hidden()
 
 
-def test_implicit_feedback_has_a_like_button(browser: Browser) -> None:
-    with served(fitted("ease", implicit=True)) as address:
+def test_clicks_have_words_of_their_own(browser: Browser) -> None:
+    with served(fitted("idcf-bayes", implicit=True)) as address:
         for page in open_page(browser, address):
-            page.locator("#list").get_by_role("button", name=re.compile("^Like ")).nth(1).click()
+            like = page.locator("#list").get_by_role("button", name=re.compile("^Like "))
+            like.nth(1).click()
             wait_for_update(page, 2)
             expect(page.locator("#ratings li")).to_have_count(1)
             expect(page.locator("#ratings").get_by_role("button", pressed=True)).to_be_visible()
@@ -358,20 +338,14 @@ def test_implicit_feedback_has_a_like_button(browser: Browser) -> None:
             page.keyboard.press("Enter")
             wait_for_update(page, 3)
             expect(page.locator("#ratings li")).to_have_count(2)
-
-
-def test_the_page_retries_when_the_server_is_busy(page: Page) -> None:
-    """The first response is 503 with Retry-After; the page waits and tries again."""
-    rejected = []
-
-    def busy(route: Any) -> None:
-        if rejected:
-            route.continue_()
-        else:
-            rejected.append(route)
-            route.fulfill(status=503, headers={"retry-after": "0.1"}, json={"detail": "busy"})
-
-    page.route("**/v1/recommend", busy)
-    page.locator("#list label").nth(4).click()
-    wait_for_update(page, 2)
-    assert len(rejected) == 1
+            page.locator("summary").click()
+            for heading in ("Recommendations from a few likes", "Your likes", "For you"):
+                expect(page.get_by_role("heading", name=heading, exact=True)).to_be_visible()
+            text = page.locator("html").evaluate("x => x.innerText + x.outerHTML").lower()
+            visible = page.locator("body").inner_text().lower()
+            assert "your likes stay in this browser tab" in visible
+            assert not re.search(r"\brat(e|ed|ing|ings)\b|\bstars?\b", visible)
+            assert "star</" not in text
+            page.locator("#ratings").get_by_role("button", pressed=True).first.click()
+            wait_for_update(page, 4)
+            expect(page.locator("#ratings li")).to_have_count(1)

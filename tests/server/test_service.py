@@ -235,7 +235,7 @@ def test_excluded_questions_do_not_shorten_the_list() -> None:
     allowed = service("idcf-bayes").next_question(request)
     assert [x.item_id for x in allowed.items] == [ids[1], *ids[3:5]]
     assert len(service("idcf-bayes").next_question(s.NextQuestionRequest(n=50)).items) == 40
-    with pytest.raises(ConfigError, match="next_question needs a posterior model"):
+    with pytest.raises(ConfigError, match="next_question needs a posterior of ratings"):
         service().next_question(s.NextQuestionRequest())
 
 

@@ -6,12 +6,12 @@ from builders import board
 
 from idcf.data.interactions import Interactions, Vocab
 from idcf.data.side_tables import add_side_tables
+from idcf.data.split import DEFAULT_KEY_THRESHOLD
 from idcf.errors import ConfigError, DataError
 from idcf.inference.artifact import load_artifact, save_artifact
 from idcf.inference.manifest import DomainInfo, RecommenderConfig, TrainingData
 from idcf.inference.model_card import render_model_card
 from idcf.models.take_up import TakeUpModel
-from idcf.training.fit_cost import DEFAULT_KEY_THRESHOLD
 from idcf.training.loop import TrainConfig
 from idcf.training.train import (
     MIN_KEY_USERS,

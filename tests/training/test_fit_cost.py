@@ -13,12 +13,11 @@ import pytest
 from builders import board
 
 from idcf import ConfigError, Recommender
-from idcf.data.split import split_by_threshold
+from idcf.data.split import default_key_threshold, split_by_threshold
 from idcf.training import fit_cost, memory
 from idcf.training.fit_cost import (
     FitCost,
     TableSize,
-    default_key_threshold,
     estimate_fit,
     format_seconds,
 )

@@ -31,7 +31,6 @@ from idcf.errors import ArtifactError, IdcfError
 app = typer.Typer(
     name="idcf",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
 )
 for verb in (

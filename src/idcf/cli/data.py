@@ -12,7 +12,9 @@ if TYPE_CHECKING:
     from idcf.data.datasets.catalog import Dataset
     from idcf.data.interactions import Interactions
 
-app = typer.Typer(no_args_is_help=True, help="List, download or summarize datasets.")
+app = typer.Typer(
+    no_args_is_help=True, add_completion=False, help="List, download or summarize datasets."
+)
 
 _QUANTILES = {"min": 0.0, "10%": 0.1, "25%": 0.25, "50%": 0.5, "75%": 0.75, "90%": 0.9, "max": 1.0}
 _MAX_RATING_VALUES = 20  # more different ratings are counted in bins

@@ -143,6 +143,8 @@ def _check_model(model_folder: Path | None) -> Iterator[CheckResult]:
         return
     result = f"recommends {best[0].title or best[0].item_id}" if best else "has no items"
     yield CheckResult("model", "ok", f"{recommender!r} {result}")
+    status = "note" if recommender.manifest.user_data == "rows" else "ok"
+    yield CheckResult("model holds", status, recommender.manifest.user_data_text)
 
 
 def _check_engine(name: str | None, address: str | None) -> Iterator[CheckResult]:

@@ -20,8 +20,13 @@ def embed(
         Path, o.argument("HISTORIES", f"CSV or Parquet file of the users' {HISTORIES_HELP}")
     ],
     out: Annotated[
-        Path, o.option("PATH", "Parquet file to write; for a folder of histories, a folder.")
+        Path,
+        o.option(
+            "PATH",
+            "File to write: .parquet, .csv or .jsonl. For a folder of histories, a folder.",
+        ),
     ],
+    column: o.HistoryColumns = None,
     engine: o.EngineName = None,
     workers: o.Workers = None,
     address: o.ClusterAddress = None,
@@ -32,11 +37,14 @@ def embed(
 ) -> None:
     """Write an embedding for every user of a file or of a folder of files.
 
-    The Parquet files have the columns user_id, embedding, n_known_items and n_unknown_items.
+    The files have the columns user_id, embedding (in CSV embedding_0 and so on), n_known_items and
+    n_unknown_items.
     The embedding of a user without any known item is null.
     For a folder, an interrupted run continues when the command is given again.
     """
     o.limit_threads(threads)
-    options = BulkOptions(device, engine, workers, address, overwrite, threads, not as_json)
+    options = BulkOptions(
+        device, engine, workers, address, overwrite, threads, not as_json, o.parse_columns(column)
+    )
     values, size = convert_histories(model_folder, histories, out, options)
     print_conversion({**values, "embedding_size": size}, f"embedding size {size}", as_json)

@@ -82,7 +82,8 @@ def _table_size(
     key_threshold: int | None,
 ) -> TableSize:
     """Return the size of a dataset, or the size that the numbers of users, items and rows give."""
-    from idcf.training.fit_cost import TableSize, default_key_threshold
+    from idcf.data.split import default_key_threshold
+    from idcf.training.fit_cost import TableSize
 
     given = [name for name, x in numbers.items() if x is not None]
     if dataset is None:
@@ -102,7 +103,6 @@ def _count_rows(
     dataset: str, column: list[str] | None, implicit: bool | None
 ) -> tuple[Any, int, bool]:
     """Return the rows of each user, the number of items, and whether the feedback is implicit."""
-    from idcf.config import parse_overrides
     from idcf.data.parquet_reader import count_ids
     from idcf.data.shards import ShardedTable, is_sharded_folder
 
@@ -112,8 +112,7 @@ def _count_rows(
         if implicit is None or implicit == shards.implicit:
             return shards.user_counts(), shards.n_items, shards.implicit
     elif path.is_dir() or path.suffix.lower() == ".parquet":
-        columns = {role: str(name) for role, name in parse_overrides(column or []).items()}
-        counted = count_ids(path, columns, implicit)
+        counted = count_ids(path, o.parse_columns(column), implicit)
         if counted is not None:
             return counted
     table = o.open_dataset_argument(dataset, column, implicit).interactions

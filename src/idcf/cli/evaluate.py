@@ -111,7 +111,7 @@ def evaluate(
         metrics="all" if metrics == "all" else o.split_commas(metrics),
         seeds=seeds,
         test=test,
-        columns={role: str(name) for role, name in parse_overrides(column or []).items()},
+        columns=o.parse_columns(column),
         implicit=implicit,
         missing="drop" if drop_missing else "error",
         key_threshold=key_threshold,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from idcf.inference.ranking_query import ListOptions
 
 HISTORIES_HELP = (
-    "histories: user_id, item_id, rating, sorted by user_id; or folder of such Parquet files or of "
-    "`idcf shard`."
+    "histories: user_id, item_id, rating; or folder of Parquet files of them, sorted by user_id, "
+    "or of `idcf shard`."
 )
 
 
@@ -33,6 +33,7 @@ class BulkOptions(NamedTuple):
     overwrite: bool
     threads: int
     progress: bool
+    columns: Mapping[str, str]
 
     def check_folder_options(self) -> None:
         """Raise ConfigError for options that do not go with a folder of histories."""
@@ -64,6 +65,7 @@ def convert_histories(
     Without `read_list_options` they are embeddings. Returns what `--json` prints (counts of users
     and of unknown items, where the result is, and seconds), and the embedding size or 0.
     """
+    from idcf.data.table_writer import check_table_ending
     from idcf.data.user_chunks import HistoryFile
     from idcf.inference.bulk import BulkWork, load_converter
     from idcf.inference.bulk_folder import convert_folder
@@ -81,6 +83,7 @@ def convert_histories(
         else:
             options.refuse_folder_options(f"{histories} is no folder: leave it out")
             check_writable(out)
+            check_table_ending(out)
             device = resolve_device(options.device).type
         work = BulkWork.of_model(model_folder, device)
         predictor = work.load_predictor()
@@ -90,10 +93,12 @@ def convert_histories(
         if is_folder:
             values = convert_folder(
                 work, histories, out, engine,
-                overwrite=options.overwrite, progress=options.progress,
+                columns=options.columns, overwrite=options.overwrite, progress=options.progress,
             )  # fmt: skip
         else:
-            counts = converter.convert(HistoryFile(histories), out)
+            names = (predictor.artifact.manifest.columns, options.columns)
+            file = HistoryFile(histories, None, *names, may_be_unsorted=True)
+            counts = converter.convert(file, out)
             seconds = round(time.perf_counter() - start, 2)
             values = {**counts._asdict(), "file": str(out), "seconds": seconds}
     return values, converter.embedding_size

@@ -78,6 +78,15 @@ ColumnMapping = Annotated[
         "user_id=uid; repeatable.",
     ),
 ]
+HistoryColumns = Annotated[
+    list[str] | None,
+    option(
+        "ROLE=NAME",
+        "Column of the histories that holds a role, as for `idcf train`, whose names are known to "
+        "the model; repeatable.",
+        "--column",
+    ),
+]
 DropMissingSwitch = Annotated[
     bool, switch("--drop-missing", "Leave out rows that lack an id, a rating or a time.")
 ]
@@ -130,6 +139,13 @@ Threads = Annotated[int, option("N", "Number of CPU threads.", min=1)]
 Device = Annotated[str, option("DEVICE", "Where to compute: auto, cpu or cuda.")]
 
 
+def parse_columns(column: list[str] | None) -> dict[str, str]:
+    """Return {role: name} of the --column options."""
+    from idcf.config import parse_overrides
+
+    return {role: str(name) for role, name in parse_overrides(column or []).items()}
+
+
 def limit_threads(threads: int) -> None:
     """Set the number of CPU threads; call it before NumPy is imported.
 
@@ -153,14 +169,12 @@ def open_dataset_argument(
 ) -> Dataset:
     """Load the dataset or file that DATASET, --column, --implicit, --drop-missing and --test
     describe."""
-    from idcf.config import parse_overrides
     from idcf.evaluation.protocol import open_dataset
 
-    columns = {role: str(name) for role, name in parse_overrides(column or []).items()}
     return open_dataset(
         dataset,
         test=test,
-        columns=columns,
+        columns=parse_columns(column),
         implicit=implicit,
         missing="drop" if drop_missing else "error",
         progress=progress,

@@ -104,10 +104,11 @@ def recommend(
         Path | None,
         o.option(
             "PATH",
-            "Parquet file to write; for a folder of histories, a folder (with --histories, as the "
-            "next five).",
+            "File to write: .parquet, .csv or .jsonl. For a folder of histories, a folder (with "
+            "--histories, as the next six).",
         ),
     ] = None,
+    column: o.HistoryColumns = None,
     engine: o.EngineName = None,
     workers: o.Workers = None,
     address: o.ClusterAddress = None,
@@ -119,9 +120,9 @@ def recommend(
     """Recommend items to one new user, or to every user of a file or of a folder of files.
 
     Without --rate, the user gets popular items.
-    --histories writes Parquet files: user_id, item_id, score, rank, std, source, probability,
-    rating and rating_if_shown. For a folder, an interrupted run continues when the command is given
-    again.
+    --histories writes files with the columns user_id, item_id, score, rank, std, source,
+    probability, rating and rating_if_shown. For a folder, an interrupted run continues when the
+    command is given again.
     """
     if (histories is None) != (out is None):
         raise ConfigError("--histories PATH and --out PATH go together: give both or neither")
@@ -129,6 +130,8 @@ def recommend(
         raise ConfigError(
             "--rate, --feature and --explain are for one user; leave them out with --histories"
         )
+    if column and not histories:
+        raise ConfigError("--column is for --histories; leave it out")
     o.limit_threads(threads)
     from idcf.config import parse_overrides
     from idcf.data.title_search import TitleIndex
@@ -145,7 +148,7 @@ def recommend(
         "return_std": True,
     }
     bulk = history_files.BulkOptions(
-        device, engine, workers, address, overwrite, threads, not as_json
+        device, engine, workers, address, overwrite, threads, not as_json, o.parse_columns(column)
     )
     if histories and out:
         values, _ = history_files.convert_histories(

@@ -50,7 +50,6 @@ def shard(
     o.limit_threads(threads)
     import pyarrow as pa
 
-    from idcf.config import parse_overrides
     from idcf.data.shard_writer import write_shards
     from idcf.training.memory import parse_memory
 
@@ -60,7 +59,7 @@ def shard(
         source,
         out,
         query=query,
-        columns={role: str(name) for role, name in parse_overrides(column or []).items()},
+        columns=o.parse_columns(column),
         implicit=implicit,
         n_shards=shards,
         block_users=block_users,

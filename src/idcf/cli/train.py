@@ -65,6 +65,13 @@ def train(
         Path | None,
         o.option("FOLDER", "With --engine: folder of finished passes; an interrupted fit goes on."),
     ] = None,
+    allow_training_rows: Annotated[
+        bool,
+        o.switch(
+            "--allow-training-rows",
+            "Save a model that holds what its key users rated, such as idcf-gc.",
+        ),
+    ] = False,
     device: o.Device = "auto",
     threads: o.Threads = 1,
     as_json: o.JsonSwitch = False,
@@ -76,6 +83,8 @@ def train(
     """
     o.limit_threads(threads)
     from idcf.config import parse_overrides
+    from idcf.inference.artifact import require_training_rows_allowed
+    from idcf.models.registry import user_data_of
     from idcf.recommender import Recommender
     from idcf.training import trackers
 
@@ -90,6 +99,7 @@ def train(
         device=device,
         **options,
     )
+    require_training_rows_allowed(model, user_data_of(model, options), allow_training_rows)
     with ExitStack() as stack:
         opened = _open_engine(engine, workers, address, resume, stack)
         if opened is None:
@@ -106,6 +116,7 @@ def train(
             data.interactions,
             users=user_features,
             items=items,
+            columns=None if opened else o.parse_columns(column),
             titles=data.titles or None,
             implicit=implicit if opened else None,
             attributes=data.attributes,
@@ -116,7 +127,7 @@ def train(
             engine=opened,
             resume=resume,
         )
-    recommender.save(out)
+    recommender.save(out, allow_training_rows=allow_training_rows)
     values = _training_summary(recommender.manifest, out, time.perf_counter() - start)
     curve = recommender.manifest.new_user_curve
     o.print_result(values, _format_summary(values, curve), as_json)

@@ -72,6 +72,25 @@ def find_columns(
     return name_by_role
 
 
+def resolve_columns(
+    names: Sequence[str],
+    source_name: str,
+    columns: Mapping[str, str] | None = None,
+    roles: Sequence[str] = COLUMN_ROLES,
+) -> dict[str, str]:
+    """Name of the column of each role that a table has one for.
+
+    That is the one of `columns`, such as the mapping of `fit`, if the table has it, else the one
+    named like the role, else one of a usual spelling. Raises DataError where two may be meant.
+    """
+    known = columns or {}
+    given_names = {role: known[role] for role in roles if known.get(role) in names}
+    others = [x for x in names if x not in given_names.values()]
+    open_roles = [role for role in roles if role not in given_names]
+    recognized = recognize_columns(others, source_name, open_roles)
+    return given_names | {role: role for role in open_roles if role in others} | recognized
+
+
 def recognize_columns(
     names: Sequence[str], source_name: str, roles: Iterable[str] = COLUMN_ROLES
 ) -> dict[str, str]:

@@ -5,11 +5,13 @@ Does not know files. Dataframes are read through narwhals, which is imported on 
 
 from __future__ import annotations
 
+import inspect
 import re
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from types import FrameType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
@@ -25,6 +27,10 @@ _PAIR_CHUNK = 1 << 20
 _INTEGER = re.compile(r"0|-?[1-9][0-9]{0,17}")  # "007" and "+7" are text ids, not numbers
 
 
+class BadValueError(DataError):
+    """A value of a row cannot be used."""
+
+
 class DataWarning(UserWarning):
     """The interactions can be used, but rows were dropped or an assumption was made."""
 
@@ -38,9 +44,9 @@ class ColumnOrigin:
     column_names: Mapping[str, str] = field(default_factory=dict)  # name of each role's column
 
     def raise_bad_value(self, role: str, row: int, value: object, reason: str) -> NoReturn:
-        """Raise DataError for one value; `reason` completes the sentence that begins with it."""
+        """Raise BadValueError for one value; `reason` ends the sentence that begins with it."""
         column = self.column_names.get(role, role)
-        raise DataError(
+        raise BadValueError(
             f"{self.source_name}, {self.row_label(row)}, column {column!r}: {value!r} {reason}"
         )
 
@@ -340,17 +346,33 @@ def _parse_dates(values: Sequence[Any], origin: ColumnOrigin) -> Ints:
 
 def _parse_instant(value: Any, row: int, origin: ColumnOrigin) -> float:
     """Seconds since 1970 of one ISO date or number."""
+    seconds = instant_of(value)
+    if seconds is None:
+        reason = "is neither seconds nor an ISO date; correct it or drop the column"
+        origin.raise_bad_value("timestamp", row, value, reason)
+    return seconds
+
+
+def instant_of(value: Any) -> float | None:
+    """Seconds since 1970 of one ISO date or number; None: it is neither."""
     try:
         return float(value)
     except (ValueError, TypeError):
         try:
             date = datetime.fromisoformat(str(value))
         except ValueError:
-            reason = "is neither seconds nor an ISO date; correct it or drop the column"
-            origin.raise_bad_value("timestamp", row, value, reason)
+            return None
     return (date if date.tzinfo else date.replace(tzinfo=UTC)).timestamp()
 
 
 def warn_about_data(message: str) -> None:
-    """Issue a DataWarning that points at the caller of the calling function."""
-    warnings.warn(message, DataWarning, stacklevel=3)
+    """Issue a DataWarning that points at the first caller outside this package."""
+    level, frame = 2, inspect.currentframe()
+    while frame is not None and frame.f_back is not None and _is_own(frame.f_back):
+        level, frame = level + 1, frame.f_back
+    warnings.warn(message, DataWarning, stacklevel=level)
+
+
+def _is_own(frame: FrameType) -> bool:
+    """Return whether a frame runs code of this package."""
+    return str(frame.f_globals.get("__name__", "")).partition(".")[0] == "idcf"

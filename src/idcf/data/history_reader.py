@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from difflib import get_close_matches
-from itertools import islice
+from itertools import compress, islice
 from math import inf, isfinite
 from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 import torch
 
-from idcf.data.column_names import recognize_columns
+from idcf.data.column_names import resolve_columns
 from idcf.data.columns import ColumnOrigin, to_dataframe, to_seconds, warn_about_data
 from idcf.data.features import FeatureEncoder
 from idcf.data.interactions import Floats, Ints, Vocab, offsets_from_lengths, row_lookup
@@ -26,6 +26,7 @@ _ACCEPTED_FORMS = (
     "a history is a dict {item_id: rating}, a list of (item_id, rating) or of (item_id, rating, "
     "timestamp), a list of item ids (implicit feedback), or a table with columns item_id and rating"
 )
+_MAX_NAMED_USERS = 5  # in a message
 _MAX_COMPARED_NAMES = 20_000  # ids and titles, each, that are compared with an unknown id
 
 
@@ -38,6 +39,7 @@ class NewUser(NamedTuple):
     unknown_items: tuple[Hashable, ...] = ()  # external ids that the model does not know
     features: Floats | None = None  # [F]
     n_later: Ints | None = None  # [n]: items of the history that are later; None: no order is known
+    ignored_ratings: bool = False  # different ratings, which implicit feedback does not read
 
     @property
     def has_data(self) -> bool:
@@ -50,19 +52,20 @@ _EMPTY_NEW_USER = NewUser(
 )
 
 
-def has_many_users(history: Any) -> bool:
-    """Whether an input holds several histories: a list of histories, or a table with `user_id`. A
-    list of tuples is one history, because a tuple is an (item, rating) pair."""
+def has_many_users(history: Any, columns: Mapping[str, str] | None = None) -> bool:
+    """Whether an input holds several histories: a list of histories, or a table with `user_id` (see
+    `resolve_columns`). A list of tuples is one history: a tuple is an (item, rating) pair."""
     if isinstance(history, list):
         return bool(history) and isinstance(history[0], Mapping | list)
     names: Any = getattr(history, "column_names", None)  # `columns` of an Arrow table are its data
     names = list(getattr(history, "columns", ()) if names is None else names)
-    return "user_id" in names or "user_id" in recognize_columns(names, "table", ["user_id"])
+    return "user_id" in resolve_columns(names, "table", columns, ["user_id"])
 
 
 class HistoryReader:
     """Parser of histories for the items that a model knows and the rating scale of its data.
-    Ratings off the scale of the `levels` are rejected; `titles`, by row, are hints in errors."""
+    Ratings off the scale of the `levels` are rejected; `titles`, by row, are hints in errors;
+    `columns` are the names that tables had for roles in `fit`."""
 
     def __init__(
         self,
@@ -71,8 +74,10 @@ class HistoryReader:
         implicit: bool,
         levels: Sequence[float] = (),
         titles: Sequence[str | None] = (),
+        columns: Mapping[str, str] | None = None,
     ) -> None:
         self.item_ids, self.titles, self.implicit = items.ids, titles, implicit
+        self.columns = columns or {}
         self._row_by_id = row_lookup(items)
         self.rating_limits = (0.0, inf)  # lowest and highest rating that is accepted
         self.scale = "counts from 0"  # for messages
@@ -103,7 +108,7 @@ class HistoryReader:
         the user ids in order of appearance, None for each history of a list; and the users."""
         if isinstance(histories, list | tuple):
             return [None] * len(histories), [self.read_history(x) for x in histories]
-        frame = _history_frame(histories)
+        frame = self._history_frame(histories)
         if "user_id" not in frame.columns:
             raise DataError(f"table: {unknown_name_message('column', 'user_id', frame.columns)}")
         pairs, times = self._pairs_from_table(frame)
@@ -162,6 +167,7 @@ class HistoryReader:
         ratings, (low, high) = rating_by_row.values(), self.rating_limits
         if not (low <= min(ratings) and max(ratings) <= high and isfinite(sum(ratings))):
             self._raise_bad_entry(pairs)
+        ignored_ratings = self.implicit and len({*ratings} - {0.0}) > 1
         if self.implicit:
             rating_by_row = {row: 1.0 for row, rating in rating_by_row.items() if rating}
         rows = np.array(list(rating_by_row), np.int64)
@@ -169,11 +175,12 @@ class HistoryReader:
         values = np.array(list(rating_by_row.values()), np.float32)[position]
         rows = rows[position]
         if times is None and len(rows) == len(pairs):
-            return NewUser(rows, values, unknown_items, n_later=len(rows) - 1 - position)
+            n_later = len(rows) - 1 - position
+            return NewUser(rows, values, unknown_items, None, n_later, ignored_ratings)
         last_position = {get(x, -1): k for k, (x, _) in enumerate(pairs)}  # of equal items
         position = np.array([last_position[row] for row in rows.tolist()], np.int64)
         n_later = count_later(position if times is None else times[position])
-        return NewUser(rows, values, unknown_items, n_later=n_later)
+        return NewUser(rows, values, unknown_items, None, n_later, ignored_ratings)
 
     def _pairs_from_list(self, entries: list[Any]) -> tuple[ItemRatingPairs, Ints | None]:
         """Pairs and times, if there are any, of a list of pairs, of triples or, for implicit
@@ -196,7 +203,7 @@ class HistoryReader:
 
     def _pairs_from_table(self, table: Any) -> tuple[list[tuple[Any, Any]], Ints | None]:
         """Pairs and times of a table with the columns item_id and perhaps rating and timestamp."""
-        frame = _history_frame(table)
+        frame = self._history_frame(table)
         required = ("item_id",) if self.implicit else ("item_id", "rating")
         for name in required:
             if name not in frame.columns:
@@ -206,6 +213,19 @@ class HistoryReader:
         values = frame["rating"].to_list() if has_ratings else [1.0] * len(items)
         times = read_times(frame["timestamp"].to_list()) if "timestamp" in frame.columns else None
         return list(zip(items, values, strict=True)), times
+
+    def _history_frame(self, table: Any) -> Any:
+        """Return a table as a dataframe whose columns are named like their roles; raise DataError
+        naming the accepted forms if it is none."""
+        frame = to_dataframe(
+            table, f"cannot read {type(table).__name__} as a history; {_ACCEPTED_FORMS}"
+        )
+        name_by_role = resolve_columns(frame.columns, "history", self.columns)
+        others = [x for x in frame.columns if x not in (*name_by_role, *name_by_role.values())]
+        columns = {role: frame[name] for role, name in name_by_role.items()}
+        return frame.select(
+            *(x.alias(role) for role, x in columns.items()), *(frame[x] for x in others)
+        )
 
     def _raise_bad_entry(self, pairs: ItemRatingPairs) -> NoReturn:
         """Raise DataError for the first pair that cannot be used."""
@@ -282,7 +302,8 @@ def with_features(new_user: NewUser, encoder: FeatureEncoder | None, features: A
     """A copy of a new user with encoded features; raise DataError if there is no encoder."""
     if encoder is None:
         raise DataError(
-            "features: the model was trained without any; fit it with users=, or leave them out"
+            "features: the model was trained without any; fit idcf-bayes with users= on a table "
+            "with ratings, or leave them out"
         )
     return new_user._replace(features=encoder.transform_one(features))
 
@@ -303,18 +324,44 @@ def read_new_users(
     return [None] * len(histories), [read_new_user(reader, encoder, *pair) for pair in pairs]
 
 
-def warn_unknown_histories(reader: HistoryReader, new_users: Sequence[NewUser]) -> None:
-    """Issue a DataWarning if no item of a history is known, so that it counts as empty."""
-    unknown = [x.unknown_items for x in new_users if x.unknown_items and not len(x.item_rows)]
-    if not unknown:
+def warn_unknown_histories(
+    reader: HistoryReader, new_users: Sequence[NewUser], user_ids: Sequence[Hashable] = ()
+) -> None:
+    """Issue a DataWarning if no item of a history is known, so that it counts as empty. It names
+    the users by their ids or, where there are none, by their positions."""
+    is_unknown = [bool(x.unknown_items) and not len(x.item_rows) for x in new_users]
+    if not any(is_unknown):
         return
-    names = reader.nearest_names(str(unknown[0][0]))
+    first = new_users[is_unknown.index(True)].unknown_items[0]
+    names = reader.nearest_names(str(first))
     hint = f" (nearest known: {', '.join(names)})" if names else ""
-    count = f" of {len(unknown):,} histories" if len(new_users) > 1 else " of the history"
+    owners = "the history"
+    if user_ids:
+        ids = [n if x is None else x for n, x in enumerate(user_ids)]
+        owners = name_users(list(compress(ids, is_unknown)), verb=False)
     warn_about_data(
-        f"no item{count} is known to the model, such as {unknown[0][0]!r:.80}{hint}; "
+        f"no item of {owners} is known to the model, such as {first!r:.80}{hint}; "
         "taken as empty, for which popular items are recommended"
     )
+
+
+def warn_ignored_ratings(new_users: Sequence[NewUser]) -> None:
+    """Issue a DataWarning if histories have ratings, which a model of clicks does not read."""
+    if any(x.ignored_ratings for x in new_users):
+        warn_about_data(
+            "the ratings of the history are ignored, low ones too: the model was fitted on clicks; "
+            "fit idcf-bayes on a table with ratings, or leave out what the user did not like"
+        )
+
+
+def name_users(user_ids: Sequence[Hashable], *, verb: bool = True) -> str:
+    """The first few ids of users, such as "users 'a', 'b' and 3 others are", for a message."""
+    names = ", ".join(repr(x) for x in user_ids[:_MAX_NAMED_USERS])
+    n_others = len(user_ids) - _MAX_NAMED_USERS
+    others = f" and {n_others:,} more" if n_others > 0 else ""
+    is_one = len(user_ids) == 1
+    text = f"user{'' if is_one else 's'} {names}{others}"
+    return f"{text} {'is' if is_one else 'are'}" if verb else text
 
 
 def warn_unknown_items(new_users: Sequence[NewUser]) -> None:
@@ -347,13 +394,3 @@ def as_users(new_users: Sequence[NewUser]) -> Users:
         rows = [average if x.features is None else x.features for x in new_users]
         features = torch.from_numpy(np.stack(rows))
     return Users(torch.full((len(new_users),), -1), history, features)
-
-
-def _history_frame(table: Any) -> Any:
-    """Return a table as a dataframe whose columns are named like their roles; raise DataError
-    naming the accepted forms if it is none."""
-    frame = to_dataframe(
-        table, f"cannot read {type(table).__name__} as a history; {_ACCEPTED_FORMS}"
-    )
-    recognized = recognize_columns(frame.columns, "history")
-    return frame.rename({name: role for role, name in recognized.items()})

@@ -1,6 +1,7 @@
 """The table of interactions (user, item, rating, time) and the vocabularies of its ids.
 
-Does not know files or formats: `readers` builds tables from those.
+Does not know files or formats: `readers` builds tables from those. Torch is imported by the methods
+that return tensors, so that a command that lists or reads tables starts quickly.
 """
 
 from __future__ import annotations
@@ -8,15 +9,17 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
-import torch
 from numpy.typing import ArrayLike, NDArray
-from torch import Tensor
 
 from idcf.errors import DataError
-from idcf.types import Domain, History, Ragged, Users
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from idcf.types import Domain, History, Users
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float32]
@@ -160,6 +163,10 @@ class Interactions:
 
         The entries of each user are in the order of the table's rows.
         """
+        import torch
+
+        from idcf.types import History
+
         order, start = self.rows_by_user
         lengths = np.where(users < 0, 0, start[users + 1] - start[users])
         index, offsets = slice_index(start[users], lengths)
@@ -179,10 +186,16 @@ class Interactions:
 
     def build_users(self, users: Ints) -> Users:
         """These users with their histories and features, as models expect them."""
+        import torch
+
+        from idcf.types import Users
+
         return Users(torch.from_numpy(users), self.history(users), self.features_of(users))
 
     def features_of(self, users: Ints) -> Tensor | None:
         """Features of these users, [B, F], 0 for user -1; None if the table has no features."""
+        import torch
+
         if self.user_features is None:
             return None
         # indexing with an array copies, so the table is not changed
@@ -197,6 +210,10 @@ class Interactions:
 
     def domain(self) -> Domain:
         """Facts about this table that a model needs when it is built."""
+        import torch
+
+        from idcf.types import Domain, Ragged
+
         order, start = group_rows_by_key(self.item, len(self.items))
         raters = Ragged(
             torch.from_numpy(self.user[order]),

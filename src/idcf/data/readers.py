@@ -20,7 +20,6 @@ from idcf.data.column_names import find_columns, holds_ids
 from idcf.data.columns import (
     ColumnOrigin,
     build_interactions,
-    interactions_from_dataframe,
     to_dataframe,
     warn_about_data,
 )
@@ -31,8 +30,8 @@ from idcf.data.datasets.formats import (
     wrong_width_message,
 )
 from idcf.data.interactions import Interactions, align_vocabularies
-from idcf.data.missing_values import MissingRule, handle_missing_values
-from idcf.data.parquet_reader import ParquetColumns, parquet_errors
+from idcf.data.missing_values import MissingRule, interactions_from_rows
+from idcf.data.parquet_reader import ParquetColumns, parquet_errors, parquet_files
 from idcf.data.shards import ShardedTable, is_sharded_folder
 from idcf.errors import DataError
 from idcf.files import read_text
@@ -86,8 +85,7 @@ def read_interactions(
         name = f"{frame.implementation.name.lower()} table"
         names = find_columns(columns, frame.columns, name, implicit)
         origin = ColumnOrigin(name, column_names=names)
-        frame, origin = handle_missing_values(frame, origin, missing)
-        return interactions_from_dataframe(frame, origin, implicit)
+        return interactions_from_rows(frame, origin, implicit, missing)
     path = Path(source).expanduser()
     suffix = format_suffix(path)
     if is_sharded_folder(path):
@@ -129,10 +127,30 @@ def read_train_test(
     return train_table, test_table
 
 
-def read_table(path: Path) -> pa.Table:
-    """Read a Parquet file, or any other as CSV or TSV, whole, as an Arrow table. In CSV, ids are
-    read as text, so that `007` keeps its zeros, and Arrow guesses the type of other columns. Raises
-    DataError if the file is missing, empty or damaged."""
+def column_names(source: Any) -> list[str]:
+    """Names of the columns of a dataframe, or of a CSV or Parquet file; none of another source."""
+    if isinstance(source, Interactions):
+        return []
+    if not isinstance(source, str | Path):
+        return list(
+            to_dataframe(source, "give a pandas, Polars (collected) or Arrow table").columns
+        )
+    path = Path(source).expanduser()
+    if format_suffix(path) == "parquet" or (path.is_dir() and not is_sharded_folder(path)):
+        from pyarrow import parquet
+
+        first = parquet_files(path)[0]
+        with parquet_errors(first):
+            return list(parquet.read_schema(first).names)
+    if format_suffix(path) in ("csv", "tsv"):
+        return next(csv.reader(io.StringIO(read_text(path)), delimiter=delimiter_of(path)))
+    return []
+
+
+def read_table(path: Path, id_columns: Collection[str] = ()) -> pa.Table:
+    """Read a Parquet file, or any other as CSV or TSV, whole, as an Arrow table. In CSV, ids (of
+    the `id_columns`, too) are read as text, so that `007` keeps its zeros, and Arrow guesses the
+    type of other columns. Raises DataError if the file is missing, empty or damaged."""
     if format_suffix(path) == "parquet":
         from pyarrow import parquet
 
@@ -140,7 +158,8 @@ def read_table(path: Path) -> pa.Table:
             return parquet.read_table(path)
     text = read_text(path)
     header = next(csv.reader(io.StringIO(text), delimiter=delimiter_of(path)))
-    return _parse_csv(path, text, text_columns=[name for name in header if holds_ids(name)])
+    ids = [name for name in header if holds_ids(name) or name in id_columns]
+    return _parse_csv(path, text, text_columns=ids)
 
 
 def format_suffix(path: Path) -> str:
@@ -162,8 +181,7 @@ def _read_parquet_interactions(
     if table is not None:
         return table
     origin = ColumnOrigin(str(path), column_names=source.names)
-    frame, origin = handle_missing_values(to_dataframe(source.whole_table()), origin, missing)
-    return interactions_from_dataframe(frame, origin, implicit)
+    return interactions_from_rows(to_dataframe(source.whole_table()), origin, implicit, missing)
 
 
 def _read_shards(
@@ -193,8 +211,7 @@ def _read_csv_interactions(
     selected = list(dict.fromkeys(names.values()))
     frame = to_dataframe(_parse_csv(path, text, text_columns=selected, columns=selected))
     origin = ColumnOrigin(str(path), partial(_csv_line_label, text, delimiter), names)
-    frame, origin = handle_missing_values(frame, origin, missing, ids_are_text=True)
-    return interactions_from_dataframe(frame, origin, implicit, ids_are_text=True)
+    return interactions_from_rows(frame, origin, implicit, missing, ids_are_text=True)
 
 
 def _parse_csv(

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from idcf.data.attributes import ItemAttributes
-from idcf.data.column_names import recognize_columns
+from idcf.data.column_names import resolve_columns
 from idcf.data.columns import to_dataframe
 from idcf.data.features import FeatureEncoder, fit_feature_encoder
 from idcf.data.interactions import Floats, Interactions, Vocab, row_lookup
@@ -52,32 +52,35 @@ class SideTable:
         return features, encoder
 
 
-def read_side_table(source: Any, kind: EntityKind) -> SideTable:
-    """Read a side table with a column `user_id` or `item_id`, or a usual spelling, and, of items,
-    perhaps `title`. Raises DataError if it cannot be read, has no id column or no rows, or an id
-    has two rows."""
-    id_column, label = f"{kind}_id", f"{kind}s"
-    table = read_table(Path(source).expanduser()) if isinstance(source, str | Path) else source
+def read_side_table(
+    source: Any, kind: EntityKind, columns: Mapping[str, str] | None = None
+) -> SideTable:
+    """Read a side table with a column of ids (see `resolve_columns`) and, of items, perhaps
+    `title`. Raises DataError if it cannot be read, has no id column or no rows, or an id has two
+    rows."""
+    role, label, table = f"{kind}_id", f"{kind}s", source
+    if isinstance(source, str | Path):
+        table = read_table(Path(source).expanduser(), list((columns or {}).values()))
     frame = to_dataframe(
         table,
         f"{label}: cannot read {type(source).__name__}; give a pandas, Polars (collected) or "
         "Arrow table, or the path of a CSV or Parquet file",
     )
-    recognized = recognize_columns(frame.columns, label, [id_column])
-    id_column = recognized.get(id_column, id_column)
-    if id_column not in frame.columns:
-        raise DataError(f"{label}: {unknown_name_message('column', id_column, frame.columns)}")
+    resolved = resolve_columns(frame.columns, label, columns, [role])
+    if role not in resolved:
+        raise DataError(f"{label}: {unknown_name_message('column', role, frame.columns)}")
+    id_column = resolved[role]
     ids = frame[id_column].to_list()
     if not ids:
         raise DataError(f"{label}: the table has no rows")
     for x, count in Counter(ids).items():
         if count > 1:
             raise DataError(f"{label}: {x!r} has two rows; keep one")
-    columns = {name: frame[name].to_list() for name in frame.columns if name != id_column}
-    titles = columns.pop("title", []) if kind == "item" else []
+    features = {name: frame[name].to_list() for name in frame.columns if name != id_column}
+    titles = features.pop("title", []) if kind == "item" else []
     # a missing title is None or NaN, and NaN is not equal to itself
     title_by_id = {x: str(t) for x, t in zip(ids, titles, strict=False) if t is not None and t == t}
-    return SideTable(kind, ids, columns, title_by_id)
+    return SideTable(kind, ids, features, title_by_id)
 
 
 @dataclass(frozen=True)
@@ -97,40 +100,45 @@ def add_side_tables(
     items: Any,
     *,
     attributes: Any = None,
+    columns: Mapping[str, str] | None = None,
     reads_item_features: bool = True,
 ) -> EnrichedInteractions:
     """Add side tables (see `read_side_table`) or None; one of titles only adds no features.
 
     Unless the model `reads_item_features`, columns of `items` are attributes only; those of
-    `attributes`, a table or {column: {item_id: value}}, always are.
+    `attributes`, a table or {column: {item_id: value}}, always are. `columns` are the names of the
+    columns of ids, where a table has them.
     """
     features: dict[str, Any] = {}
     widths: dict[str, Any] = {}
-    encoder, titles, item_attributes = None, None, _read_attributes(table.items, attributes)
+    encoder, titles, item_attributes = None, None, None
+    item_attributes = _read_attributes(table.items, attributes, columns)
     if users is not None:
-        user_table = read_side_table(users, "user")
+        user_table = read_side_table(users, "user", columns)
         features["user_features"], encoder = user_table.encode(table.users)
         widths["user_feature_widths"] = encoder.widths
     if items is not None:
-        item_table = read_side_table(items, "item")
+        item_table = read_side_table(items, "item", columns)
         titles = item_table.titles
         if item_table.columns or not titles:
             if reads_item_features:
                 features["item_features"], item_encoder = item_table.encode(table.items)
                 widths["item_feature_widths"] = item_encoder.widths
-            columns = ItemAttributes.from_table(table.items, item_table.ids, item_table.columns)
-            item_attributes = item_attributes.updated(columns) if item_attributes else columns
+            added = ItemAttributes.from_table(table.items, item_table.ids, item_table.columns)
+            item_attributes = item_attributes.updated(added) if item_attributes else added
     table = replace(table, **features, **widths) if features else table
     return EnrichedInteractions(table, tuple(features), encoder, titles, item_attributes)
 
 
-def _read_attributes(items: Vocab, source: Any) -> ItemAttributes | None:
+def _read_attributes(
+    items: Vocab, source: Any, columns: Mapping[str, str] | None
+) -> ItemAttributes | None:
     """Read a table of attributes, or {column: {item_id: value}}; None: there are none."""
     if source is None or (isinstance(source, Mapping) and not source):
         return None
     if not isinstance(source, Mapping):
-        table = read_side_table(source, "item")
+        table = read_side_table(source, "item", columns)
         return ItemAttributes.from_table(items, table.ids, table.columns)
     ids = list(dict.fromkeys(x for cells in source.values() for x in cells))
-    columns = {name: [cells.get(x) for x in ids] for name, cells in source.items()}
-    return ItemAttributes.from_table(items, ids, columns)
+    values = {name: [cells.get(x) for x in ids] for name, cells in source.items()}
+    return ItemAttributes.from_table(items, ids, values)

@@ -22,6 +22,7 @@ MAX_REMAINING_GAIN = 0.005  # share of the whole gain at which adding users stop
 
 SplitProtocol = Literal["standard", "temporal", "strong"]
 
+DEFAULT_KEY_THRESHOLD = 30  # the paper's δ for MovieLens
 _KEY_USER_RULES = ("threshold", "random", "informative")
 
 
@@ -288,3 +289,9 @@ def rank_in_user(data: Interactions, sort_key: np.typing.NDArray[np.generic]) ->
     rank = np.empty(len(data), np.int64)
     rank[order] = np.arange(len(data)) - start[data.user[order]]
     return rank
+
+
+def default_key_threshold(counts: Ints) -> int:
+    """Return the default threshold of key users: 30 rows, or the median over the users with rows if
+    that is less."""
+    return max(1, min(DEFAULT_KEY_THRESHOLD, int(np.median(counts[counts > 0]))))

@@ -5,17 +5,22 @@ Knows rows and names of items. Does not know any model.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Hashable, Iterable, Sequence
 from difflib import SequenceMatcher
 from unicodedata import combining, normalize
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 _WORD = re.compile(r"\w+")
 _MIN_SIMILARITY = 0.3  # bigram similarity below which two names are not a spelling mistake
 _NO_ROWS = np.empty(0, np.int32)
 _MAX_COMPARED = 12  # names, nearest by bigrams, that are then compared letter by letter
+_START_WEIGHT = math.log(4)  # a name that begins with the text counts as four times as popular
+_YEAR = re.compile(r" \d{4}$")
+_ARTICLES = frozenset(["the", "a", "an", "la", "le", "les", "l", "der", "die", "das", "il", "el"])
 
 
 def normalize_text(text: str) -> str:
@@ -24,13 +29,25 @@ def normalize_text(text: str) -> str:
 
 
 class TitleIndex:
-    """Search index over the names of a catalogue; an item without a title is named by its id."""
+    """Search index over the names of a catalogue; an item without a title is named by its id.
 
-    def __init__(self, ids: Sequence[Hashable], titles: Sequence[str | None]) -> None:
+    `log_popularity` [I] orders names that fit a text alike; None: the order of the catalogue.
+    """
+
+    def __init__(
+        self,
+        ids: Sequence[Hashable],
+        titles: Sequence[str | None],
+        log_popularity: ArrayLike | None = None,
+    ) -> None:
         self.names = [t if t is not None else str(x) for x, t in zip(ids, titles, strict=True)]
         self._row_by_id = {str(x): n for n, x in enumerate(ids)}
         self._normalized = [normalize_text(x) for x in self.names]
         self._spaced_words = [" " + " ".join(_WORD.findall(x)) for x in self._normalized]
+        self._cores = [_core_words(x) for x in self._spaced_words]
+        self._log_popularity = [0.0] * len(self.names)
+        if log_popularity is not None:
+            self._log_popularity = np.asarray(log_popularity, np.float64).tolist()
         self._row_by_title: dict[str, int] = {}
         rows: dict[str, list[int]] = {}
         for n, (text, spaced) in enumerate(zip(self._normalized, self._spaced_words, strict=True)):
@@ -46,15 +63,25 @@ class TitleIndex:
         return self._row_by_title.get(normalize_text(text.strip())) if row is None else row
 
     def search(self, text: str, n: int = 10) -> list[int]:
-        """Rows of up to n names that contain every word, or beginning of a word, of a text. An
-        exact match is first. If there are none, the most similar names; without words, the first
-        rows."""
+        """Rows of up to n names that contain every word, or beginning of a word, of a text: an
+        exact match, then names that are the text but for year and article, then by popularity,
+        names that begin with the text raised. If there are none, the most similar names; without
+        words, the first rows."""
         starts = _word_starts(text)
         if not starts:
             return list(range(min(n, len(self.names))))
         exact_row = self.find_exact(text)
+        core = _core_words("".join(starts))
+
+        def order(row: int) -> tuple[bool, float, int]:
+            """Return the sort key of a name that contains the text."""
+            spaced = self._spaced_words[row]
+            begins = spaced.startswith(starts[0]) or self._cores[row].startswith(starts[0])
+            weight = self._log_popularity[row] + _START_WEIGHT * begins
+            return self._cores[row] != core, -weight, row
+
         rows = [row for row, x in enumerate(self._spaced_words) if all(s in x for s in starts)]
-        rows.sort(key=lambda row: (not self._spaced_words[row].startswith(starts[0]), row))
+        rows.sort(key=order)
         first = [] if exact_row is None else [exact_row]
         return list(dict.fromkeys([*first, *rows]))[:n] or self.nearest(text, n)
 
@@ -86,6 +113,17 @@ class TitleIndex:
 def _word_starts(text: str) -> list[str]:
     """The normalized words of a text, each after a space."""
     return [f" {word}" for word in _WORD.findall(normalize_text(text))]
+
+
+def _core_words(spaced_words: str) -> str:
+    """The words, each after a space, without a year at the end and an article at either end:
+    those of "The Matrix" and of "Matrix, The (1999)" are the same."""
+    words = _YEAR.sub("", spaced_words).split()
+    if len(words) > 1 and words[-1] in _ARTICLES:
+        words.pop()
+    if len(words) > 1 and words[0] in _ARTICLES:
+        words.pop(0)
+    return " " + " ".join(words)
 
 
 def _bigrams(spaced_words: str) -> set[str]:

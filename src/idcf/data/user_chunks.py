@@ -1,21 +1,23 @@
 """Read the histories of a file in chunks of whole users, so that memory does not grow with it.
 
-A history file is CSV or Parquet with the columns user_id, item_id and rating, sorted by user_id, or
-a file of `idcf shard`, whose items are numbers. A column timestamp is read where the order of a
-history matters.
+A history file is CSV or Parquet with columns of users, items and ratings, sorted by user, or a file
+of `idcf shard`, whose items are numbers. Times are read where the order of a history matters.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from idcf.data.column_names import resolve_columns
+from idcf.data.columns import warn_about_data
 from idcf.data.interactions import Ints
+from idcf.data.readers import delimiter_of
 from idcf.errors import DataError, unknown_name_message
 
 ROWS_PER_READ = 1 << 16  # rows of a Parquet file in memory
@@ -31,11 +33,35 @@ class HistoryFile:
 
     path: Path
     items: Path | None = None  # for a file of `idcf shard`: the file with the ids of its items
+    columns: Mapping[str, str] = field(default_factory=dict)  # names, where the file has them
+    required_columns: Mapping[str, str] = field(default_factory=dict)  # names that it must have
+    may_be_unsorted: bool = False  # such a file is sorted in memory
 
     @property
     def item_column(self) -> str:
-        """Name of the column of items."""
+        """Name of the role of items."""
         return "item_id" if self.items is None else "item"
+
+    def column_names(
+        self, names: Sequence[str], roles: Sequence[str], optional: Sequence[str] = ()
+    ) -> dict[str, str]:
+        """Name of the column of each role, and of the `optional` ones that there are, among all
+        `names`; raises DataError for one that is missing."""
+        if self.items is not None:
+            resolved = {role: role for role in (*roles, *optional) if role in names}
+        else:
+            known = {**self.columns, **self.required_columns}
+            resolved = resolve_columns(names, str(self.path), known, [*roles, *optional])
+        for role in (*roles, *optional):
+            name = self.required_columns.get(role, resolved.get(role, role))
+            if name not in names and (role in roles or role in self.required_columns):
+                message = unknown_name_message("column", name, list(names))
+                raise DataError(f"{self.path}: {message}; name yours: --column {role}=...")
+        return {role: resolved[role] for role in (*roles, *optional) if role in resolved}
+
+    def user_column(self, names: Sequence[str]) -> str | None:
+        """Name of the column of users among all `names`; None: there is none."""
+        return self.column_names(names, [], ["user_id"]).get("user_id")
 
 
 class UserChunk(NamedTuple):
@@ -53,18 +79,53 @@ def read_user_chunks(
 ) -> Iterator[UserChunk]:
     """Yield the users of a file in chunks, at least one chunk, which may be empty.
 
-    If `implicit`, the column rating is not read. Chunks depend on the rows alone. Raises DataError
-    if the file cannot be read, lacks a column, or is sorted neither as text nor as numbers.
+    If `implicit`, ratings are not read. Chunks depend on the rows alone. Raises DataError if the
+    file cannot be read, lacks a column, or is sorted neither as text nor as numbers.
     """
     import pyarrow as pa
 
-    names = ["user_id", file.item_column, *([] if implicit else ["rating"])]
+    roles = ["user_id", file.item_column, *([] if implicit else ["rating"])]
+    optional = ["timestamp"] if reads_times else []
     read_batches = _csv_batches if file.path.suffix != ".parquet" else _parquet_batches
     try:
-        batches = read_batches(file.path, names, ["timestamp"] if reads_times else [])
-        yield from _cut_chunks(batches, file)
+        if file.may_be_unsorted and not _is_sorted(file, read_batches(file, ["user_id"], [])):
+            yield from _cut_chunks(_sorted_batches(read_batches(file, roles, optional)), file)
+        else:
+            yield from _cut_chunks(read_batches(file, roles, optional), file)
     except (OSError, pa.ArrowException) as error:
         raise DataError(f"{file.path} cannot be read: {error}") from None
+
+
+def _is_sorted(file: HistoryFile, batches: Iterator[Any]) -> bool:
+    """Whether the users of a file, given as batches of their column, are in order."""
+    import pyarrow as pa
+
+    check = _OrderCheck(file.path)
+    try:
+        for batch in batches:
+            users = batch.column(0)
+            starts = _user_offsets(pa.chunked_array([users]), check)[:-1]
+            distinct = users.take(pa.array(starts))
+            goes_on = len(distinct) > 0 and distinct[0].as_py() == check.previous
+            check.add(distinct[int(goes_on) :])
+    except UnsortedUsers:
+        warn_about_data(
+            f"{file.path}: the rows are not ordered by user, so that the file is sorted in memory"
+        )
+        return False
+    return True
+
+
+def _sorted_batches(batches: Iterator[Any]) -> Iterator[Any]:
+    """Yield the rows of all batches in the order of the users, after an empty batch."""
+    import pyarrow as pa
+    from pyarrow import compute
+
+    first = next(batches)
+    table = pa.Table.from_batches([first, *batches])
+    order = compute.sort_indices(table["user_id"].combine_chunks())  # stable
+    yield first
+    yield from table.take(order).to_batches(ROWS_PER_READ)
 
 
 def _cut_chunks(batches: Iterator[Any], file: HistoryFile) -> Iterator[UserChunk]:
@@ -131,8 +192,12 @@ def _make_chunk(table: Any, offsets: Ints, file: HistoryFile, check: _OrderCheck
     )  # fmt: skip
 
 
+class UnsortedUsers(DataError):
+    """The users of a file are in no order."""
+
+
 class _OrderCheck:
-    """Raises DataError at the first user who is in order neither as text nor as a number."""
+    """Raises UnsortedUsers at the first user who is in order neither as text nor as a number."""
 
     def __init__(self, path: Path) -> None:
         self.path, self.previous = path, None
@@ -156,7 +221,7 @@ class _OrderCheck:
         for previous, user in pairwise(ids):
             self._keys = [key for key in self._keys if key(previous) < key(user)]
             if not self._keys:
-                raise DataError(
+                raise UnsortedUsers(
                     f"{self.path}: user {user!r} comes after {previous!r}; sort the file by user_id"
                 )
         self.previous = ids[-1]
@@ -175,17 +240,19 @@ def _number_key(user: Any) -> tuple[bool, int, Any]:
     return False, 0, user
 
 
-def _parquet_batches(path: Path, names: list[str], optional: list[str]) -> Iterator[Any]:
-    """Yield the rows of a Parquet file in batches, first an empty one, with the columns `names` and
-    those of the `optional` ones that it has."""
+def _parquet_batches(
+    source: HistoryFile, roles: Sequence[str], optional: Sequence[str]
+) -> Iterator[Any]:
+    """Yield the rows of a Parquet file in batches, first an empty one, with a column for each role
+    and for those of the `optional` ones that it has."""
     from pyarrow import parquet
 
-    with parquet.ParquetFile(path, buffer_size=_READ_BYTES, pre_buffer=False) as file:
-        _require_columns(path, names, file.schema_arrow.names)
-        names = names + [name for name in optional if name in file.schema_arrow.names]
-        yield _plain_batch(_empty_batch(file.schema_arrow, names))
-        for batch in file.iter_batches(ROWS_PER_READ, columns=names, use_threads=False):
-            yield _plain_batch(batch.select(names))
+    with parquet.ParquetFile(source.path, buffer_size=_READ_BYTES, pre_buffer=False) as file:
+        names = source.column_names(file.schema_arrow.names, roles, optional)
+        columns = list(names.values())
+        yield _plain_batch(_empty_batch(file.schema_arrow, columns), list(names))
+        for batch in file.iter_batches(ROWS_PER_READ, columns=columns, use_threads=False):
+            yield _plain_batch(batch.select(columns), list(names))
 
 
 def _empty_batch(schema: Any, names: list[str]) -> Any:
@@ -196,8 +263,9 @@ def _empty_batch(schema: Any, names: list[str]) -> Any:
     return pa.RecordBatch.from_arrays([pa.array([], x.type) for x in fields], names)
 
 
-def _plain_batch(batch: Any) -> Any:
-    """Return a batch with texts and integers of one type each, and without dictionaries."""
+def _plain_batch(batch: Any, names: list[str]) -> Any:
+    """Return a batch with other column names, with texts and integers of one type each, and without
+    dictionaries."""
     import pyarrow as pa
     from pyarrow import types
 
@@ -210,32 +278,28 @@ def _plain_batch(batch: Any) -> Any:
         elif types.is_integer(column.type) and not types.is_uint64(column.type):
             column = column.cast(pa.int64())
         columns.append(column)
-    return pa.RecordBatch.from_arrays(columns, batch.schema.names)
+    return pa.RecordBatch.from_arrays(columns, names)
 
 
-def _csv_batches(path: Path, names: list[str], optional: list[str]) -> Iterator[Any]:
+def _csv_batches(
+    source: HistoryFile, roles: Sequence[str], optional: Sequence[str]
+) -> Iterator[Any]:
     """Yield the rows of a CSV file with ids as text, so that the id 007 stays 007; the columns are
     those of `_parquet_batches`."""
     import pyarrow as pa
     from pyarrow import csv
 
-    with csv.open_csv(path) as header:
-        _require_columns(path, names, header.schema.names)
-        names = names + [name for name in optional if name in header.schema.names]
+    parsing = csv.ParseOptions(delimiter=delimiter_of(source.path))
+    with csv.open_csv(source.path, parse_options=parsing) as header:
+        names = source.column_names(header.schema.names, roles, optional)
     types = {"user_id": pa.string(), "item_id": pa.string(), "rating": pa.float64()}
     options = csv.ConvertOptions(
-        include_columns=names,
-        column_types={name: types[name] for name in names if name in types},
+        include_columns=list(names.values()),
+        column_types={name: types[role] for role, name in names.items() if role in types},
         strings_can_be_null=True,
         null_values=[""],  # "NA" and "null" may be ids
     )
-    with csv.open_csv(path, convert_options=options) as reader:
-        yield _empty_batch(reader.schema, names)
-        yield from reader
-
-
-def _require_columns(path: Path, names: list[str], columns: list[str]) -> None:
-    """Raise DataError if one of `names` is not among the columns of the file."""
-    for name in names:
-        if name not in columns:
-            raise DataError(f"{path}: {unknown_name_message('column', name, columns)}")
+    with csv.open_csv(source.path, parse_options=parsing, convert_options=options) as reader:
+        yield _empty_batch(reader.schema, list(names.values())).rename_columns(list(names))
+        for batch in reader:
+            yield batch.rename_columns(list(names))

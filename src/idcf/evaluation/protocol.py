@@ -17,8 +17,10 @@ from idcf.data.interactions import Interactions
 from idcf.data.missing_values import MissingRule
 from idcf.data.readers import read_interactions, read_train_test
 from idcf.data.split import (
+    DEFAULT_KEY_THRESHOLD,
     Split,
     SplitProtocol,
+    default_key_threshold,
     hold_out_last_rows,
     hold_out_rows,
     split_at_random,
@@ -28,7 +30,6 @@ from idcf.data.split import (
 )
 from idcf.errors import ConfigError, DataError, unknown_name_message
 from idcf.rng import random_stream
-from idcf.training.fit_cost import DEFAULT_KEY_THRESHOLD, default_key_threshold
 
 TEST_SHARE = 0.1  # of the ratings, held out where there is no official split
 TEST_SHARE_BY_DATASET = {"ml-100k": 0.2}  # a copy without u1 gets a test part of the size of u1's

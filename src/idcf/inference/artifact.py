@@ -1,7 +1,8 @@
 """A trained model as a folder: config.json, weights.safetensors, items.parquet, card.md.
 
-The folder holds data, never code, and no user histories. Writing is atomic: a crash leaves the old
-or the new folder. Loading checks the size and the SHA-256 of every file.
+The folder holds data, never code. A model that needs rows of its training table is saved only with
+`allow_training_rows`; the folder of any other model holds no user histories. Writing is atomic: a
+crash leaves the old or the new folder. Loading checks the size and the SHA-256 of every file.
 """
 
 from __future__ import annotations
@@ -26,16 +27,17 @@ import idcf
 from idcf.config import dataclass_from_dict, dataclass_to_dict
 from idcf.data.attributes import ItemAttributes
 from idcf.data.interactions import Vocab
-from idcf.errors import ArtifactError, IdcfError
+from idcf.errors import ArtifactError, ConfigError, IdcfError
 from idcf.files import write_folder
 from idcf.inference.manifest import Manifest
 from idcf.inference.model_card import render_model_card
-from idcf.models.base import Backbone, Model
+from idcf.models.base import Backbone, Model, UserData
 from idcf.models.registry import configure, model_entry, resolve_model
 from idcf.types import History, Users
 
-# 4 had no interval ratios, 3 another take-up model, 2 none; before 2, options had other names
-FORMAT = 5
+# 5 had tables of users that nothing read, 4 no interval ratios, 3 another take-up model, 2 none;
+# before 2, options had other names
+FORMAT = 6
 _CONFIG, _WEIGHTS, _ITEMS, _CARD = "config.json", "weights.safetensors", "items.parquet", "card.md"
 _FILES = (_WEIGHTS, _ITEMS, _CARD)
 _TAKE_UP_PREFIX = "take_up_model."
@@ -71,16 +73,33 @@ def library_versions() -> dict[str, str]:
     }
 
 
-def save_artifact(artifact: Artifact, folder: str | Path) -> Path:
+def save_artifact(
+    artifact: Artifact, folder: str | Path, *, allow_training_rows: bool = False
+) -> Path:
     """Write an artifact into a folder atomically, and return the folder.
 
-    ArtifactError: the folder holds anything but a saved model.
+    ArtifactError: the folder holds anything but a saved model. ConfigError: the model holds rows of
+    its training table, and `allow_training_rows` is False.
     """
+    require_training_rows_allowed(
+        artifact.manifest.model, artifact.manifest.user_data, allow_training_rows
+    )
     target = Path(folder).expanduser().resolve()
     write_folder(
         target, lambda fresh: _write_files(artifact, fresh), replaceable_names=(*_FILES, _CONFIG)
     )
     return target
+
+
+def require_training_rows_allowed(name: str, user_data: UserData, allowed: bool) -> None:
+    """Raise ConfigError if a model holds rows of its training table and these are not allowed."""
+    if user_data == "rows" and not allowed:
+        raise ConfigError(
+            f"model {name!r} reads the rows that it was trained on, so that its folder would hold "
+            "what every key user rated; allow it with save(folder, allow_training_rows=True) or "
+            "--allow-training-rows and protect the folder as the table, or train a model that "
+            "holds none, such as 'idcf-bayes' or 'idcf-nn'"
+        )
 
 
 def load_artifact(folder: str | Path) -> Artifact:
@@ -135,7 +154,9 @@ def build_model(manifest: Manifest) -> Model:
         backbone = model_entry(name).build(configure(name, manifest.backbone_options), domain)
         if not isinstance(backbone, Backbone):
             raise ArtifactError(f"{name!r} cannot be the backbone of {manifest.model!r}")
-        return entry.build_around(config, backbone, Users(torch.arange(2), History.empty(2)))
+        model = entry.build_around(config, backbone, Users(torch.arange(2), History.empty(2)))
+    model.discard_training_state()
+    return model
 
 
 def _build_take_up_model(manifest: Manifest) -> Model | None:

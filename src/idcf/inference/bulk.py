@@ -18,9 +18,9 @@ from typing import Any, NamedTuple
 from idcf.data.history_arrays import ChunkReader
 from idcf.data.interactions import Vocab
 from idcf.data.parquet_reader import parquet_errors
+from idcf.data.table_writer import open_table
 from idcf.data.user_chunks import HistoryFile, read_user_chunks
 from idcf.errors import ArtifactError, DataError
-from idcf.files import atomic_path
 from idcf.inference.artifact import load_artifact
 from idcf.inference.bulk_tables import EmbeddingTables, ListTables
 from idcf.inference.predictor import Predictor
@@ -94,13 +94,12 @@ class Converter:
         return self.tables.embedding_size if isinstance(self.tables, EmbeddingTables) else 0
 
     def convert(self, file: HistoryFile, out: Path, job: str | None = None) -> Counts:
-        """Write one Parquet file, which appears when it is complete.
+        """Write one file, which appears when it is complete; its ending says how.
 
-        With a `job` the counts are written into its metadata, and a file without users gives a file
-        without rows; without one it is a DataError.
+        With a `job` it is Parquet, the counts are written into its metadata, and a file without
+        users gives a file without rows; without one it is a DataError.
         """
         import pyarrow as pa
-        from pyarrow import parquet
 
         counts, reader = Counts(), self._reader(file)
         implicit, reads_times = self.predictor.domain.implicit, self.tables.reads_order
@@ -124,12 +123,7 @@ class Converter:
         if job is None and not counts.n_users:
             raise DataError("the file of histories has no rows; nothing was written")
         try:
-            with (
-                atomic_path(out) as temporary,
-                parquet.ParquetWriter(
-                    temporary, first.schema, use_dictionary=_DICTIONARY_COLUMNS
-                ) as writer,
-            ):
+            with open_table(out, first.schema, _DICTIONARY_COLUMNS) as writer:
                 for table in chain([first], results):
                     writer.write_table(table.cast(first.schema))
                 if job is not None:

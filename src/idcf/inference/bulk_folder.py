@@ -40,16 +40,20 @@ def convert_folder(
     out: Path,
     engine: Engine,
     *,
+    columns: Mapping[str, str] | None = None,
     overwrite: bool = False,
     progress: bool = False,
 ) -> dict[str, Any]:
     """Write a part for each file of a folder of histories, and return what `--json` prints.
 
+    `columns` are names of columns that differ from those that the model was fitted with.
+
     Parts that an earlier run with the same model, options and sources finished are not written
     again. ConfigError: `out` holds something else. DataError: a user has rows in two files.
     """
     start = time.perf_counter()
-    sources = list_sources(histories)
+    known_columns = work.load_predictor().artifact.manifest.columns
+    sources = list_sources(histories, known_columns, columns)
     parts = _list_parts(sources, out)
     job = _open_job(work, parts, out, overwrite)
     counts = {n: x for n, part in enumerate(parts) if (x := finished_counts(part.out, job))}
@@ -91,13 +95,19 @@ def convert_folder(
     }
 
 
-def list_sources(folder: Path) -> list[HistoryFile]:
-    """Return the files of a folder of Parquet files or of `idcf shard`."""
+def list_sources(
+    folder: Path,
+    known_columns: Mapping[str, str] | None = None,
+    columns: Mapping[str, str] | None = None,
+) -> list[HistoryFile]:
+    """Return the files of a folder of Parquet files or of `idcf shard`; the files must have the
+    `columns`, and may have the `known_columns`."""
     if is_sharded_folder(folder):
         table = ShardedTable.open(folder)
         items = folder.absolute() / ITEMS_NAME
         return [HistoryFile(folder.absolute() / x.file, items) for x in table.shards]
-    return [HistoryFile(path) for path in parquet_files(folder.absolute())]
+    names = (None, known_columns or {}, columns or {})
+    return [HistoryFile(path, *names) for path in parquet_files(folder.absolute())]
 
 
 def _list_parts(sources: Sequence[HistoryFile], out: Path) -> list[Part]:
@@ -121,14 +131,15 @@ def _require_equal_columns(sources: Sequence[HistoryFile]) -> list[int]:
             metadata = parquet.read_metadata(source.path)
         n_rows.append(metadata.num_rows)
         schema = metadata.schema.to_arrow_schema()
-        field = schema.field("user_id") if "user_id" in schema.names else None
-        if field is None:
+        name = source.user_column(schema.names)
+        if name is None:
             continue  # an error of the reader
+        field = schema.field(name)
         if first is None:
             first = field
         if not field.type.equals(first.type):
             raise DataError(
-                f"{source.path}: column 'user_id' is {field.type}, but {first.type} in "
+                f"{source.path}: column {name!r} is {field.type}, but {first.type} in "
                 f"{sources[0].path.name}; write all files with the same columns"
             )
     return n_rows
@@ -139,24 +150,26 @@ def _require_distinct_ends(sources: Sequence[HistoryFile]) -> None:
     table that was cut between two rows of a user, before anything is computed for it."""
     file_by_id: dict[Any, str] = {}
     for source in (x for x in sources if x.items is None):  # `idcf shard` cuts between users
-        for user in _end_users(source.path):
+        for user in _end_users(source):
             name = file_by_id.setdefault(user, source.path.name)
             if name != source.path.name:
                 raise _repeated_user(user, name, source.path.name)
 
 
-def _end_users(path: Path) -> set[Any]:
+def _end_users(source: HistoryFile) -> set[Any]:
     """Return the first and the last user of a file; none if it has no column of users."""
     from pyarrow import parquet
 
     ends: set[Any] = set()
+    path = source.path
     with parquet_errors(path), parquet.ParquetFile(path, pre_buffer=False) as file:
         n_groups = file.metadata.num_row_groups
-        if "user_id" not in file.schema_arrow.names:
+        name = source.user_column(file.schema_arrow.names)
+        if name is None:
             return ends
         for group, position in ((0, 0), (n_groups - 1, -1)) if n_groups else ():
             column = None
-            for batch in file.iter_batches(row_groups=[group], columns=["user_id"]):
+            for batch in file.iter_batches(row_groups=[group], columns=[name]):
                 column = batch.column(0)
                 if position == 0:
                     break
@@ -208,6 +221,8 @@ def _job_values(work: BulkWork, parts: Sequence[Part]) -> dict[str, Any]:
     """Return the content of `_job.json` before the end."""
     sources = {part.source.path.name: [part.n_bytes, part.modified_ns] for part in parts}
     identity = {"format": _FORMAT, "idcf_version": idcf.__version__, **work.description()}
+    for columns in (dict(part.source.required_columns) for part in parts[:1]):
+        identity |= {"columns": columns} if columns else {}
     return {**identity, "sources": sources}
 
 

@@ -1,14 +1,9 @@
-"""Explanations of a score, and questions to ask a new user.
-
-`explain` and `next_questions` give results in item ids; `leave_one_out` computes the effects from a
-model and item rows.
-"""
+"""Explanations of a score: `explain` gives results in item ids, `leave_one_out` the effects."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import numpy as np
 import torch
@@ -17,11 +12,10 @@ from torch import Tensor
 from idcf.data.history_reader import NewUser, as_users
 from idcf.data.interactions import Floats, Ints
 from idcf.errors import ConfigError
-from idcf.inference.predictor import Predictor, no_posterior_message
+from idcf.inference.predictor import Predictor
 from idcf.inference.recency import require_order, stacked_recency_weights
-from idcf.inference.topk import mask_scores_1d, top_k_1d
 from idcf.models.base import Model
-from idcf.results import Cohort, Explanation, Question, Reason
+from idcf.results import Cohort, Explanation, Reason
 from idcf.types import History, Users
 
 _MAX_COHORTS = 3  # named in an explanation
@@ -52,6 +46,8 @@ def explain(
         weights = _weights_without_each(require_order(new_user.n_later), recency)
     score_users = _score_function(predictor, item_row, quality, damping, weights)
     score, effects = leave_one_out(score_users, rows, values, new_user.features)
+    if len(rows) == 1 and model.counts_without_history and predictor.log_popularity is not None:
+        effects = [score]  # without the item, the score would be a number of users
     reasons = [
         Reason(predictor.item_ids[row], predictor.titles[row], value, effect)
         for row, value, effect in zip(rows.tolist(), values.tolist(), effects, strict=True)
@@ -69,27 +65,6 @@ def explain(
         _top_cohorts(predictor, users),
         new_user.unknown_items,
     )
-
-
-def next_questions(
-    predictor: Predictor, new_user: NewUser, n: int, candidates: Iterable[Any] | None = None
-) -> list[Question]:
-    """Return the n items, not in the history, whose rating would say most about a new user.
-
-    `candidates` are ids of items that the user knows, the only ones to ask about; None: all items,
-    weighted by how likely a user knows them. ConfigError: the model suggests no questions.
-    """
-    model = predictor.ranker.model
-    if not model.suggests_questions:
-        raise ConfigError(no_posterior_message("next_question", predictor.source))
-    candidate_rows = predictor.make_filters(candidates, None).candidates
-    users = as_users([new_user]).to(model.device)
-    with torch.inference_mode():
-        expected_gains = model.question_gains(users, items_are_known=candidates is not None)
-    gains = expected_gains[0].cpu().numpy()
-    mask_scores_1d(gains, new_user.item_rows, candidate_rows)
-    rows = top_k_1d(gains, n).tolist()
-    return [Question(predictor.item_ids[r], predictor.titles[r], float(gains[r])) for r in rows]
 
 
 @torch.inference_mode()

@@ -16,7 +16,18 @@ import numpy as np
 from idcf.data.features import FeatureEncoder
 from idcf.data.interactions import Interactions
 from idcf.data.split import Split
+from idcf.models.base import UserData
+from idcf.models.registry import resolve_model, user_data_of
 from idcf.types import Domain, Ragged
+
+_USER_DATA_TEXTS: dict[UserData, str] = {
+    "sums": "Parameters of items and sums over users. No user ids, no vectors of single users and "
+    "no histories are stored.",
+    "vectors": "Vectors of items and of single training users ({n:,} key users), without user ids. "
+    "No histories are stored.",
+    "rows": "**Holds training rows.** The model reads the training data of its {n:,} key users, "
+    "which are in it without user ids: protect the folder as the table itself.",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,6 +152,7 @@ class Manifest:
     seed: int = 0
     versions: dict[str, str] = field(default_factory=dict)  # of libraries, by name
     user_encoder: FeatureEncoder | None = None  # of user features
+    columns: dict[str, str] = field(default_factory=dict)  # name of a role's column in tables
     new_user_curve: NewUserCurve | None = None  # None: not measured
 
     @property
@@ -148,6 +160,17 @@ class Manifest:
         """Recency that was best for held-out users, see `training.recency`; None: not fitted."""
         values = [x["recency"] for x in self.details.values() if "recency" in x]
         return float(values[0]) if values else None
+
+    @property
+    def user_data(self) -> UserData:
+        """What the model holds of single training users; see `Model.user_data`."""
+        name = resolve_model(self.model, self.domain.implicit)
+        return user_data_of(name, self.options, self.backbone)
+
+    @property
+    def user_data_text(self) -> str:
+        """`user_data` in words, as the model card says it."""
+        return _USER_DATA_TEXTS[self.user_data].format(n=self.training_data.n_key_users)
 
     def config(self, device: str) -> RecommenderConfig:
         """Return a configuration that trains such a model again."""

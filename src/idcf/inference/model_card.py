@@ -26,7 +26,7 @@ def render_model_card(manifest: Manifest) -> str:
 Recommends items to new users from their interactions{features}.
 
 {_training_section(manifest)}; options: {options}.
-- **Contents** Vectors of items and key users. No user ids and no histories are stored.
+- **Contents** {manifest.user_data_text}
 - **Limits** Items without interactions in training are unknown and cannot be recommended. A user
   without a history gets popular items. {accuracy}
 - **Catalogue** {manifest.domain.n_items:,} items.

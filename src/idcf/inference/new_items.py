@@ -22,8 +22,9 @@ from idcf.data.interactions import (
     row_lookup,
     titles_by_row,
 )
-from idcf.data.readers import read_interactions
-from idcf.errors import ColdUserError, ConfigError, DataError
+from idcf.data.readers import column_names, read_interactions
+from idcf.errors import ColdUserError, DataError
+from idcf.inference.abilities import missing_ability
 from idcf.inference.artifact import Artifact, make_contiguous
 from idcf.inference.predictor import Predictor
 from idcf.models.base import Model
@@ -44,10 +45,10 @@ def add_items(
     """
     old, reader = predictor.artifact, predictor.history_reader
     if not old.model.accepts_new_items:
-        raise ConfigError(
-            "partial_fit_items needs a model that stores the uncertainty of items, such as "
-            f"idcf-bayes; this one is {old.manifest.model!r}: fit it again with the new items"
-        )
+        raise missing_ability("partial_fit_items", old)
+    if columns is None:  # those of `fit` that the table has
+        known, names = old.manifest.columns, column_names(interactions)
+        columns = {role: name for role, name in known.items() if name in names}
     ratings = read_interactions(interactions, columns=columns, implicit=False)
     _check_rating_range(ratings, reader)
     items, item_rows = _extend_vocab(old.items, ratings.items)

@@ -14,11 +14,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from idcf.data.columns import warn_about_data
 from idcf.data.history_reader import (
     HistoryReader,
     NewUser,
     as_users,
     history_from_item_rows,
+    name_users,
     read_new_user,
     read_new_users,
 )
@@ -53,7 +55,7 @@ from idcf.inference.topk import (
     top_k_1d,
 )
 from idcf.inference.training_users import TrainingUsers
-from idcf.results import Recommendation, RecommendationBatch, Recommendations
+from idcf.results import Basis, Recommendation, RecommendationBatch, Recommendations
 from idcf.types import History, Users
 
 _NO_HISTORY = NewUser(np.empty(0, np.int64), np.empty(0, np.float32))
@@ -63,6 +65,7 @@ _MAX_SIMILARITIES = 1 << 21  # between items of the lists that are diversified a
 _MAX_USERS_WITH_STD = 512  # per block: posteriors and item moments need memory for each user
 SOURCE_POPULAR = "popular"  # source of a list for a user with neither history nor features
 SOURCE_FEATURES = "features"  # source of a list for a user with features and no history
+_BASES: Mapping[str, Basis] = {SOURCE_POPULAR: "popularity", SOURCE_FEATURES: "features"}
 
 
 class TableLike(Protocol):
@@ -178,6 +181,7 @@ class Predictor:
             implicit=self.domain.implicit,
             levels=self.domain.levels,
             titles=self.titles,
+            columns=self.artifact.manifest.columns,
         )
 
     def read_new_user(self, history: Any, features: Any = None) -> NewUser:
@@ -291,8 +295,9 @@ class Predictor:
     ) -> RecommendationBatch:
         """Rank the catalogue for users of the training table, with their training histories.
 
-        The user of `query` is not read; its options are those of every list. ColdUserError: there
-        is no training table, or the model was not trained on a user.
+        The user of `query` is not read; its options are those of every list. A user who is not in
+        the table has an empty history. ColdUserError: there is no training table, or the model
+        scores key users alone and was not trained on a user.
         """
         if self.training_users is None:
             raise ColdUserError(
@@ -301,8 +306,23 @@ class Predictor:
         if not user_ids:
             return RecommendationBatch()
         inductive = self.artifact.model.inductive
-        users, queries = self.training_users.queries(user_ids, query, inductive=inductive)
-        return RecommendationBatch(self._rank_batch(users, queries))
+        is_known = self.training_users.are_known(user_ids, inductive=inductive)
+        known_ids = list(compress(user_ids, is_known))
+        if unknown_ids := [x for x, known in zip(user_ids, is_known, strict=True) if not known]:
+            warn_about_data(
+                f"{name_users(unknown_ids)} not in the table that the model was trained on; taken "
+                "as without history, for whom popular items are recommended"
+            )
+        if not known_ids:
+            lists: Iterator[Recommendations] = iter(())
+        else:
+            users, queries = self.training_users.queries(known_ids, query, inductive=inductive)
+            lists = self._rank_batch(users, queries)
+        unknown = query._replace(new_user=self.history_reader.read_history(None))
+        return RecommendationBatch(
+            next(lists) if known else self._recommend_one(unknown._replace(user_id=user_id))
+            for user_id, known in zip(user_ids, is_known, strict=True)
+        )
 
     def _recommend_one(self, query: RankingQuery) -> Recommendations:
         """Rank the catalogue for one user on NumPy arrays, or a large one by a scan of codes."""
@@ -331,12 +351,12 @@ class Predictor:
             rows = rows[self._diverse_positions(rows, query)]
         std = if_shown = None
         if self._needs_std([query]):
-            std = self._rating_std(user, rows)
-            if_shown = self._if_shown(ratings[rows], std)
+            std = self.rating_std(user, rows)
+            if_shown = self.rating_if_shown(ratings[rows], std)
         columns = (
             std,
             None if probability is None else probability[rows],
-            self._on_scale(ratings[rows]) if self.artifact.model.predicts_ratings else None,
+            self.on_scale(ratings[rows]) if self.artifact.model.predicts_ratings else None,
             if_shown,
         )
         others = (None if x is None else x.tolist() for x in columns)
@@ -392,11 +412,11 @@ class Predictor:
                 std = self.ranker.rating_std_with_histories(block, parts.ranked.item_rows)
                 parts = parts._replace(std=std.cpu())
             if parts.std is not None and parts.rating is not None:
-                if_shown = self._if_shown(parts.rating.numpy(), parts.std.cpu().numpy())
+                if_shown = self.rating_if_shown(parts.rating.numpy(), parts.std.cpu().numpy())
                 if if_shown is not None:
                     parts = parts._replace(rating_if_shown=torch.from_numpy(if_shown))
             if parts.rating is not None:
-                rating = torch.from_numpy(self._on_scale(parts.rating.cpu().numpy()))
+                rating = torch.from_numpy(self.on_scale(parts.rating.cpu().numpy()))
                 parts = parts._replace(rating=rating)
             yield part, parts
 
@@ -481,9 +501,10 @@ class Predictor:
         ranked = ranked.first(query.n)
         if not query.return_std:
             ranked = ranked._replace(std=None, rating_if_shown=None)
-        return Recommendations(self._build_items(ranked, source), user.unknown_items, query.user_id)
+        items, basis = self.build_items(ranked, source), _BASES.get(source, "history")
+        return Recommendations(items, user.unknown_items, query.user_id, basis)
 
-    def _build_items(self, ranked: RankedList, source: str) -> list[Recommendation]:
+    def build_items(self, ranked: RankedList, source: str) -> list[Recommendation]:
         """Name ranked items by id and title, without excluded items."""
         ids, titles, nothing = self.item_ids, self.titles, [None] * len(ranked.item_rows)
         columns = (
@@ -500,70 +521,17 @@ class Predictor:
             if score > EXCLUDED_SCORE
         ]
 
-    def _on_scale(self, rating: Floats) -> Floats:
+    def on_scale(self, rating: Floats) -> Floats:
         """Return expected ratings that are not beyond the ends of the rating scale."""
         return rating.clip(self.domain.levels[0], self.domain.levels[-1])
 
-    def _if_shown(self, rating: Floats, std: Floats) -> Floats | None:
+    def rating_if_shown(self, rating: Floats, std: Floats) -> Floats | None:
         """Return expected ratings if the items were shown; None: the model does not know."""
         slope = self.artifact.manifest.choice_slope
         return None if slope is None else rating_if_shown(rating, std, self.domain.levels, slope)
 
-    def predict_if_shown(self, new_user: NewUser, items: Iterable[Any]) -> Floats:
-        """Return the expected ratings of items if they were shown; see `inference.if_shown`.
-
-        DataError: an item is unknown. ConfigError: the model does not know how users choose.
-        """
-        ratings = None
-        if self.artifact.manifest.choice_slope is not None:
-            ratings = self._if_shown(*self.predict(new_user, items, return_std=True))
-        if ratings is None:
-            raise ConfigError(
-                "if_shown needs a model that learned how users choose what they rate: fit "
-                "idcf-bayes on a table with ratings"
-            )
-        return ratings
-
-    def predict(
-        self, new_user: NewUser, items: Iterable[Any], return_std: bool
-    ) -> tuple[Floats, Floats]:
-        """Return scores and standard deviations of items, one value each; unrequested std is empty.
-
-        DataError: an item is unknown. ConfigError: the model has no standard deviations.
-        """
-        if isinstance(items, str | bytes) or not isinstance(items, Iterable):
-            raise DataError(f"items must be a list of item ids, got {items!r}")
-        rows = [self.history_reader.item_row(x) for x in items]
-        std = self._rating_std(new_user, np.array(rows)) if return_std else np.empty(0)
-        scores = self.ranker.score_items_of_one_user(
-            new_user.item_rows, new_user.values, new_user.features, np.array(rows, np.int64)
-        )
-        return scores, std.astype(np.float32)
-
-    def _rating_std(self, user: NewUser, item_rows: Ints) -> Floats:
+    def rating_std(self, user: NewUser, item_rows: Ints) -> Floats:
         """Return the standard deviations [K] of the ratings of items [K] for one user."""
-        if not self.artifact.model.has_uncertainty:
-            raise ConfigError(no_posterior_message("a standard deviation", self.source))
         return self.ranker.rating_std_of_one_user(
             user.item_rows, user.values, user.features, item_rows
         )
-
-    def similar_items(self, item: Any, n: int) -> Recommendations:
-        """Return the n items most similar to one item; the score is the similarity.
-
-        ConfigError: the model has no similarity between items.
-        """
-        row = self.history_reader.item_row(item)
-        similarities = self.ranker.item_similarities(row)
-        similarities[row] = EXCLUDED_SCORE
-        rows = top_k_1d(similarities, n)
-        ranked = RankedList(rows.tolist(), similarities[rows].tolist())
-        return Recommendations(self._build_items(ranked, self.source))
-
-
-def no_posterior_message(operation: str, source: str) -> str:
-    """Return the error message of an operation that needs a posterior model."""
-    return (
-        f"{operation} needs a posterior model such as idcf-bayes; the scores of this model come "
-        f"from {source!r}"
-    )

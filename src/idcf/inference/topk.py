@@ -427,8 +427,8 @@ class CatalogRanker:
         """Return the model; raise ConfigError if it has no user vectors."""
         if not isinstance(self.model, TwoTower):
             raise ConfigError(
-                f"{type(self.model).__name__} scores items without user vectors; use an idcf-* "
-                "model or 'als' to embed users"
+                f"{type(self.model).__name__} scores items without user vectors; to embed users, "
+                "fit 'als' or 'idcf-dot' or, on ratings, 'idcf-bayes'"
             )
         return self.model
 

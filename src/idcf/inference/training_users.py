@@ -22,23 +22,31 @@ class TrainingUsers:
     def __init__(self, table: Interactions, manifest: Manifest) -> None:
         self._table, self._manifest = table, manifest
 
+    def are_known(self, user_ids: Sequence[Hashable], *, inductive: bool) -> list[bool]:
+        """Return which users are in the table.
+
+        ColdUserError: a model that is not `inductive` was not trained on a user.
+        """
+        rows = self._rows(user_ids)
+        is_known = rows >= 0
+        is_known[is_known] = self._table.user_counts()[rows[is_known]] > 0
+        if not inductive:
+            is_known &= np.isin(rows, self._key_users)
+            for position in np.flatnonzero(~is_known)[:1]:
+                raise ColdUserError(
+                    f"user {user_ids[position]!r} was not trained on, and this model scores no "
+                    "other users; fit an idcf-* model or 'als'"
+                )
+        known: list[bool] = is_known.tolist()
+        return known
+
     def queries(
         self, user_ids: Sequence[Hashable], query: RankingQuery, *, inductive: bool
     ) -> tuple[Users, list[RankingQuery]]:
-        """Return users with their histories, and a query of each with the options of `query`.
-
-        ColdUserError: the model was not trained on a user; one that is not `inductive` is trained
-        on key users only.
-        """
-        rows = np.array([self._row_by_id.get(x, -1) for x in user_ids], np.int64)
+        """Return known users with their histories, and a query of each with the options of
+        `query`."""
+        rows = self._rows(user_ids)
         users = self._table.build_users(rows)
-        is_trained = users.history.lengths().numpy() > 0
-        if not inductive:
-            is_trained &= np.isin(rows, self._key_users)
-        for position in np.flatnonzero(~is_trained)[:1]:
-            raise ColdUserError(
-                f"user {user_ids[position]!r} was not trained on; pass their history= instead"
-            )
         ends = users.history.offsets[1:-1].numpy()
         item_rows = np.split(users.history.items.numpy(), ends)
         values = np.split(users.history.values.numpy(), ends)
@@ -60,6 +68,10 @@ class TrainingUsers:
                 "column timestamp; pass history= instead, oldest item first"
             )
         return [count_later(x) for x in times]
+
+    def _rows(self, user_ids: Sequence[Hashable]) -> Ints:
+        """Return the row of each user; -1: not in the table."""
+        return np.array([self._row_by_id.get(x, -1) for x in user_ids], np.int64)
 
     @cached_property
     def _row_by_id(self) -> dict[Hashable, int]:

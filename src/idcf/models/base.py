@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from copy import deepcopy
 from itertools import chain
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, Literal, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -24,6 +24,7 @@ from idcf.types import Batch, CohortWeights, Embeddings, LossTerms, Ragged, User
 
 HOOK_MARK = "_is_hook"  # the attribute that `hook` sets
 DEVICE_NAMES = ("auto", "cpu", "cuda")
+UserData = Literal["sums", "vectors", "rows"]  # in ascending order of what they tell of a user
 Method = TypeVar("Method", bound=Callable[..., Any])
 
 
@@ -67,6 +68,8 @@ class Model(nn.Module, ABC):
         Items can be added after training: `with_item_ratings`.
     has_item_similarities
         The model knows how similar two items are: `item_similarities`, or by its item vectors.
+    has_item_weights
+        These similarities are weights, whose scale is that of the model.
     accepts_unseen_items
         Items that nobody has interacted with can be added after training: `with_n_items`.
     weighs_history
@@ -74,10 +77,17 @@ class Model(nn.Module, ABC):
     source
         How scores come about, as results report it: "posterior", "relation", "features" or
         "popular".
+    user_data
+        What the state of a trained model holds of single training users: "sums" over users and
+        parameters of items alone, also "vectors" of users, or "rows" of the training tables.
     n_items
         Number of items in the catalogue.
     predicts_ratings
         The scores are on the scale of the ratings.
+    predicts_probabilities
+        The scores are probabilities that the user takes the item up.
+    counts_without_history
+        Without a history the scores are numbers of users, which compare with no other scores.
     trains_on_binary
         Training replaces ratings by 1.
     has_user_parameters
@@ -93,10 +103,14 @@ class Model(nn.Module, ABC):
     accepts_new_items: ClassVar[bool] = False
     accepts_unseen_items: ClassVar[bool] = False
     has_item_similarities: ClassVar[bool] = False
+    has_item_weights: ClassVar[bool] = False
     weighs_history: ClassVar[bool] = False
+    predicts_probabilities: ClassVar[bool] = False
     source: ClassVar[str] = "relation"
+    user_data: ClassVar[UserData] = "sums"
     n_items: int
     predicts_ratings: bool = True
+    counts_without_history: bool = False
     trains_on_binary: bool = False
     has_user_parameters: bool = False
 
@@ -108,6 +122,16 @@ class Model(nn.Module, ABC):
     @abstractmethod
     def score_catalog(self, users: Users) -> Tensor:
         """Return the scores of every item of the catalogue for every user: [B, I]."""
+
+    @hook
+    @classmethod
+    def user_data_with(cls, config: Any) -> UserData:
+        """Return the `user_data` of a model with these options, an instance of its config class."""
+        return cls.user_data
+
+    @hook
+    def discard_training_state(self) -> None:
+        """Remove the tensors that training alone reads, so that they are not saved."""
 
     @hook
     def loss_terms(self, batch: Batch) -> LossTerms | None:
@@ -299,12 +323,21 @@ class EmbeddingTableModel(Model):
     """A transductive model with one embedding table for users and one for items."""
 
     inductive: ClassVar[bool] = False
+    user_data: ClassVar[UserData] = "vectors"
     user_table: EmbeddingTable  # the meta latents P
     item_table: EmbeddingTable  # Q
 
 
 class Backbone(EmbeddingTableModel, TwoTower):
-    """A two-tower model with embedding tables: the models that `BackboneWrapper` can wrap."""
+    """A two-tower model with embedding tables: the models that `BackboneWrapper` can wrap.
+
+    Attributes
+    ----------
+    item_tower_reads_users
+        The embeddings of items depend on the vectors in `user_table`.
+    """
+
+    item_tower_reads_users: ClassVar[bool] = False
 
     @abstractmethod
     def user_tower(self, latent: Embeddings, users: Users) -> Embeddings:
@@ -326,6 +359,7 @@ class BackboneWrapper(TwoTower):
     """
 
     inductive: ClassVar[bool] = True
+    user_data: ClassVar[UserData] = "vectors"
     has_adaption_stage: ClassVar[bool] = True  # False: the wrapper has no parameters to train
     backbone: Backbone
     key_latents: Tensor  # [key users, D + 1]: the meta latents p with the bias last, frozen
@@ -347,6 +381,16 @@ class BackboneWrapper(TwoTower):
             latents = torch.cat([key.vector, key.bias[:, None]], -1)
             self.register_buffer("key_latents", latents)
             self.register_buffer("mean_key_latent", latents.mean(0))
+
+    @hook
+    def discard_training_state(self) -> None:
+        """Remove the user table of the backbone, whose key users are in `key_latents`; vectors that
+        the item tower reads stay."""
+        table = self.backbone.user_table
+        if not self.backbone.item_tower_reads_users:
+            table.vector = nn.Parameter(table.vector[:0].clone(), requires_grad=False)
+        # a new user, whose id is -1, reads row 0 and multiplies it by 0
+        table.bias = nn.Parameter(torch.zeros_like(table.bias[:1]), requires_grad=False)
 
     @hook
     def adapted_scores(self, batch: Batch) -> tuple[Tensor, Tensor]:

@@ -135,12 +135,14 @@ class ItemItemModel(Model):
 
     inductive: ClassVar[bool] = True
     has_item_similarities: ClassVar[bool] = True
+    has_item_weights: ClassVar[bool] = True
     popularity: Tensor  # [I]: scores for an empty history, where scores are no ratings
 
     def __init__(self, config: ItemItemConfig, domain: Domain) -> None:
         super().__init__()
         self.bias_model = BiasModel(BiasConfig(shrinkage=config.shrinkage), domain)
         self.predicts_ratings = not domain.implicit and config.ratings == "residuals"
+        self.counts_without_history = not self.predicts_ratings
         self.lowest_rating = min(domain.levels)
         self.rating_span = max(domain.levels) - self.lowest_rating
         self.n_items = domain.n_items
@@ -223,6 +225,7 @@ class FoldInModel(TwoTower):
         size = config.embedding_size
         self.bias_model = BiasModel(BiasConfig(shrinkage=config.shrinkage), domain)
         self.predicts_ratings = self.bias_model.predicts_ratings
+        self.counts_without_history = not self.predicts_ratings
         self.n_items = domain.n_items
         self.mean = self.bias_model.mean if self.predicts_ratings else 0.0
         self.alpha = 1.0 if self.predicts_ratings else config.alpha

@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from idcf.models.base import Backbone
+from idcf.models.base import Backbone, UserData
 from idcf.models.layers.cache import TensorCache
 from idcf.models.layers.edge_index import build_edge_index, find_edges
 from idcf.models.layers.embedding import EmbeddingTable
@@ -51,6 +51,8 @@ class GCMC(Backbone):
     """User tower [p ‖ m_u], item tower [q ‖ n_i]; the edges of the graph are `domain.raters`."""
 
     reads_history: ClassVar[bool] = True
+    item_tower_reads_users: ClassVar[bool] = True
+    user_data: ClassVar[UserData] = "rows"  # the training graph
     levels: Tensor  # [L]
     raters: Tensor  # this buffer and the next three are the fields of `EdgeIndex`
     starts: Tensor

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from idcf.models.base import Backbone, BackboneWrapper
+from idcf.models.base import Backbone, BackboneWrapper, UserData
 from idcf.models.layers.meta_path import MetaPathNeighbors
 from idcf.models.layers.ragged import DEFAULT_USER_SHRINKAGE, segment_sum, sum_pool
 from idcf.models.layers.relation import AttentionKind, Relation, RelationStart
@@ -95,6 +95,11 @@ class IDCF(BackboneWrapper):
         self.backbone.user_table.bias.requires_grad_(self.has_user_parameters)
         uses_meta_path = config.neighbor_scope == "meta-path"
         self.meta_path = MetaPathNeighbors(self.n_items, key_users) if uses_meta_path else None
+
+    @classmethod
+    def user_data_with(cls, config: IDCFConfig) -> UserData:
+        """Return "rows" with meta-paths, which need to know who has each item."""
+        return "rows" if config.neighbor_scope == "meta-path" else cls.user_data
 
     def embed_users(self, users: Users) -> Embeddings:
         """Return the user tower of the induced latents."""

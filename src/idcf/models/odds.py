@@ -78,7 +78,9 @@ class OddsModel(Model):
 
     inductive: ClassVar[bool] = True
     has_item_similarities: ClassVar[bool] = True
+    has_item_weights: ClassVar[bool] = True
     weighs_history: ClassVar[bool] = True
+    predicts_probabilities: ClassVar[bool] = True
     item_counts: Tensor  # [I]: n_i, the number of key users who interacted with the item
     recency: Tensor  # [I]: when in a history users interact with the item; 0 is the middle
     history_factors: Tensor  # [I, D]: summed over the history

@@ -12,11 +12,11 @@ from functools import cache
 from importlib import import_module
 from importlib.metadata import entry_points
 from itertools import product
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from idcf import config
 from idcf.errors import ConfigError, unknown_name_message
-from idcf.models.base import Backbone, Model
+from idcf.models.base import Backbone, Model, UserData
 from idcf.models.baselines import (
     BiasConfig,
     BiasModel,
@@ -361,3 +361,17 @@ def configure(name: str, options: Mapping[str, Any] | None = None) -> Any:
     return config.dataclass_from_dict(
         row.config_class, {**row.defaults, **(options or {})}, f"model {name!r}"
     )
+
+
+def user_data_of(name: str, options: Mapping[str, Any], backbone: str | None = None) -> UserData:
+    """Return what a model with these options, around a backbone if it has one, holds of users.
+
+    Names that are no options of the model, such as those of its training, are passed over.
+    """
+    entry = model_entry(name)
+    known = {f.name for f in fields(entry.config_class)}
+    config = configure(name, {key: x for key, x in options.items() if key in known})
+    kinds = [entry.model_class.user_data_with(config)]
+    if entry.backbone:
+        kinds.append(user_data_of(backbone or entry.backbone, {}))
+    return max(kinds, key=get_args(UserData).index)

@@ -58,7 +58,9 @@ class TakeUpModel(Model):
     inductive: ClassVar[bool] = True
     accepts_unseen_items: ClassVar[bool] = True
     has_item_similarities: ClassVar[bool] = True
+    has_item_weights: ClassVar[bool] = True
     weighs_history: ClassVar[bool] = True
+    predicts_probabilities: ClassVar[bool] = True
     item_counts: Tensor  # [I]: n, the number of key users who have the item
     prior_scores: Tensor  # [I]: m
     score_unit: Tensor  # []: σ

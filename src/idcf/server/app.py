@@ -22,6 +22,7 @@ from starlette.types import ASGIApp
 from idcf import __version__
 from idcf.errors import IdcfError
 from idcf.server import schemas as s
+from idcf.server.access import AccessRules
 from idcf.server.batcher import RequestBatcher
 from idcf.server.counters import ServerMetrics
 from idcf.server.middleware import RequestMiddleware
@@ -43,12 +44,14 @@ SearchParameter = Annotated[
 _ASSETS = {
     "/": ("index.html", "text/html; charset=utf-8"),
     "/static/page.css": ("page.css", "text/css; charset=utf-8"),
-    "/static/page.js": ("page.js", "text/javascript; charset=utf-8"),
+    **{
+        f"/static/{name}.js": (f"{name}.js", "text/javascript; charset=utf-8")
+        for name in ("page", "elements", "notice", "requests", "share")
+    },
     "/static/icon.svg": ("icon.svg", "image/svg+xml"),
 }
 _PAGE_HEADERS = {
     "content-security-policy": "default-src 'self'; frame-ancestors 'none'; base-uri 'none'",
-    "x-content-type-options": "nosniff",
     "referrer-policy": "no-referrer",
     "cache-control": "no-cache",
 }
@@ -61,11 +64,13 @@ def create_app(
     token: str | None = None,
     mcp: bool = False,
     max_open_requests: int = 2048,
+    rules: AccessRules | None = None,
+    logs_requests: bool = False,
 ) -> RequestMiddleware:
     """Build the ASGI application, to be run by uvicorn.
 
     POST /admin/reload is there only with a model folder and a token, POST /mcp only with `mcp`.
-    Beyond `max_open_requests`, requests get status 503.
+    Beyond `max_open_requests`, requests get status 503, but those of /health, /ready and /metrics.
     """
     post_routes = _post_routes(batcher)
     app = FastAPI(
@@ -74,6 +79,7 @@ def create_app(
         description="Recommendations for new users from their first few interactions.",
         docs_url=None,  # FastAPI's documentation pages load scripts from other servers
         redoc_url=None,
+        redirect_slashes=False,  # a redirection would repeat the Host header of the request
         generate_unique_id_function=lambda route: route.name,
         exception_handlers=dict.fromkeys(
             (RequestValidationError, HTTPException, IdcfError, Exception), _handle_error
@@ -93,7 +99,11 @@ def create_app(
     patterns = [x.path for x in app.routes if isinstance(x, Route)]
     metrics = ServerMetrics((*patterns, *routes), n_workers=len(batcher.counts.table))
     return RequestMiddleware(
-        PostDispatcher(routes, app), metrics, max_open_requests=max_open_requests
+        PostDispatcher(routes, app),
+        metrics,
+        max_open_requests=max_open_requests,
+        rules=rules,
+        logs_requests=logs_requests,
     )
 
 
@@ -153,10 +163,11 @@ def _add_item_routes(app: FastAPI, batcher: RequestBatcher) -> None:
     @app.get(
         "/v1/items",
         summary="Search items by title",
-        responses=get_route_responses(s.ItemList),
+        responses=get_route_responses(s.ItemList, 503),
     )
     async def search_items(query: SearchParameter = "", n: CountParameter = 20) -> Response:
-        return _json_response(batcher.service.search_items(query, n))
+        service = batcher.service
+        return _json_response(await batcher.run_in_thread(lambda: service.search_items(query, n)))
 
     @app.get(
         "/v1/items/{item_id:path}/similar",
@@ -192,10 +203,12 @@ def _add_status_routes(
 
     @app.get(
         "/ready",
-        summary="Tell whether the request queue has room",
+        summary="Tell whether the request queue has room, and the server is not about to end",
         responses=get_route_responses(s.ServerStatus, 503),
     )
     async def ready() -> Response:
+        if batcher.is_draining:
+            raise HTTPException(503, "the server ends", {"retry-after": "1"})
         if batcher.queue_length >= batcher.limits.max_queue:
             raise HTTPException(503, "the request queue is full", {"retry-after": "1"})
         return _json_response(s.ServerStatus("ready"))
@@ -218,7 +231,7 @@ def _add_page(app: FastAPI) -> None:
                 return Response(status_code=304, headers={"etag": etag})
             return Response(body, headers={**_PAGE_HEADERS, "etag": etag}, media_type=media_type)
 
-        app.add_api_route(path, get_asset, methods=["GET", "HEAD"], include_in_schema=False)
+        app.add_api_route(path, get_asset, include_in_schema=False)
 
     for path, (name, media_type) in _ASSETS.items():
         add_asset(path, (folder / name).read_bytes(), media_type)
@@ -234,7 +247,7 @@ async def _handle_error(request: Request, error: Exception) -> Response:
     if isinstance(error, RequestValidationError):
         problems = [f"{'.'.join(map(str, x['loc']))}: {x['msg']}" for x in error.errors()]
         error = HTTPException(422, "; ".join(problems)[:1000])
-    exception = to_http_exception(error)
+    exception = to_http_exception(error, request.scope.get("request_id", ""))
     response = _json_response(s.ErrorDetail(exception.detail))
     response.status_code = exception.status_code
     response.headers.update(exception.headers or {})

@@ -66,6 +66,7 @@ class RequestBatcher:
         self.limits = limits or BatcherLimits()
         self.counts = BatcherCounts(n_workers)
         self.service = RecommendationService(recommender)
+        self.is_draining = False  # the process will end after the requests that it has
         self.swap_in_all_workers: Callable[[], Awaitable[None]] | None = None
         self._queue: list[PendingRequest] = []
         self._last_queue_length = 1  # when the previous batch started

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 BUCKET_BOUNDS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0)
 OTHER_ROUTE = "other"
+_N_GAUGES = 6  # cells of `ServerMetrics` before those of its routes
 _N_STATUSES, _N_BUCKETS = 600, len(BUCKET_BOUNDS_S) + 1
 _ROUTE_CELLS = _N_STATUSES + _N_BUCKETS + 1  # the last one is the sum of the durations
 
@@ -89,11 +90,13 @@ class ServerMetrics(CounterRows):
     cpu_seconds = Cell(1)  # as the next one: at the last `publish_usage`
     peak_memory = Cell(2)  # in bytes
     n_restarts = Cell(3)  # processes that replaced one which had ended
+    open_connections = Cell(4)
+    n_evictions = Cell(5)  # connections closed because there were too many
 
     def __init__(self, routes: tuple[str, ...] = (), n_workers: int = 1) -> None:
         self.routes = (*routes, OTHER_ROUTE)
-        self._start_of = {name: 4 + k * _ROUTE_CELLS for k, name in enumerate(self.routes)}
-        super().__init__(4 + len(self.routes) * _ROUTE_CELLS, n_workers)
+        self._start_of = {name: _N_GAUGES + k * _ROUTE_CELLS for k, name in enumerate(self.routes)}
+        super().__init__(_N_GAUGES + len(self.routes) * _ROUTE_CELLS, n_workers)
 
     def publish_usage(self) -> None:
         """Write the CPU time and the peak memory of this process into its row."""
@@ -104,7 +107,7 @@ class ServerMetrics(CounterRows):
     def use_row(self, worker: int) -> None:
         """Count in the row of a worker from now on, after those that it replaces."""
         super().use_row(worker)
-        self.open_requests = 0
+        self.open_requests = self.open_connections = 0
         self._earlier_cpu_seconds = self.cpu_seconds
 
     def count_restart(self, worker: int) -> None:
@@ -140,5 +143,5 @@ class ServerMetrics(CounterRows):
 
     def _route_sums(self) -> dict[str, NDArray[np.float64]]:
         """Return the sums over the workers of the cells of each route that has been requested."""
-        sums = self.table[:, 4:].sum(0).reshape(len(self.routes), _ROUTE_CELLS)
+        sums = self.table[:, _N_GAUGES:].sum(0).reshape(len(self.routes), _ROUTE_CELLS)
         return {x: y for x, y in zip(self.routes, sums, strict=True) if y.any()}

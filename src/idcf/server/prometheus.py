@@ -35,6 +35,18 @@ def _http_lines(metrics: ServerMetrics) -> Iterator[str]:
     name = "idcf_http_open_requests"
     n_open = metrics.total("open_requests")
     yield from _value_lines(name, "gauge", "Requests that are being answered.", f"{n_open:.0f}")
+    yield from _value_lines(
+        "idcf_http_open_connections",
+        "gauge",
+        "Connections that are open.",
+        f"{metrics.total('open_connections'):.0f}",
+    )
+    yield from _value_lines(
+        "idcf_http_evicted_connections_total",
+        "counter",
+        "Connections closed while they waited for their clients, because there were too many.",
+        f"{metrics.total('n_evictions'):.0f}",
+    )
     name = "idcf_http_request_duration_seconds"
     yield from _header_lines(name, "histogram", "Duration of requests by route.")
     for route, buckets in sorted(metrics.bucket_counts.items()):

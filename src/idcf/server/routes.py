@@ -74,7 +74,9 @@ class ReloadRoute:
         """Swap the model; raise HTTPException 401 without the token, 409 if loading fails."""
         require_post(scope)
         authorization = dict(scope["headers"]).get(b"authorization", b"")
+        request_id = scope.get("request_id", "")
         if not hmac.compare_digest(authorization, self._expected_authorization):
+            log_event("reload refused", request_id=request_id, reason="no valid token")
             raise HTTPException(
                 401,
                 "reloading needs the header 'Authorization: Bearer TOKEN'",
@@ -82,9 +84,20 @@ class ReloadRoute:
             )
         try:
             await self.batcher.swap_model(self.folder)
-        except ArtifactError as error:
+        except Exception as error:
+            reason = str(error) if isinstance(error, IdcfError) else type(error).__name__
+            log_event("reload failed", request_id=request_id, reason=reason[:1000])
+            if not isinstance(error, ArtifactError):
+                raise
             raise HTTPException(409, f"the old model is still served: {error}") from None
-        await send_json(send, encode_json(self.batcher.service.model_info()))
+        info = self.batcher.service.model_info()
+        log_event(
+            "model reloaded",
+            request_id=request_id,
+            model=info.model,
+            training_data_sha256=info.training_data_sha256,
+        )
+        await send_json(send, encode_json(info))
 
 
 class PostDispatcher:
@@ -123,11 +136,11 @@ def require_post(scope: Scope) -> None:
         raise HTTPException(405, "method not allowed: use POST", {"allow": "POST"})
 
 
-def to_http_exception(error: Exception) -> HTTPException:
+def to_http_exception(error: Exception, request_id: str = "") -> HTTPException:
     """Return the HTTP error that a client gets for an exception.
 
     Errors of idcf keep their message. Any other exception is logged and becomes a status 500 that
-    names only the id of the log line.
+    names only the id of the log line, which is that of the request.
     """
     if isinstance(error, HTTPException):
         return error
@@ -137,7 +150,7 @@ def to_http_exception(error: Exception) -> HTTPException:
         return HTTPException(501, str(error))
     if isinstance(error, IdcfError):
         return HTTPException(422, str(error))
-    log_id = token_hex(4)
+    log_id = request_id or token_hex(4)
     log_error("internal error", error, log_id)
     return HTTPException(500, f"internal server error (log id {log_id})")
 
@@ -230,13 +243,23 @@ def _body_too_large() -> HTTPException:
     return HTTPException(413, reason, _CLOSING)
 
 
+def log_event(event: str, **fields: Any) -> None:
+    """Log an event as one line of JSON."""
+    LOG.info(json.dumps({"time": _time(), "event": event, **fields}))
+
+
 def log_error(event: str, error: Exception, log_id: str = "") -> None:
     """Log an exception with its trace as one line of JSON."""
     fields = {
-        "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "time": _time(),
         "event": event,
         "log_id": log_id,
         "error": type(error).__name__,
         "trace": "".join(traceback.format_exception(error))[-_MAX_TRACE_CHARS:],
     }
     LOG.error(json.dumps(fields))
+
+
+def _time() -> str:
+    """Return the time of a log line."""
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())

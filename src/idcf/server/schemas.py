@@ -12,6 +12,8 @@ from typing import Annotated, Any, Generic, Literal, TypeVar
 
 from msgspec import Meta, Struct, json
 
+from idcf.results import Basis
+
 MAX_HISTORY_ITEMS = 5_000  # items of the history in one request
 MAX_ITEM_IDS = 5_000  # ids in `exclude` or `candidates`
 MAX_PREDICT_ITEMS = 1_000  # ids in one /v1/predict request
@@ -152,6 +154,13 @@ class PredictRequest(UserRequest, frozen=True, kw_only=True):
             "which is put before the user."
         ),
     ] = False
+    confidence_level: Annotated[
+        Annotated[float, Meta(gt=0, lt=1)] | None,
+        Meta(
+            description="Share of ratings that lie in the interval from `low` to `high`, such as "
+            "0.9; null: no intervals. It needs a model of ratings with a posterior."
+        ),
+    ] = None
 
 
 class ExplainRequest(UserRequest, frozen=True, kw_only=True):
@@ -178,10 +187,11 @@ class ItemRef(Struct, frozen=True, gc=False):
 
 
 class RecommendationBody(ItemRef, frozen=True):
-    """A recommended item. `score` is what the list is ordered by; `probability` says how likely the
-    user takes the item up, `rating` and `std` what rating is expected if they do, with its standard
-    deviation, and `rating_if_shown` what rating is expected if the item is put before them, each
-    null if the model does not know; `source` is posterior, relation, features or popular."""
+    """A recommended item. `score` orders a list by history or features; `probability` says how
+    likely the user takes the item up, `rating` and `std` what rating is expected if they do, with
+    its standard deviation, and `rating_if_shown` what rating is expected if the item is put before
+    them, each null if the model does not know; `source` is posterior, relation, features or
+    popular."""
 
     score: float
     std: float | None
@@ -196,6 +206,15 @@ class ItemScore(ItemRef, frozen=True):
     """Score of an item for a new user: the expected rating, if the model predicts ratings."""
 
     score: float
+
+
+class PredictedItem(ItemScore, frozen=True):
+    """Score of an item for a new user. With `confidence_level`, a rating has a standard deviation
+    and lies from `low` to `high` with this probability; otherwise these are null."""
+
+    std: float | None = None
+    low: float | None = None
+    high: float | None = None
 
 
 class ReasonBody(ItemRef, frozen=True):
@@ -215,7 +234,8 @@ class CohortBody(Struct, frozen=True):
 
 
 class QuestionBody(ItemRef, frozen=True):
-    """An item to ask a new user about; `expected_gain` is the expected reduction of uncertainty."""
+    """An item to ask a new user about; `expected_gain` is the expected reduction of the variance of
+    the user's ratings or, for a model of clicks, the bits that the answer tells."""
 
     expected_gain: float
 
@@ -234,8 +254,17 @@ class UserItems(Struct, Generic[Item], frozen=True, gc=False):
 class RecommendationList(UserItems[RecommendationBody], frozen=True):
     """Recommended or similar items, best first."""
 
+    basis: Annotated[
+        Basis | None,
+        Meta(
+            description="What the list was made from: `history`, the known items of the user; "
+            "without any, `features` of the user; without those, or if the model reads neither, "
+            "`popularity`, and then the order is not that of `score`. null: similar items."
+        ),
+    ]
 
-class ItemScoreList(UserItems[ItemScore], frozen=True):
+
+class ItemScoreList(UserItems[PredictedItem], frozen=True):
     """Scores of the requested items, in the order of the request."""
 
 
@@ -296,6 +325,10 @@ class ModelInfo(Struct, frozen=True):
     ]
     version: str
     training_data_sha256: str
+    user_data: Annotated[
+        Literal["sums", "vectors", "rows"],
+        Meta(description="What the model holds of single training users; see the model card."),
+    ]
 
 
 class ServerStatus(Struct, frozen=True):

@@ -14,8 +14,16 @@ import numpy as np
 from idcf.data.history_reader import NewUser, read_times, with_features
 from idcf.data.title_search import TitleIndex
 from idcf.errors import DataError
-from idcf.inference.explain import explain, next_questions
+from idcf.inference.abilities import suggests_questions
+from idcf.inference.explain import explain
+from idcf.inference.predictions import (
+    predict_if_shown,
+    predict_interval,
+    predict_scores,
+    similar_items,
+)
 from idcf.inference.predictor import Predictor
+from idcf.inference.questions import next_questions
 from idcf.inference.ranking_query import Filters, RankingQuery
 from idcf.inference.recency import FITTED, Recency
 from idcf.recommender import Recommender
@@ -41,7 +49,9 @@ class RecommendationService:
     def __init__(self, recommender: Recommender) -> None:
         self.predictor = recommender.predictor
         _warm_up(self.predictor)
-        self.title_index = TitleIndex(self.predictor.item_ids, self.predictor.titles)
+        self.title_index = TitleIndex(
+            self.predictor.item_ids, self.predictor.titles, self.predictor.log_popularity
+        )
 
     def model_info(self) -> s.ModelInfo:
         """Describe the served model."""
@@ -52,7 +62,7 @@ class RecommendationService:
             implicit=manifest.domain.implicit,
             rating_levels=list(manifest.domain.levels),
             can_explain=model.inductive,
-            can_suggest_questions=model.suggests_questions,
+            can_suggest_questions=suggests_questions(model),
             can_choose_quality=self.predictor.artifact.take_up_model is not None,
             can_diversify=model.has_item_similarities,
             can_damp_popularity=self.predictor.log_popularity is not None,
@@ -62,6 +72,7 @@ class RecommendationService:
             attribute_values=self.predictor.attribute_values(s.MAX_ATTRIBUTE_VALUES),
             version=manifest.versions.get("idcf", ""),
             training_data_sha256=manifest.training_data.sha256,
+            user_data=manifest.user_data,
         )
 
     def parse_request(self, request: s.RecommendRequest) -> ParsedRequest:
@@ -137,7 +148,7 @@ class RecommendationService:
     def similar_items(self, item: str, n: int) -> s.RecommendationList:
         """Return the n items most similar to an item; the score is the similarity."""
         self._require_known_items([item], "item_id")
-        return _recommendation_lists([self.predictor.similar_items(item, n)], [False])[0]
+        return _recommendation_lists([similar_items(self.predictor, item, n)], [False])[0]
 
     def embed(self, request: s.EmbedRequest) -> s.NewUserEmbedding:
         """Return the embedding of a new user."""
@@ -151,14 +162,22 @@ class RecommendationService:
         """Return the scores of the requested items for a new user."""
         self._require_known_items(request.item_ids, "item_ids")
         new_user, predictor = self._parse_user(request), self.predictor
-        if request.if_shown:
-            scores = predictor.predict_if_shown(new_user, request.item_ids)
-        else:
-            scores, _ = predictor.predict(new_user, request.item_ids, return_std=False)
         rows = [predictor.history_reader.item_row(x) for x in request.item_ids]
+        bounds: list[Any] = [()] * len(rows)
+        if request.confidence_level is not None:
+            if request.if_shown:
+                raise DataError(
+                    "confidence_level: there are no intervals of ratings if shown; leave out one"
+                )
+            level = request.confidence_level
+            scores, *others = predict_interval(predictor, new_user, request.item_ids, level)
+            bounds = list(zip(*(map(_round, x.tolist()) for x in others), strict=True))
+        else:
+            predict = predict_if_shown if request.if_shown else predict_scores
+            scores = predict(predictor, new_user, request.item_ids)
         items = [
-            s.ItemScore(str(predictor.item_ids[row]), predictor.titles[row], _round(score))
-            for row, score in zip(rows, scores.tolist(), strict=True)
+            s.PredictedItem(str(predictor.item_ids[row]), predictor.titles[row], _round(x), *other)
+            for row, x, other in zip(rows, scores.tolist(), bounds, strict=True)
         ]
         return s.ItemScoreList(items, *self._unused_history(request, new_user))
 
@@ -266,7 +285,9 @@ def _recommendation_lists(
         *map(_round_column, others),
     )
     return [
-        s.RecommendationList(list(islice(items, len(x))), _ids_as_text(x.unknown_items), ignored)
+        s.RecommendationList(
+            list(islice(items, len(x))), _ids_as_text(x.unknown_items), ignored, x.basis
+        )
         for x, ignored in zip(results, ignored_ratings, strict=True)
     ]
 

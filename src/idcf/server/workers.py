@@ -9,7 +9,6 @@ A reloaded model reaches the parent and all workers as one block of shared memor
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import select
 import signal
@@ -29,13 +28,13 @@ from idcf.recommender import Recommender
 from idcf.server.batcher import RequestBatcher, freeze_garbage_collector
 from idcf.server.counters import ServerMetrics
 from idcf.server.prometheus import publish_gauges
-from idcf.server.routes import LOG, log_error
+from idcf.server.routes import log_error, log_event
 from idcf.server.service import RecommendationService
 from idcf.server.shared_service import read_service, write_service
 
 _MAX_MESSAGE = 1 << 16
 _SWAP_TIMEOUT_S = 60.0  # for one worker to map a new model
-_STOP_TIMEOUT_S = 15.0  # uvicorn gives requests ten seconds
+_STOP_MARGIN_S = 5.0  # for a worker to end, after the time that it gives its requests
 _MIN_LIFETIME_S = 1.0  # a worker that dies sooner is replaced with a delay
 _PUBLISH_PERIOD_S = 1.0
 _RELOAD, _MODEL, _DONE = b"reload", b"model", b"done"  # messages; other texts are reasons
@@ -71,7 +70,9 @@ class Supervisor:
         metrics: ServerMetrics,
         listeners: Sequence[socket.socket],
         make_server: Callable[[], uvicorn.Server],
+        stop_timeout_s: float,
     ) -> None:
+        self.stop_timeout_s = stop_timeout_s  # that a worker gives its requests
         self.folder, self.batcher, self.metrics = folder, batcher, metrics
         self.listeners = listeners
         self.make_server = make_server
@@ -111,7 +112,7 @@ class Supervisor:
         """Ask the workers to end; after a second Ctrl-C, without waiting for requests."""
         if not self._stop_signal:
             self._stop_signal = number
-            self._deadline = time.monotonic() + _STOP_TIMEOUT_S
+            self._deadline = time.monotonic() + self.stop_timeout_s + _STOP_MARGIN_S
             for listener in self.listeners:
                 listener.close()
             self._signal_workers(signal.SIGTERM)
@@ -139,7 +140,8 @@ class Supervisor:
     def _fork(self) -> int:
         """Fork this process; return the process id in the parent, and 0 in the child.
 
-        The child has the default signal handlers and none of the links to workers.
+        The child has the default signal handlers, both signals blocked, and none of the links to
+        workers.
         """
         signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
         with warnings.catch_warnings():
@@ -152,7 +154,8 @@ class Supervisor:
             os.setpgrp()  # Ctrl-C of a terminal goes to the parent alone
             for worker in self.workers.values():
                 worker.link.close()
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
+        else:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
         return pid
 
     def _serve_and_exit(self, row: int, link: socket.socket) -> None:
@@ -187,12 +190,7 @@ class Supervisor:
         _, status = os.waitpid(worker.pid, 0)
         if self._stop_signal:
             return
-        event = {
-            "event": "worker ended",
-            "pid": worker.pid,
-            "status": os.waitstatus_to_exitcode(status),
-        }
-        LOG.warning(json.dumps(event))
+        log_event("worker ended", pid=worker.pid, status=os.waitstatus_to_exitcode(status))
         if time.monotonic() - worker.start < _MIN_LIFETIME_S:
             time.sleep(_MIN_LIFETIME_S)
         if not self._stop_signal:
@@ -224,6 +222,7 @@ class Supervisor:
     def _load_and_exit(self, link: socket.socket) -> None:
         """Load the model in a process that ends here, so that its memory is free afterwards."""
         try:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
             for listener in self.listeners:
                 listener.close()
             service = RecommendationService(Recommender.load(self.folder))
@@ -344,6 +343,7 @@ def _run_worker(
 
         publish()
         connection = WorkerLink(link, batcher, server)
+        loop.call_soon(signal.pthread_sigmask, signal.SIG_UNBLOCK, _SIGNALS)
         await server.serve([listener])
         del connection
 

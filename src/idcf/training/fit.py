@@ -65,7 +65,8 @@ def fit(
         callback=arguments.callback,
         memory=arguments.memory,
     )
-    return artifact, data.interactions
+    manifest = replace(artifact.manifest, columns=dict(arguments.columns or {}))
+    return replace(artifact, manifest=manifest), data.interactions
 
 
 def _add_side_tables(
@@ -78,6 +79,7 @@ def _add_side_tables(
         arguments.users,
         arguments.items,
         attributes=arguments.attributes,
+        columns=arguments.columns,
         reads_item_features=has_option(name, "item_features"),
     )
     for option in data.feature_fields:

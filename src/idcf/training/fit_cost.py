@@ -12,8 +12,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
-
 from idcf.data.interactions import Ints
 from idcf.data.split import Split
 from idcf.models.bayes import LARGE_CATALOG, BayesConfig
@@ -35,7 +33,6 @@ _TABLE_ROW = 28  # bytes: two ids, rating, time
 _ID = 170  # bytes of an id in a vocabulary
 _KEY_USER_SHARE, _KEY_ROW_SHARE = 0.5, 0.85  # where only the numbers of rows and users are known
 _GIB = 2**30
-DEFAULT_KEY_THRESHOLD = 30  # the paper's δ for MovieLens
 
 
 @dataclass(frozen=True)
@@ -204,9 +201,3 @@ def format_seconds(seconds: float) -> str:
     if seconds < 90 * 60:
         return f"{seconds / 60:.0f} min"
     return f"{seconds / 3600:.1f} h"
-
-
-def default_key_threshold(counts: Ints) -> int:
-    """Return the default threshold of key users: 30 rows, or the median over the users with rows if
-    that is less."""
-    return max(1, min(DEFAULT_KEY_THRESHOLD, int(np.median(counts[counts > 0]))))

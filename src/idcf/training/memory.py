@@ -5,9 +5,12 @@ from __future__ import annotations
 import os
 import re
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from idcf.errors import ConfigError
-from idcf.training.fit_cost import FitCost
+
+if TYPE_CHECKING:
+    from idcf.training.fit_cost import FitCost
 
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 _UNITS |= {f"{x}i": 1024**n for n, x in enumerate("kmgt", 1)}

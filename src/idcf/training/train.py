@@ -14,7 +14,7 @@ from tqdm import tqdm
 from idcf.config import dataclass_to_dict
 from idcf.data.interactions import Interactions
 from idcf.data.side_tables import EnrichedInteractions
-from idcf.data.split import Split, split_by_key_users
+from idcf.data.split import Split, default_key_threshold, split_by_key_users
 from idcf.errors import ConfigError, DataError
 from idcf.inference.artifact import Artifact, library_versions, make_contiguous
 from idcf.inference.manifest import (
@@ -29,7 +29,7 @@ from idcf.models.registry import configure, has_option, model_entry, resolve_mod
 from idcf.rng import random_stream
 from idcf.training.checkpoint import EpochCallback
 from idcf.training.choice_slope import fit_choice_slope
-from idcf.training.fit_cost import TableSize, default_key_threshold, estimate_fit
+from idcf.training.fit_cost import TableSize, estimate_fit
 from idcf.training.gradient import fit_standalone, select_stage
 from idcf.training.job import QueryUserMode, TrainingJob, TrainingResult, start_runtime
 from idcf.training.loop import TrainConfig
@@ -112,6 +112,7 @@ def fit_artifact(
         user_encoder=data.user_encoder,
         new_user_curve=curve,
     )
+    result.model.discard_training_state()
     model = make_contiguous(result.model)
     take_up_model = make_contiguous(take_up.model) if take_up else None
     return Artifact(manifest, model, table.items, tuple(titles), take_up_model, data.attributes)

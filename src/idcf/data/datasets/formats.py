@@ -24,6 +24,7 @@ from idcf.data.columns import (
     to_whole_seconds,
 )
 from idcf.data.interactions import Interactions, Ints, Vocab
+from idcf.data.missing_values import counted_bad_values
 from idcf.errors import DataError, unknown_name_message
 from idcf.files import check_file, read_text
 
@@ -96,16 +97,18 @@ def interactions_from_text(
     names = find_columns(columns, list(table), origin.source_name, implicit)
     origin = replace(origin, column_names=names)
 
-    users, items = (
-        encode_text_ids(table[names[role]], role, origin, integer_ids=integer_ids)
-        for role in ("user_id", "item_id")
-    )
-    rating, seconds = (
-        parse_numbers(table[names[role]], role, origin) if role in names else None
-        for role in ("rating", "timestamp")
-    )
-    time = None if seconds is None else to_whole_seconds(seconds, origin)
-    return build_interactions(origin, users, items, rating, time, implicit)
+    values = {role: table[name] for role, name in names.items()}
+    with counted_bad_values(origin, lambda: values):
+        users, items = (
+            encode_text_ids(values[role], role, origin, integer_ids=integer_ids)
+            for role in ("user_id", "item_id")
+        )
+        rating, seconds = (
+            parse_numbers(values[role], role, origin) if role in values else None
+            for role in ("rating", "timestamp")
+        )
+        time = None if seconds is None else to_whole_seconds(seconds, origin)
+        return build_interactions(origin, users, items, rating, time, implicit)
 
 
 def read_recbole(path: Path) -> tuple[dict[str, list[str]], ColumnOrigin]:

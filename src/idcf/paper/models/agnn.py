@@ -18,7 +18,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from idcf.models.base import TwoTower
+from idcf.models.base import TwoTower, UserData
 from idcf.models.layers.embedding import EmbeddingTable
 from idcf.models.layers.heads import Head
 from idcf.paper.layers.attribute_graph import (
@@ -60,6 +60,7 @@ class AGNN(TwoTower):
     """Nodes of users and items with their neighbors; ids of users are read in training only."""
 
     inductive: ClassVar[bool] = True
+    user_data: ClassVar[UserData] = "rows"  # features of the key users
     reads_history: ClassVar[bool] = False
     reads_user_features: ClassVar[bool] = True
     source: ClassVar[str] = "features"

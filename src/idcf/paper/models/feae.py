@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from idcf.models.base import Model
+from idcf.models.base import Model, UserData
 from idcf.models.layers.cache import TensorCache
 from idcf.models.layers.edge_index import find_edges
 from idcf.models.layers.ragged import nearest_level
@@ -82,6 +82,7 @@ class FEAE(Model):
     """Entries → exchangeable layers → a code per row and per column → logits of the levels."""
 
     inductive: ClassVar[bool] = True
+    user_data: ClassVar[UserData] = "rows"  # the training matrix
     levels: Tensor  # [L]
     edges: Tensor  # int64 [E]: item * U + user of every entry of the training matrix, ascending
     starts: Tensor  # int64 [I + 1]: where the entries of each item begin

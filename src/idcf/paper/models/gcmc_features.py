@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from idcf.models.base import Model
+from idcf.models.base import Model, UserData
 from idcf.models.layers.cache import TensorCache
 from idcf.models.layers.edge_index import build_edge_index, find_edges
 from idcf.models.layers.ragged import split_by_level, transpose
@@ -65,6 +65,7 @@ class GCMCFeatures(Model):
     """Messages over ratings and layers of features, with one bilinear decoder."""
 
     inductive: ClassVar[bool] = True
+    user_data: ClassVar[UserData] = "rows"  # the training graph
     reads_user_features: ClassVar[bool] = True
     source: ClassVar[str] = "features"
     levels: Tensor  # [L]

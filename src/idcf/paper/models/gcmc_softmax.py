@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from idcf.models.base import Model
+from idcf.models.base import Model, UserData
 from idcf.models.layers.cache import TensorCache
 from idcf.models.layers.edge_index import build_edge_index, find_edges
 from idcf.models.layers.ragged import split_by_level, transpose
@@ -40,6 +40,7 @@ class GCMCSoftmax(Model):
     """
 
     inductive: ClassVar[bool] = False
+    user_data: ClassVar[UserData] = "rows"  # the training graph
     levels: Tensor  # [L]
     raters: Tensor  # this and the next three are the fields of `EdgeIndex`
     starts: Tensor

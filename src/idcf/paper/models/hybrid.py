@@ -73,7 +73,8 @@ class HybridBackbone(Backbone):
         self.user_table.bias.requires_grad_(False)
         self.item_table = item_table_from_means(domain, size, std)
         self.register_buffer("item_features", item_features_of(domain))
-        self.register_buffer("key_rows", torch.unique(domain.raters.indices))
+        key_rows = torch.unique(domain.raters.indices)
+        self.register_buffer("key_rows", key_rows, persistent=False)  # only training reads them
         widths, n = (domain.user_feature_widths, domain.item_feature_widths), domain.n_user_features
         self.user_fields = FieldEmbeddings(n, widths[0], size, std)
         self.item_fields = FieldEmbeddings(self.item_features.shape[1], widths[1], size, std)

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from idcf.models.base import Model
+from idcf.models.base import Model, UserData
 from idcf.paper.layers.rgcn import RGCN, SubgraphEdges
 from idcf.paper.layers.subgraph import CappedHistories, NodeOffsets, RatingGraph, Subgraphs
 from idcf.types import Batch, Domain, LossTerms, Users
@@ -54,6 +54,7 @@ class IGMC(Model):
     """
 
     inductive: ClassVar[bool] = True
+    user_data: ClassVar[UserData] = "rows"  # the training graph
     can_rank_catalog: ClassVar[bool] = False  # one subgraph for every user and item
 
     def __init__(self, config: IGMCConfig, domain: Domain) -> None:

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from idcf.models.base import EmbeddingTableModel
+from idcf.models.base import EmbeddingTableModel, UserData
 from idcf.models.layers.cache import TensorCache
 from idcf.models.layers.embedding import EmbeddingTable, log_relative_popularity
 from idcf.models.layers.ragged import sum_neighbors
@@ -89,6 +89,7 @@ class NGCF(EmbeddingTableModel):
     """
 
     reads_history: ClassVar[bool] = False
+    user_data: ClassVar[UserData] = "rows"  # the training graph
 
     def __init__(self, config: NGCFConfig, domain: Domain) -> None:
         super().__init__()

@@ -1,63 +1,48 @@
-// The web page. Ratings live in this browser tab; after each change they are sent to the server,
-// which answers with new recommendations and stores nothing.
+// The web page. The user's ratings or likes stay in this browser tab; after each change they are sent
+// to the server, which answers with new recommendations and stores nothing. What the page shows is
+// always what the server answered last: a change that fails is taken back, and can be tried again.
 
-const $ = (id) => document.getElementById(id);
+import { $, announce, byItem, displayName, formatNumber, h, icon, titleElement } from "./elements.js";
+import { createNotice } from "./notice.js";
+import { RequestError, call } from "./requests.js";
+import { MAX_SHARED, makeFragment, readFragment } from "./share.js";
+
 const ratings = new Map(); // item id -> {title, rating}, in the order in which they were given
-const skipped = new Set(); // ids of suggested items that the user could not rate
+const skipped = new Set(); // ids of suggested items that the user does not know
 let model = null;          // the response of /v1/model
 let listLength = 10;
 let lastUpdate = 0;        // number of the latest update; answers of older ones are dropped
+let answered = null;       // the state that the server answered last
+let shown = { items: [], question: undefined }; // and its answer
 
-// ---- small helpers -----------------------------------------------------------------------------
-function h(tag, attributes = {}, ...children) {
-  const element = document.createElement(tag);
-  for (const [key, value] of Object.entries(attributes)) {
-    if (key.startsWith("on")) element.addEventListener(key.slice(2), value);
-    else if (value !== false && value != null) element.setAttribute(key, value === true ? "" : value);
-  }
-  element.append(...children.filter((x) => x != null));
-  return element;
-}
+const REASON_ROWS = 10;      // further rows have no reasons: each takes a request
+const KEY_DELAY_MS = 700;    // after the last arrow key on stars
+const MIN_STD_RATIO = 1.25;  // of the largest deviation to the smallest, for deviations by row
+const LIST = "#list-notice"; // where messages stand that belong to no title
 
-function icon(name) {
-  const svg = document.createElementNS("http://www.w3.org/2000/svg", "svg");
-  const use = document.createElementNS("http://www.w3.org/2000/svg", "use");
-  use.setAttribute("href", `#${name}`);
-  svg.setAttribute("aria-hidden", "true");
-  svg.append(use);
-  return svg;
-}
-
-async function call(path, body, signal) {
-  for (let attempt = 0; ; attempt++) {
-    const options = body && { method: "POST", body: JSON.stringify(body), headers: { "content-type": "application/json" } };
-    const response = await fetch(path, { ...options, signal });
-    if (response.status === 503 && attempt < 5) {
-      announce("The server is busy; trying again.");
-      await new Promise((resolve) => setTimeout(resolve, 1000 * Number(response.headers.get("retry-after") || 1)));
-      continue;
-    }
-    const content = await response.json();
-    if (!response.ok) throw new Error(content.detail || response.statusText);
-    return content;
-  }
-}
-
-const announce = (text) => { $("status").textContent = text; }; // read aloud by screen readers
+const WORDS = {
+  ratings: {
+    title: "Recommendations from a few ratings",
+    lead: "Rate some titles. Your ratings stay in this browser tab; the server does not store them.",
+    name: "Your ratings", none: "No ratings yet. Search for a title, or rate one in the list.",
+    question: "Your rating of this title would help most", skip: "I do not know it",
+    given: "rated", removed: "All ratings removed.", recency: "all your ratings count alike",
+    link: "A link that holds your ratings",
+    share: "Whoever opens it sees these ratings and gets the same list. The server stores nothing.",
+  },
+  likes: {
+    title: "Recommendations from a few likes",
+    lead: "Like some titles. Your likes stay in this browser tab; the server does not store them.",
+    name: "Your likes", none: "No likes yet. Search for a title, or like one in the list.",
+    question: "Whether you like this title would help most", skip: "No",
+    given: "liked", removed: "All likes removed.", recency: "all your likes count alike",
+    link: "A link that holds your likes",
+    share: "Whoever opens it sees these likes and gets the same list. The server stores nothing.",
+  },
+};
+const words = () => WORDS[model.implicit ? "likes" : "ratings"];
 const history = () => [...ratings].map(([item_id, { rating }]) => (model.implicit ? { item_id } : { item_id, rating }));
-const formatNumber = (x) => x.toLocaleString("en", { maximumFractionDigits: 1, minimumFractionDigits: 1 });
-const byItem = (item) => `[data-item="${CSS.escape(item.item_id)}"]`;
-
-// "Empire Strikes Back, The (1980)" -> ["The Empire Strikes Back", "1980"]
-function nameAndYear(item) {
-  const [, name, year] = /^(.*?)(?:\s*\((\d{4})\))?$/s.exec(item.title ?? item.item_id);
-  return [name.replace(/^(.*?), (The|A|An|La|Le|Les|L'|Der|Die|Das|Il|El)((?: \(.*)?)$/, "$2 $1$3"), year];
-}
-function titleElement(item, tag = "p") {
-  const [name, year] = nameAndYear(item);
-  return h(tag, { class: "title" }, name, ...(year ? [" ", h("span", { class: "year" }, year)] : []));
-}
-const displayName = (item) => nameAndYear(item)[0];
+const notice = createNotice(LIST), searchNotice = createNotice("#search-notice"), linkNotice = createNotice("#ratings-notice");
 
 // ---- rating controls: at most ten steps ----------------------------------------------------------
 function ratingSteps() {
@@ -71,34 +56,83 @@ let controlCount = 0;
 function ratingControl(item, rating) {
   if (model.implicit) {
     const isLiked = ratings.has(item.item_id);
-    const toggle = () => (isLiked ? removeRating(item) : rate(item, 1));
+    const toggle = (event) => (isLiked ? removeRating(item) : rate(item, 1, placeOf(event.currentTarget)));
     return h("button", { type: "button", class: "like", "aria-pressed": String(isLiked), "aria-label": `Like ${displayName(item)}`, onclick: toggle }, icon("heart"), "Like");
   }
   const name = `rating-${controlCount++}`, steps = ratingSteps();
-  return h("fieldset", { class: "stars", role: "radiogroup", "aria-label": `Rate ${displayName(item)}`, "data-item": item.item_id },
-    ...steps.map((value, k) => h("label", { title: `${value}` },
-      h("input", { type: "radio", name, value, checked: value === rating, "aria-label": steps.length === 5 ? `${k + 1} star${k ? "s" : ""}` : `${value}`, onchange: () => rate(item, value) }),
-      icon("star"))));
+  let timer = null, pending = null, isArrow = false; // arrow keys pass over stars; only the last one is sent
+  const commit = (keepsFocus = false) => {
+    const value = pending;
+    clearTimeout(timer);
+    pending = null;
+    if (value !== null) rate(item, value, placeOf(stars), keepsFocus);
+  };
+  const change = (value) => {
+    pending = value;
+    clearTimeout(timer);
+    if (isArrow) timer = setTimeout(commit, KEY_DELAY_MS);
+    else commit();
+  };
+  const stars = h("fieldset", {
+    class: "stars", role: "radiogroup", "aria-label": `Rate ${displayName(item)}`, "data-item": item.item_id,
+    onkeydown: (event) => { isArrow = event.key.startsWith("Arrow"); if (event.key === "Enter") commit(); },
+    onpointerdown: () => { isArrow = false; },
+    onfocusout: (event) => { if (!stars.contains(event.relatedTarget)) setTimeout(commit, 0, true); }, // once the focus is there
+  }, ...steps.map((value, k) => h("label", { title: `${value}` },
+    h("input", { type: "radio", name, value, checked: value === rating, "aria-label": steps.length === 5 ? `${k + 1} star${k ? "s" : ""}` : `${value}`, onchange: () => change(value) }),
+    icon("star"))));
+  return stars;
+}
+
+// the selector of the row or card that an element is in
+function placeOf(element) {
+  const row = element.closest("li[data-item]"), box = row ? row.parentElement : element.closest(".card");
+  if (!box) return LIST; // it was replaced meanwhile
+  return row ? `#${box.id} > ${byItem({ item_id: row.dataset.item })}` : `#${box.id}`;
+}
+
+// Replace the rows of a list; the keyboard focus stays where it is in its row.
+function replaceRows(list, rows) {
+  const row = list.contains(document.activeElement) ? document.activeElement.closest("li") : null;
+  const controls = (x) => [...(x?.querySelectorAll("input, button") ?? [])];
+  const index = controls(row).indexOf(document.activeElement);
+  list.replaceChildren(...rows);
+  if (row) controls(list.querySelector(`:scope > ${byItem({ item_id: row.dataset.item })}`))[index]?.focus({ preventScroll: true });
 }
 
 // ---- changes of the state ------------------------------------------------------------------------
-function rate(item, rating) {
+function rate(item, rating, place, keepsFocus = false) {
+  linkNotice.clear();
   ratings.set(item.item_id, { title: item.title, rating });
-  if ($("selected").dataset.item === item.item_id) $("selected").hidden = true;
-  refresh(`${displayName(item)} rated.`);
-  const checked = $("ratings").querySelector(`${byItem(item)} :checked`);
-  checked?.focus({ preventScroll: true }); // keep the keyboard focus on the rated item
+  refresh(`${displayName(item)} ${words().given}.`, place);
+  if (keepsFocus) return;
+  const control = $("ratings").querySelector(`${byItem(item)} :is(:checked, [aria-pressed])`);
+  control?.focus({ preventScroll: true }); // keep the keyboard focus on the rated item
 }
 
 function removeRating(item) {
   ratings.delete(item.item_id);
-  refresh(`${displayName(item)} removed.`);
+  refresh(`${displayName(item)} removed.`, "#ratings-notice");
   $("query").focus({ preventScroll: true });
 }
 
-function refresh(message = "") {
+function refresh(message = "", place = LIST) {
   drawRatings();
-  updateList(message);
+  return update(message, place);
+}
+
+const fields = () => [$("quality"), ...optionFields()];
+const snapshot = () => ({ ratings: [...ratings], skipped: [...skipped], listLength, values: fields().map((x) => x.value) });
+
+function restore(state) {
+  ratings.clear();
+  state.ratings.forEach(([id, x]) => ratings.set(id, x));
+  skipped.clear();
+  state.skipped.forEach((x) => skipped.add(x));
+  listLength = state.listLength;
+  fields().forEach((field, k) => { field.value = state.values[k]; });
+  drawOptionValues();
+  drawRatings();
 }
 
 // ---- options of the list: those that the model has -----------------------------------------------
@@ -107,7 +141,7 @@ const sliders = [
   { name: "diversity", has: (m) => m.can_diversify, label: "Diversity", max: 1, hint: () => "0: the best titles. More: titles that differ from one another." },
   { name: "damping", has: (m) => m.can_damp_popularity, label: "Popularity damping", max: 1, hint: () => "0: as likely as they are. More: titles that fewer people know." },
   { name: "recency", has: (m) => m.can_weigh_recency, label: "Recency", max: 0.9,
-    hint: (m) => "0: all your ratings count alike. More: the latest count more." + (m.fitted_recency > 0 ? ` In training ${m.fitted_recency} was best.` : "") },
+    hint: (m) => `0: ${words().recency}. More: the latest count more.` + (m.fitted_recency > 0 ? ` In training ${m.fitted_recency} was best.` : "") },
 ];
 
 function drawOptions() {
@@ -141,47 +175,97 @@ function listOptions() {
   return options;
 }
 
-function changeOptions(message) {
+function drawOptionValues() {
   for (const field of optionFields()) if (field.dataset.option) field.parentElement.querySelector(".value").textContent = field.value;
   const n = optionsInUse().length;
   $("options-in-use").textContent = n ? ` (${n} in use)` : "";
-  updateList(message);
+}
+
+function changeOptions(message) {
+  drawOptionValues();
+  update(message);
 }
 
 // ---- requests to the server ----------------------------------------------------------------------
 let abortController = null;
-async function updateList(message) {
-  const update = ++lastUpdate, start = performance.now();
+async function update(message, place = LIST) {
+  const number = ++lastUpdate, start = performance.now(), state = snapshot();
   abortController?.abort();
-  abortController = new AbortController();
-  const { signal } = abortController, userHistory = history();
+  const { signal } = abortController = new AbortController();
+  notice.clear();
+  $("duration").textContent = "";
+  const userHistory = history(), isLatest = () => number === lastUpdate;
+  const question = fetchQuestion(userHistory, signal);
   try {
-    const questions = model.can_suggest_questions ? call("/v1/next-question", { history: userHistory, n: 1, exclude: [...skipped] }, signal) : null;
-    const { items } = await call("/v1/recommend", { history: userHistory, n: listLength, ...listOptions() }, signal);
-    if (update !== lastUpdate) return;
+    const request = { history: userHistory, n: listLength, ...listOptions() };
+    const { items } = await notice.during(place, (onBusy) => call("/v1/recommend", request, { signal, onBusy }));
+    if (!isLatest()) return;
+    notice.clear();
+    answered = state;
+    shown.items = items;
+    if (place === "#selected") $("selected").hidden = true;
     drawList(items);
     const duration = performance.now() - start;
     $("duration").textContent = `in ${Math.max(1, Math.round(duration))} ms`;
     document.body.dataset.durationMs = duration.toFixed(1);
     announce(`${message} ${items.length} recommendations, the first is ${items.length ? displayName(items[0]) : "none"}.`);
-    if (questions) drawQuestion((await questions).items[0]);
-    if (model.can_explain && userHistory.length) await explainItems(items.slice(0, 5), userHistory, signal, update);
-    document.body.dataset.update = update; // lets a test wait until the update is complete
   } catch (error) {
-    if (error.name !== "AbortError") { $("duration").textContent = ""; announce(`The request failed: ${error.message}`); }
+    if (isLatest() && error.name !== "AbortError") takeBack(error, state, message, place);
+    return;
   }
+  try {
+    const questions = await question.answer;
+    if (!isLatest()) return;
+    shown.question = questions?.items[0];
+    drawQuestion(shown.question);
+    if (model.can_explain && userHistory.length) await explainItems(shown.items.slice(0, REASON_ROWS), userHistory, signal, isLatest);
+  } catch (error) {
+    if (isLatest() && error.name !== "AbortError")
+      notice.fail(LIST, `The list is new, but the next question or the reasons are missing. ${describe(error)}`, () => update(message));
+  }
+  if (isLatest()) document.body.dataset.update = number; // lets a test wait until the update is complete
 }
 
-async function explainItems(items, userHistory, signal, update) {
+// in an object: awaited after the list, and not an unhandled error if the list fails first
+function fetchQuestion(userHistory, signal) {
+  const request = { history: userHistory, n: 1, exclude: [...skipped] };
+  const answer = model.can_suggest_questions ? call("/v1/next-question", request, { signal }) : null;
+  answer?.catch(() => {});
+  return { answer };
+}
+
+const describe = (error) => (error instanceof RequestError ? error.message : `This page failed: ${error.message}. Load it again.`);
+
+// Show again what the server answered last, with a message where the change was made.
+function takeBack(error, state, message, place) {
+  const hasChanged = answered && JSON.stringify(answered) !== JSON.stringify(state);
+  if (answered) {
+    restore(answered);
+    for (const item of shown.items) $("list").querySelector(`${byItem(item)} .rate`).replaceChildren(ratingControl(item));
+    drawQuestion(shown.question);
+    if (!$("selected").hidden) drawSelected();
+  }
+  const text = `${describe(error)}${hasChanged ? " Your change was taken back." : ""}`;
+  notice.fail(place, text, () => { restore(state); update(message, place); });
+}
+
+async function explainItems(items, userHistory, signal, isLatest) {
+  const reasons = [], counts = new Map();
   for (const item of items) { // one at a time: explanations share a core with the list
-    const explanation = await call("/v1/explain", { history: userHistory, item_id: item.item_id, ...orderOptions() }, signal);
-    if (update !== lastUpdate) return;
-    $("list").querySelector(`${byItem(item)} .reasons`)?.replaceChildren(...reasonNodes(explanation));
+    const explanation = await call("/v1/explain", { history: userHistory, item_id: item.item_id, ...orderOptions() }, { signal });
+    if (!isLatest()) return;
+    const nodes = reasonNodes(explanation), text = nodes.map((x) => x.textContent ?? x).join("");
+    reasons.push({ item, nodes, text });
+    counts.set(text, (counts.get(text) ?? 0) + 1);
   }
+  // a reason that most rows share says nothing about a row: it stands once, above the list
+  const common = items.length > 1 ? reasons.find((x) => x.text && counts.get(x.text) > items.length / 2) : null;
+  if (common) $("common-reason").replaceChildren(counts.get(common.text) === items.length ? "All are here " : "Most are here ", ...common.nodes, ".");
+  for (const { item, nodes, text } of reasons)
+    if (text !== common?.text) $("list").querySelector(`${byItem(item)} .reasons`)?.replaceChildren(...nodes);
 }
 
-// "because you liked Alien and Jaws, but not Scream"; cohorts are the same for every item of a list,
-// so they are named only where no item of the history is a reason
+// "because you liked Alien and Jaws, but not Scream", or what similar users like
 function reasonNodes(explanation) {
   const middle = (model.rating_levels[0] + model.rating_levels.at(-1)) / 2;
   const reasons = explanation.reasons.filter((x) => x.effect > 0).slice(0, 2);
@@ -191,7 +275,7 @@ function reasonNodes(explanation) {
   if (liked.length) nodes.push("because you liked ", ...names(liked));
   if (disliked.length) nodes.push(liked.length ? ", but not " : "because you did not like ", ...names(disliked));
   const cohort = explanation.cohorts.find((x) => x.liked_titles.length);
-  if (cohort && !nodes.length) nodes.push("similar users like ", cohort.liked_titles.slice(0, 2).map((title) => displayName({ title })).join(" and "));
+  if (cohort && !nodes.length) nodes.push("because similar users like ", cohort.liked_titles.slice(0, 2).map((title) => displayName({ title })).join(" and "));
   return nodes;
 }
 
@@ -199,44 +283,72 @@ function reasonNodes(explanation) {
 function drawRatings() {
   const isEmpty = ratings.size === 0;
   $("no-ratings").hidden = !isEmpty;
-  $("reset").hidden = isEmpty;
-  $("list-name").textContent = isEmpty ? "Popular titles" : "For you";
-  $("ratings").replaceChildren(...[...ratings].reverse().map(([item_id, { title, rating }]) => {
+  $("reset").hidden = $("share").hidden = isEmpty;
+  toggleShare(false); // a link that is open holds other ratings
+  replaceRows($("ratings"), [...ratings].reverse().map(([item_id, { title, rating }]) => {
     const item = { item_id, title };
-    return h("li", {}, titleElement(item), ratingControl(item, rating),
+    return h("li", { "data-item": item_id }, titleElement(item), ratingControl(item, rating),
       h("button", { type: "button", class: "remove", "aria-label": `Remove ${displayName(item)}`, onclick: () => removeRating(item) }, icon("cross")));
   }));
 }
 
-function scoreElement({ rating: score, std, probability }, showsProbability) {
-  if (score == null || model.rating_levels.length < 2) return null;
+// What the rows show: a number that is the same in every row says nothing there.
+function informativeColumns(items) {
+  const stds = items.map((x) => x.std).filter((x) => x != null);
+  const [low, high] = stds.length ? [Math.min(...stds), Math.max(...stds)] : [0, 0];
+  const chances = new Set(items.map((x) => x.probability != null && formatProbability(x.probability)));
+  return { std: high > MIN_STD_RATIO * low || items.length === 1, probability: items.length === 1 || chances.size > 1, low, high };
+}
+
+function drawCertainty(columns) {
+  const range = [...new Set([columns.low, columns.high].map(formatNumber))].join(" to ");
+  $("certainty").textContent = columns.std || !columns.high ? "" : `Expected ratings are ± ${range}: two in three ratings are that close.`;
+}
+
+function scoreElement({ rating, std, probability }, columns) {
+  const hasRating = rating != null && model.rating_levels.length > 1, hasProbability = probability != null && columns.probability;
+  if (!hasRating && !hasProbability) return null;
+  return h("p", { class: "score" }, ...(hasRating ? ratingNodes(rating, columns.std ? std : null) : []),
+    hasProbability ? h("span", { class: "likely", title: "how likely this is among your next ten" }, formatProbability(probability)) : null);
+}
+
+function ratingNodes(rating, std) {
   const low = model.rating_levels[0], high = model.rating_levels.at(-1);
   const percent = (x) => 100 * Math.min(1, Math.max(0, (x - low) / (high - low)));
   const bar = h("i"), scale = h("span", { class: std == null ? "scale" : "scale range", "aria-hidden": "true" }, bar);
-  if (std == null) bar.style.width = `${percent(score)}%`;
+  if (std == null) bar.style.width = `${percent(rating)}%`;
   else { // the bar is one standard deviation to each side (about 68 %), the dot is the expected rating
     const dot = h("b");
-    bar.style.left = `${percent(score - std)}%`;
-    bar.style.width = `${percent(score + std) - percent(score - std)}%`;
-    dot.style.left = `${percent(score)}%`;
+    bar.style.left = `${percent(rating - std)}%`;
+    bar.style.width = `${percent(rating + std) - percent(rating - std)}%`;
+    dot.style.left = `${percent(rating)}%`;
     scale.append(dot);
   }
-  const plusMinus = std == null ? "" : ` ± ${formatNumber(std)}`;
-  return h("p", { class: "score" }, scale,
-    h("span", { "aria-hidden": "true" }, `${formatNumber(score)}${plusMinus}`),
-    h("span", { class: "visually-hidden" }, `expected rating ${formatNumber(score)} of ${high}${std == null ? "" : `, plus or minus ${formatNumber(std)}`}`),
-    probability == null || !showsProbability ? null : h("span", { class: "likely", title: "how likely this is among your next ten" }, formatProbability(probability)));
+  const plusMinus = std == null ? "" : ` ± ${formatNumber(std)}`, spoken = std == null ? "" : `, plus or minus ${formatNumber(std)}`;
+  return [scale, h("span", { "aria-hidden": "true" }, `${formatNumber(rating)}${plusMinus}`),
+    h("span", { class: "visually-hidden" }, `expected rating ${formatNumber(rating)} of ${high}${spoken}`)];
 }
 
 const formatProbability = (p) => (p < 0.005 ? "under 1 % likely" : `${Math.round(100 * p)} % likely`);
 
+// what orders the list of a user without a history depends on the model and on the options
+function listHeading(items) {
+  if (ratings.size) return "For you";
+  const isChanged = optionsInUse().some((x) => x.dataset.option);
+  if (isChanged || !items.length || items.some((x) => x.source !== "popular")) return "Titles for any new user";
+  const isByScore = items.every((x, k) => k === 0 || x.score <= items[k - 1].score);
+  return isByScore && items[0].rating != null && items[0].probability == null ? "Highest expected ratings" : "Popular titles";
+}
+
 function drawList(items) {
-  // a number that is the same in every row says nothing
-  const showsProbability = items.length < 2 || new Set(items.map((x) => x.probability && formatProbability(x.probability))).size > 1;
+  const columns = informativeColumns(items);
+  $("list-name").textContent = listHeading(items);
+  drawCertainty(columns);
+  $("common-reason").replaceChildren();
   $("no-items").hidden = items.length > 0;
   const list = $("list"), oldTops = new Map([...list.children].map((x) => [x.dataset.item, x.getBoundingClientRect().top]));
-  list.replaceChildren(...items.map((item) => h("li", { "data-item": item.item_id },
-    h("span", { class: "rank", "aria-hidden": "true" }, String(item.rank)), titleElement(item), scoreElement(item, showsProbability),
+  replaceRows(list, items.map((item) => h("li", { "data-item": item.item_id },
+    h("span", { class: "rank", "aria-hidden": "true" }, String(item.rank)), titleElement(item), scoreElement(item, columns),
     h("div", { class: "rate" }, ratingControl(item)), h("p", { class: "reasons" }))));
   $("more").hidden = items.length < listLength || listLength >= 50;
   if (matchMedia("(prefers-reduced-motion: reduce)").matches) return;
@@ -251,30 +363,33 @@ function drawList(items) {
 function drawQuestion(item) {
   $("question").hidden = !item;
   if (!item) return;
-  const skip = () => { skipped.add(item.item_id); updateList(`${displayName(item)} skipped.`); };
+  const skip = () => { skipped.add(item.item_id); update(`${displayName(item)} skipped.`, "#question"); };
   $("question-item").replaceChildren(h("div", { class: "big" }, titleElement(item), ratingControl(item),
-    h("button", { type: "button", class: "quiet", onclick: skip }, model.implicit ? "No" : "Not seen")));
+    h("button", { type: "button", class: "quiet", onclick: skip }, words().skip)));
 }
 
 // ---- search --------------------------------------------------------------------------------------
-let searchController = null, matches = [], activeIndex = -1;
+let searchController = null, matches = [], activeIndex = -1, selected = null;
 let activeItemId = null; // chosen by arrow key or mouse since the last letter
 
 async function search() {
   const query = $("query").value.trim();
   activeItemId = null;
   searchController?.abort();
+  searchNotice.clear();
   if (!query) return closeSearch();
   const controller = searchController = new AbortController();
   try {
-    const { items } = await call(`/v1/items?n=8&query=${encodeURIComponent(query)}`, null, controller.signal);
+    const path = `/v1/items?n=8&query=${encodeURIComponent(query)}`;
+    const { items } = await searchNotice.during("#search-notice", (onBusy) => call(path, null, { signal: controller.signal, onBusy }));
     if (controller.signal.aborted) return; // the search was closed or changed meanwhile
+    searchNotice.clear();
     matches = items;
     // A response must not move the selection just before the user presses Enter.
     activeIndex = matches.length ? Math.max(0, matches.findIndex((x) => x.item_id === activeItemId)) : -1;
     drawMatches();
   } catch (error) {
-    if (error.name !== "AbortError") announce(`The search failed: ${error.message}`);
+    if (error.name !== "AbortError") searchNotice.fail("#search-notice", describe(error), () => { $("query").focus(); });
   }
 }
 
@@ -313,11 +428,15 @@ function closeSearch() {
 function select(item) {
   closeSearch();
   $("query").value = "";
-  if (model.implicit) return rate(item, 1);
-  $("selected").dataset.item = item.item_id;
-  $("selected").replaceChildren(h("div", { class: "big" }, titleElement(item), ratingControl(item, ratings.get(item.item_id)?.rating)));
+  if (model.implicit) return rate(item, 1, "#search-notice");
+  selected = item;
+  drawSelected();
   $("selected").hidden = false;
   $("selected").querySelector("input").focus();
+}
+
+function drawSelected() {
+  $("selected").replaceChildren(h("div", { class: "big" }, titleElement(selected), ratingControl(selected, ratings.get(selected.item_id)?.rating)));
 }
 
 $("query").addEventListener("input", search);
@@ -333,23 +452,96 @@ $("query").addEventListener("keydown", (event) => {
   } else return;
   event.preventDefault();
 });
-$("reset").addEventListener("click", () => { ratings.clear(); skipped.clear(); listLength = 10; $("selected").hidden = true; refresh("All ratings removed."); $("query").focus(); });
-$("quality").addEventListener("change", () => updateList("Another order."));
+$("reset").addEventListener("click", () => {
+  ratings.clear();
+  skipped.clear();
+  listLength = 10;
+  $("selected").hidden = true;
+  refresh(words().removed, "#ratings-notice");
+  $("query").focus();
+});
+$("quality").addEventListener("change", () => update("Another order."));
 $("option-fields").addEventListener("change", () => changeOptions("Options changed."));
 $("reset-options").addEventListener("click", () => {
   for (const field of optionFields()) field.value = field.dataset.option ? "0" : "";
   changeOptions("All options reset.");
 });
-$("more").addEventListener("click", () => { listLength += 10; updateList("Longer list."); });
+$("more").addEventListener("click", () => { listLength += 10; update("Longer list.", "#more-notice"); });
+
+// ---- a link that holds the ratings ---------------------------------------------------------------
+function toggleShare(isOpen) {
+  $("share-box").hidden = !isOpen;
+  $("share").setAttribute("aria-expanded", String(isOpen));
+  $("copy").textContent = "Copy";
+}
+
+function share() {
+  if (!$("share-box").hidden) return toggleShare(false);
+  if (ratings.size > MAX_SHARED) return linkNotice.tell("#ratings-notice", `A link holds at most ${MAX_SHARED} titles; you have ${ratings.size}.`);
+  $("share-link").value = location.origin + location.pathname + makeFragment(history(), model.implicit);
+  toggleShare(true);
+  $("share-link").select();
+}
+
+async function copyLink() {
+  $("share-link").select();
+  try {
+    await navigator.clipboard.writeText($("share-link").value);
+    $("copy").textContent = "Copied";
+    announce("The link was copied.");
+  } catch { // browsers without a clipboard for this address
+    linkNotice.tell("#share-box", "This browser does not let the page copy: the link is selected, copy it with Ctrl+C.");
+  }
+}
+
+// Take over the history of a link; true if the list is on its way with it.
+async function openLink() {
+  const refuse = (reason) => {
+    linkNotice.tell("#ratings-notice", `The link was not used: ${reason}. Ask for the link again, or go on without it.`);
+    forgetFragment();
+    return false;
+  };
+  linkNotice.clear();
+  let linked;
+  try { linked = readFragment(location.hash, model); } catch (error) { return refuse(error.message); }
+  if (linked === null) return false;
+  try {
+    const { unknown_items } = await call("/v1/recommend", { history: linked, n: 1 });
+    const unknown = new Set(unknown_items), known = linked.filter((x) => !unknown.has(x.item_id));
+    if (!known.length) return refuse("this server knows none of its titles");
+    const { items } = await call("/v1/predict", { item_ids: known.map((x) => x.item_id) }); // for the titles
+    ratings.clear();
+    known.forEach((x, k) => ratings.set(x.item_id, { title: items[k].title, rating: x.rating ?? 1 }));
+    forgetFragment();
+    if (unknown.size) linkNotice.tell("#ratings-notice", `This server does not know ${unknown.size} of the ${linked.length} titles in the link; they were left out.`);
+    refresh("The titles of the link were taken over.");
+    return true;
+  } catch (error) {
+    linkNotice.fail("#ratings-notice", `The link was not opened. ${describe(error)}`, openLink);
+    return false;
+  }
+}
+
+// the address would go out of date with the next rating
+const forgetFragment = () => window.history.replaceState(null, "", location.pathname + location.search);
+
+$("share").addEventListener("click", share);
+$("copy").addEventListener("click", copyLink);
+window.addEventListener("hashchange", () => { if (model) openLink(); });
 
 // ---- start ---------------------------------------------------------------------------------------
-try {
-  model = await call("/v1/model");
+async function start() {
+  try {
+    model = await notice.during(LIST, (onBusy) => call("/v1/model", null, { onBusy }));
+  } catch (error) {
+    return notice.fail(LIST, describe(error), start);
+  }
+  for (const element of document.querySelectorAll("[data-words]")) element.textContent = words()[element.dataset.words];
   $("about").textContent = `${model.model} · ${model.n_items.toLocaleString("en")} titles · idcf ${model.version}`;
+  $("query").disabled = false;
   $("quality-field").hidden = !model.can_choose_quality;
   drawOptions();
-  refresh();
-} catch (error) {
-  announce(`The server could not be reached: ${error.message}`);
-  $("no-ratings").textContent = "The server could not be reached.";
+  if (!(await openLink())) refresh();
 }
+
+await start();

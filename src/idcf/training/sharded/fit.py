@@ -18,7 +18,7 @@ from idcf.config import dataclass_to_dict
 from idcf.data.attributes import ItemAttributes
 from idcf.data.interactions import Floats, Ints
 from idcf.data.shards import ShardedTable, UserBlock, UserBlocks
-from idcf.data.split import Split
+from idcf.data.split import DEFAULT_KEY_THRESHOLD, Split
 from idcf.errors import ConfigError, DataError
 from idcf.inference.artifact import Artifact, library_versions, make_contiguous
 from idcf.inference.manifest import DomainInfo, Manifest, RecommenderConfig, TrainingData
@@ -28,7 +28,6 @@ from idcf.rng import random_stream
 from idcf.training.block_sums import BlockSum, Sums, fixed_point, from_fixed_point
 from idcf.training.choice_slope import fit_choice_slope
 from idcf.training.engine import Engine, State
-from idcf.training.fit_cost import DEFAULT_KEY_THRESHOLD
 from idcf.training.job import TrainingJob, TrainingResult, start_runtime
 from idcf.training.presets import stage_configs
 from idcf.training.sharded.cooccurrences import quantile_of_counts
@@ -312,7 +311,7 @@ def _all_options(name: str | None, options: Mapping[str, Any]) -> dict[str, Any]
 
 
 def _default_key_threshold(all_users: ShardedTraining) -> int:
-    """Return `fit_cost.default_key_threshold` of the counted numbers of rows."""
+    """Return `data.split.default_key_threshold` of the counted numbers of rows."""
     median = quantile_of_counts(*all_users.length_counts, 0.5)
     return max(1, min(DEFAULT_KEY_THRESHOLD, median))
 
