@@ -31,6 +31,7 @@ extensions = [
     "sphinx.ext.viewcode",
     "mathml",
     "generated_reference",
+    "schemas",
 ]
 exclude_patterns = ["_build", "results/index.html"]
 source_suffix = {".md": "myst-nb", ".rst": "restructuredtext"}
