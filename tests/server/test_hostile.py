@@ -6,6 +6,7 @@ import asyncio
 import json
 import logging
 import socket
+import threading
 from contextlib import suppress
 from http.client import HTTPConnection
 from typing import Any
@@ -18,6 +19,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis.errors import Unsatisfiable
 from serve_world import EVEN_HISTORY, fitted, history_body, served
 
+from idcf.data.title_search import TitleIndex
 from idcf.server.batcher import BatcherLimits
 from idcf.server.routes import LOG
 
@@ -178,6 +180,34 @@ def test_over_capacity_is_503_with_retry_after_and_it_recovers() -> None:
         response = httpx2.get(f"{address}/v1/model")
         assert (response.status_code, response.headers["retry-after"]) == (503, "1")
         assert httpx2.get(f"{address}/health").status_code == 200
+
+
+def test_a_search_runs_in_a_thread_and_too_many_are_503(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server answers others while a search cannot go on."""
+    started, go_on = threading.Event(), threading.Event()
+    search = TitleIndex.search
+
+    def slow_search(self: TitleIndex, text: str, n: int) -> list[int]:
+        started.set()
+        assert go_on.wait(60)
+        return search(self, text, n)
+
+    monkeypatch.setattr(TitleIndex, "search", slow_search)
+    responses: list[httpx2.Response] = []
+    with served(fitted("bias"), BatcherLimits(max_searches=1)) as address:
+        url = f"{address}/v1/items?query=film"
+        thread = threading.Thread(target=lambda: responses.append(httpx2.get(url, timeout=60)))
+        thread.start()
+        try:
+            assert started.wait(60)
+            assert httpx2.post(f"{address}/v1/recommend", json={}).status_code == 200
+            refused = httpx2.get(url)
+        finally:
+            go_on.set()
+            thread.join()
+        assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
+        assert refused.json()["detail"] == "1 searches are open already; try again in a second"
+        assert responses[0].status_code == httpx2.get(url).status_code == 200
 
 
 def test_schemathesis_finds_no_5xx(address: str) -> None:

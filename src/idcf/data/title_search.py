@@ -7,16 +7,20 @@ from __future__ import annotations
 
 import math
 import re
+import sys
+from bisect import bisect_left
 from collections.abc import Hashable, Iterable, Sequence
 from difflib import SequenceMatcher
+from itertools import chain
 from unicodedata import combining, normalize
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 _WORD = re.compile(r"\w+")
 _MIN_SIMILARITY = 0.3  # bigram similarity below which two names are not a spelling mistake
 _NO_ROWS = np.empty(0, np.int32)
+_LAST_CHARACTER = chr(sys.maxunicode)  # part of no word
 _MAX_COMPARED = 12  # names, nearest by bigrams, that are then compared letter by letter
 _START_WEIGHT = math.log(4)  # a name that begins with the text counts as four times as popular
 _YEAR = re.compile(r" \d{4}$")
@@ -56,6 +60,7 @@ class TitleIndex:
                 rows.setdefault(bigram, []).append(n)
         self._bigram_counts = np.array([len(_bigrams(x)) for x in self._spaced_words], np.int64)
         self._rows_by_bigram = {k: np.array(v, np.int32) for k, v in rows.items()}
+        self._words, self._word_starts, self._word_rows = _index_words(self._spaced_words)
 
     def find_exact(self, text: str) -> int | None:
         """Row of the item with this id, or with this title but for case and accents."""
@@ -80,10 +85,28 @@ class TitleIndex:
             weight = self._log_popularity[row] + _START_WEIGHT * begins
             return self._cores[row] != core, -weight, row
 
-        rows = [row for row, x in enumerate(self._spaced_words) if all(s in x for s in starts)]
+        rows = self._rows_with(starts)
         rows.sort(key=order)
         first = [] if exact_row is None else [exact_row]
         return list(dict.fromkeys([*first, *rows]))[:n] or self.nearest(text, n)
+
+    def _rows_with(self, starts: Sequence[str]) -> list[int]:
+        """Rows of the names in which every text of `starts` begins a word, in their order.
+
+        Words that begin alike are neighbors in the index, so this reads no names.
+        """
+        candidates = []
+        for word in {x[1:] for x in starts}:
+            first, end = (bisect_left(self._words, x) for x in (word, word + _LAST_CHARACTER))
+            candidates.append(self._word_rows[self._word_starts[first] : self._word_starts[end]])
+        candidates.sort(key=len)
+        rows = np.unique(candidates[0])
+        for other in candidates[1:]:
+            is_candidate = np.zeros(len(self.names), np.bool_)
+            is_candidate[other] = True
+            rows = rows[is_candidate[rows]]
+        result: list[int] = rows.tolist()
+        return result
 
     def matches(self, row: int, text: str) -> bool:
         """Whether the name of a row contains every word of a text, or words that begin so."""
@@ -98,8 +121,8 @@ class TitleIndex:
         similarity = 2 * n_common / np.maximum(self._bigram_counts + len(bigrams), 1)
         # a few words of a long title are similar to it if all their bigrams are in it
         similarity = np.maximum(similarity, 0.8 * n_common / max(len(bigrams), 1))
-        rows = np.argsort(-similarity, kind="stable")[: max(n, _MAX_COMPARED)]
-        rows = rows[similarity[rows] >= _MIN_SIMILARITY]
+        rows = np.flatnonzero(similarity >= _MIN_SIMILARITY)
+        rows = rows[np.argsort(-similarity[rows], kind="stable")][: max(n, _MAX_COMPARED)]
         matcher = SequenceMatcher(b=normalize_text(text))
 
         def total_similarity(row: int) -> float:
@@ -108,6 +131,19 @@ class TitleIndex:
             return matcher.ratio() + float(similarity[row])
 
         return sorted(rows.tolist(), key=total_similarity, reverse=True)[:n]
+
+
+def _index_words(
+    spaced_words: Sequence[str],
+) -> tuple[list[str], NDArray[np.int64], NDArray[np.int32]]:
+    """Return the words of names in order, where the rows of each word start, and these rows."""
+    rows: dict[str, list[int]] = {}
+    for row, text in enumerate(spaced_words):
+        for word in set(text.split()):
+            rows.setdefault(word, []).append(row)
+    words = sorted(rows)
+    starts = np.cumsum([0, *(len(rows[x]) for x in words)])
+    return words, starts, np.fromiter(chain.from_iterable(rows[x] for x in words), np.int32)
 
 
 def _word_starts(text: str) -> list[str]:

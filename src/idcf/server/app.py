@@ -167,7 +167,9 @@ def _add_item_routes(app: FastAPI, batcher: RequestBatcher) -> None:
     )
     async def search_items(query: SearchParameter = "", n: CountParameter = 20) -> Response:
         service = batcher.service
-        return _json_response(await batcher.run_in_thread(lambda: service.search_items(query, n)))
+        return _json_response(
+            await batcher.search_in_thread(lambda: service.search_items(query, n))
+        )
 
     @app.get(
         "/v1/items/{item_id:path}/similar",

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,6 +32,7 @@ class BatcherLimits:
     max_batch: int = 64  # largest number of requests computed together
     max_queue: int = 1024  # largest number of waiting requests; further ones are rejected
     max_slow_requests: int = 4  # explanations and questions at a time, each in a thread
+    max_searches: int = 8  # searches of titles at a time, each in a thread
 
 
 class Receiver(Protocol):
@@ -73,7 +75,7 @@ class RequestBatcher:
         self._is_scheduled = False  # a batch will start by itself
         self._deadline = 0.0  # loop time at which it starts at the latest
         self._timer: asyncio.TimerHandle | None = None  # set while it waits for the deadline
-        self._n_slow_requests = 0
+        self._n_in_threads: Counter[str] = Counter()  # by lane
         self._swap_lock = asyncio.Lock()
 
     @property
@@ -112,13 +114,24 @@ class RequestBatcher:
 
         OverloadedError: `max_slow_requests` are running.
         """
-        if self._n_slow_requests >= self.limits.max_slow_requests:
-            self._reject(f"{self._n_slow_requests} slow requests are open already")
-        self._n_slow_requests += 1
+        return await self._run(function, "slow requests", self.limits.max_slow_requests)
+
+    async def search_in_thread(self, function: Callable[[], T]) -> T:
+        """Run a search in a thread; slow requests take none of its places.
+
+        OverloadedError: `max_searches` are running.
+        """
+        return await self._run(function, "searches", self.limits.max_searches)
+
+    async def _run(self, function: Callable[[], T], lane: str, limit: int) -> T:
+        """Run a function in a thread, if less than `limit` of its lane are running."""
+        if self._n_in_threads[lane] >= limit:
+            self._reject(f"{limit} {lane} are open already")
+        self._n_in_threads[lane] += 1
         try:
             return await asyncio.to_thread(function)
         finally:
-            self._n_slow_requests -= 1
+            self._n_in_threads[lane] -= 1
 
     async def swap_model(self, folder: str | Path) -> None:
         """Load the model of a folder and serve it from now on.

@@ -87,7 +87,6 @@ def serve(
         rules=options.rules,
         logs_requests=options.logs_requests,
     )
-    log_to_standard_error()
     freeze_garbage_collector()
     make_server = partial(server_for, batcher, app, connections, options)
     _check_config(make_server().config)
@@ -96,6 +95,7 @@ def serve(
     host_name = f"[{host}]" if ":" in host else host
     scheme = "http" if options.tls is None else "https"
     address = f"{scheme}://{host_name}:{listeners[0].getsockname()[1]}"
+    log_to_standard_error()
     if workers == 1:
         on_ready(address)
         with listeners[0] as listener:
@@ -159,7 +159,6 @@ def log_to_standard_error() -> None:
         handler = logging.StreamHandler()
         handler.setFormatter(logging.Formatter("%(message)s"))
         LOG.addHandler(handler)
-        LOG.propagate = False
     LOG.setLevel(logging.INFO)
 
 

@@ -30,7 +30,7 @@ from idcf.recommender import Recommender
 from idcf.results import Recommendation, Recommendations
 from idcf.server import schemas as s
 
-_SCORE_DIGITS = 5  # further digits depend on the batch size: sums round differently
+_SCORE_DIGITS = 5  # further digits, and a little the last, depend on the batch size
 _SCALE = 10.0**_SCORE_DIGITS
 _NO_FILTERS = Filters()
 _WARM_UP_BATCH = 8
