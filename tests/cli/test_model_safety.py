@@ -27,3 +27,26 @@ def test_training_rows_are_saved_only_on_request(
     (held,) = [x for x in checks if x["name"] == "model holds"]
     assert held["status"] == "note"
     assert "Holds training rows" in held["message"]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("-o", "blocks=0"), "option 'blocks' is 0: it must be from 1 to 64"),
+        (("--model", "als", "-o", "reg=nan"), "option 'reg' is nan: it must be above 0"),
+        (("--model", "idcf-nn", "-o", "learning_rate=1e6"), "it must be from 1e-12 to 10"),
+        (("--model", "idcf-nn", "-o", "embedding_size=0"), "'embedding_size' is 0"),
+        (("--model", "bias", "-o", "shrinkage=-5"), "option 'shrinkage' is -5: it must be from 0"),
+    ],
+)
+def test_options_are_checked_before_the_table_is_read(
+    options: tuple[str, ...],
+    message: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: Any,
+) -> None:
+    train = ("train", str(tmp_path / "no-such-table.csv"), "--out", str(tmp_path / "m"))
+    code, text = call_with_error(monkeypatch, capsys, *train, *options)
+    assert code == 2
+    assert message in text

@@ -83,8 +83,6 @@ def train(
     """
     o.limit_threads(threads)
     from idcf.config import parse_overrides
-    from idcf.inference.artifact import require_training_rows_allowed
-    from idcf.models.registry import user_data_of
     from idcf.recommender import Recommender
     from idcf.training import trackers
 
@@ -99,7 +97,7 @@ def train(
         device=device,
         **options,
     )
-    require_training_rows_allowed(model, user_data_of(model, options), allow_training_rows)
+    _check_arguments(model, options, allow_training_rows)
     with ExitStack() as stack:
         opened = _open_engine(engine, workers, address, resume, stack)
         if opened is None:
@@ -130,6 +128,16 @@ def train(
     values = _training_summary(recommender.manifest, out, time.perf_counter() - start)
     curve = recommender.manifest.new_user_curve
     o.print_result(values, _format_summary(values, curve), as_json)
+
+
+def _check_arguments(model: str, options: dict[str, Any], allow_training_rows: bool) -> None:
+    """Raise ConfigError for what would fail after the table is read, or after training."""
+    from idcf.inference.artifact import require_training_rows_allowed
+    from idcf.models.registry import user_data_of
+    from idcf.training.presets import check_options
+
+    check_options(model, options)
+    require_training_rows_allowed(model, user_data_of(model, options), allow_training_rows)
 
 
 class _Data(NamedTuple):
