@@ -28,7 +28,7 @@ from idcf.config import dataclass_from_dict, dataclass_to_dict
 from idcf.data.attributes import ItemAttributes
 from idcf.data.interactions import Vocab
 from idcf.errors import ArtifactError, ConfigError, IdcfError
-from idcf.files import write_folder
+from idcf.files import check_folder_writable, write_folder
 from idcf.inference.manifest import Manifest
 from idcf.inference.model_card import render_model_card
 from idcf.models.base import Backbone, Model, UserData
@@ -40,6 +40,7 @@ from idcf.types import History, Users
 FORMAT = 6
 _CONFIG, _WEIGHTS, _ITEMS, _CARD = "config.json", "weights.safetensors", "items.parquet", "card.md"
 _FILES = (_WEIGHTS, _ITEMS, _CARD)
+_ALL_FILES = (*_FILES, _CONFIG)
 _TAKE_UP_PREFIX = "take_up_model."
 _MAX_READS = 20  # of a folder that is replaced again and again while it is read
 _MAX_CONFIG_BYTES = 1 << 26
@@ -105,10 +106,19 @@ def save_artifact(
     )
     artifact.require_finite()
     target = Path(folder).expanduser().resolve()
-    write_folder(
-        target, lambda fresh: _write_files(artifact, fresh), replaceable_names=(*_FILES, _CONFIG)
-    )
+    try:
+        write_folder(
+            target, lambda fresh: _write_files(artifact, fresh), replaceable_names=_ALL_FILES
+        )
+    except (OSError, SafetensorError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise ArtifactError(f"{target} cannot be written ({reason}); choose another") from None
     return target
+
+
+def check_save_folder(folder: str | Path) -> None:
+    """Raise an error if a model could not be saved in a folder; called before it is trained."""
+    check_folder_writable(Path(folder).expanduser().resolve(), _ALL_FILES)
 
 
 def require_training_rows_allowed(name: str, user_data: UserData, allowed: bool) -> None:
