@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import gzip
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+from idcf import files
 from idcf.errors import ArtifactError, ConfigError, DataError
 from idcf.files import (
     atomic_path,
+    check_folder_writable,
     check_writable,
     read_bytes,
     read_text,
@@ -85,3 +90,46 @@ def test_reading_decompresses_and_normalizes(tmp_path: Path) -> None:
     path.write_bytes(b"  \n")
     with pytest.raises(DataError, match="the file is empty"):
         read_bytes(path)
+
+
+@pytest.mark.parametrize("kind", ["file", "folder"])
+def test_what_a_killed_writer_left_is_removed_by_the_next_write(tmp_path: Path, kind: str) -> None:
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    target = tmp_path / "model"
+    for process in (ended.pid, os.getpid()):
+        temporary = files._temporary_path(target)
+        name = temporary.name.replace(f"-{os.getpid()}-", f"-{process}-")
+        left = temporary.with_name(name)
+        if kind == "folder":
+            left.mkdir()
+            (left / "x").write_text("incomplete")
+        else:
+            left.write_text("incomplete")
+    other = tmp_path / ".model.another-machine-1-abc.part"
+    other.touch()
+    if kind == "folder":
+        write_folder(target, lambda new: (new / "x").write_text("x"), replaceable_names=["x"])
+    else:
+        write_text(target, "x")
+    left_over = sorted(x.name for x in tmp_path.iterdir() if x.name.endswith(".part"))
+    assert len(left_over) == 2  # of a process that runs, and of another machine
+    assert not any(f"-{ended.pid}-" in x for x in left_over)
+
+
+def test_a_folder_is_checked_before_the_work(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "thesis.txt").touch()
+    with pytest.raises(ArtifactError, match="is a file"):
+        check_folder_writable(tmp_path / "file", ["x"])
+    with pytest.raises(ArtifactError, match=r"thesis\.txt"):
+        check_folder_writable(tmp_path / "full", ["x"])
+    with pytest.raises(ConfigError, match="cannot be"):
+        check_folder_writable(tmp_path / "file" / "model", ["x"])
+    with pytest.raises(ConfigError, match="cannot be"):
+        check_folder_writable(tmp_path / ("n" * 300), ["x"])
+    with pytest.raises(ConfigError, match="cannot be written"):
+        check_folder_writable(Path("/proc/idcf-model"), ["x"])
+    check_folder_writable(tmp_path / "new" / "model", ["x"])
+    assert [x.name for x in (tmp_path / "new").iterdir()] == []

@@ -1,6 +1,7 @@
 """Configuration: dataclasses from and to plain values, TOML files and `name=value` overrides.
 
-An unknown key raises an error that names the nearest known one.
+An unknown key raises an error that names the nearest known one. The range of a number is part of
+its type, such as `Share`, and checked when a dataclass is built from values.
 """
 
 from __future__ import annotations
@@ -10,13 +11,39 @@ import tomllib
 from collections.abc import Container, Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar, get_type_hints
+from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import AfterValidator, Field, TypeAdapter, ValidationError
 
 from idcf.errors import ConfigError, unknown_name_message
 
 T = TypeVar("T")
+
+
+def _in_order(lengths: tuple[int, int]) -> tuple[int, int]:
+    """Return a range of lengths; ValueError: its end comes before its start."""
+    if lengths[0] > lengths[1]:
+        raise ValueError("the first length must not be above the second")
+    return lengths
+
+
+# the types of options that are numbers; no range holds NaN
+Count = Annotated[int, Field(ge=1, le=1_000_000)]
+CountOrZero = Annotated[int, Field(ge=0, le=1_000_000)]
+BatchSize = Annotated[int, Field(ge=1, le=1_000_000_000)]  # the largest: all rows at once
+Length = Annotated[int, Field(ge=0, le=1_000_000_000)]  # the largest: of any history
+Size = Annotated[int, Field(ge=1, le=10_000)]  # of a vector or a layer
+Sizes = Annotated[tuple[Size, ...], Field(max_length=16)]  # of the layers of a network
+Depth = Annotated[int, Field(ge=1, le=64)]  # layers, heads, blocks
+Lengths = Annotated[tuple[Length, Length], AfterValidator(_in_order)]  # shortest, longest
+Weight = Annotated[float, Field(ge=0, le=1e9)]  # of a penalty or a term; 0 leaves it out
+Ridge = Annotated[float, Field(gt=0, le=1e9)]  # a penalty that an equation needs to be solvable
+PseudoCount = Annotated[float, Field(ge=0)]  # infinite: nothing but the prior counts
+Scale = Annotated[float, Field(ge=1e-6, le=1e3)]  # a unit, or a standard deviation
+Rate = Annotated[float, Field(ge=1e-12, le=10)]  # of learning
+Share = Annotated[float, Field(ge=0, le=1)]
+Decay = Annotated[float, Field(ge=0, le=0.999999)]  # of a running average
+Dropout = Annotated[float, Field(ge=0, le=0.99)]  # share that is left out; not all of it
 
 
 def dataclass_from_dict(kind: type[T], values: Mapping[str, Any], label: str = "") -> T:
@@ -32,10 +59,27 @@ def dataclass_from_dict(kind: type[T], values: Mapping[str, Any], label: str = "
     except ValidationError as error:
         first = error.errors()[0]
         option = ".".join(str(x) for x in first["loc"]) or label
-        raise ConfigError(
-            f"{label}: option {option!r} is {first['input']!r}: {first['msg'].lower()}"
-        ) from None
+        limits = range_text(get_type_hints(kind, include_extras=True).get(str(first["loc"][0])))
+        is_outside = bool({"gt", "ge", "le"} & (first.get("ctx") or {}).keys())
+        problem = f"it must be {limits}" if is_outside and limits else first["msg"].lower()
+        raise ConfigError(f"{label}: option {option!r} is {first['input']!r}: {problem}") from None
     return config
+
+
+def range_text(kind: Any) -> str:
+    """Return the range of a type in words, such as "from 0 to 1"; an empty text without one."""
+    if get_origin(kind) is not Annotated:
+        return next(filter(None, map(range_text, get_args(kind))), "")
+    inner, *metadata = get_args(kind)
+    marks = [mark for x in metadata for mark in getattr(x, "metadata", ())]
+    words = {"gt": "above", "ge": "from", "le": "to"}
+    limits = [
+        f"{word} {getattr(x, key):.10g}"
+        for key, word in words.items()
+        for x in marks
+        if hasattr(x, key)
+    ]
+    return " ".join(limits) or range_text(inner)
 
 
 @cache

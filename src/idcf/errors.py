@@ -4,6 +4,7 @@
   · DataError        the interactions given cannot be used
   · ConfigError      a name or an option does not exist, or has the wrong type
   · ColdUserError    the model cannot score a user it was not trained on
+  · DivergenceError  a training ended in numbers that are not finite
   · ArtifactError    a saved model is missing, damaged, or of another format
   · OverloadedError  the request queue is full
   · EngineError      workers died or cannot be had, or a sum is too large to be exact
@@ -31,6 +32,10 @@ class ConfigError(IdcfError, ValueError):
 
 class ColdUserError(IdcfError, LookupError):
     """The model cannot score a user it was not trained on."""
+
+
+class DivergenceError(IdcfError, ArithmeticError):
+    """A training ended in numbers that are not finite."""
 
 
 class ArtifactError(IdcfError, ValueError):

@@ -1,6 +1,7 @@
 """Read and write files: atomic writes of a file or a folder, and whole files as bytes or text.
 
-An atomic write leaves the old content or the new one, also after a crash.
+An atomic write leaves the old content or the new one, also after a crash. What a process that was
+killed left behind is removed by the next write of the same file or folder on the same machine.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import gzip
 import os
+import platform
 import shutil
 import uuid
 import zlib
@@ -17,6 +19,9 @@ from pathlib import Path
 
 from idcf.errors import ArtifactError, ConfigError, DataError
 
+# process numbers of other machines, which may share a folder with this one, say nothing here
+_MACHINE = f"{zlib.crc32(platform.node().encode()):08x}"
+
 
 @contextmanager
 def atomic_path(target: Path) -> Iterator[Path]:
@@ -25,6 +30,7 @@ def atomic_path(target: Path) -> Iterator[Path]:
     A missing folder is created. If the block raises, `target` keeps its content.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
+    _remove_abandoned(target)
     temporary = _temporary_path(target)
     try:
         yield temporary
@@ -49,12 +55,31 @@ def check_writable(path: Path) -> None:
     """Raise ConfigError if a file cannot be written; called before long work begins."""
     if path.is_dir():
         raise ConfigError(f"{path} is a folder; give the name of a file in it")
+    _check_beside(path)
+
+
+def check_folder_writable(target: Path, replaceable_names: Collection[str]) -> None:
+    """Raise an error if `write_folder` could not write; called before long work begins.
+
+    ArtifactError: `target` is a file, or holds a file not among `replaceable_names`. ConfigError:
+    nothing can be written beside it.
+    """
+    try:
+        require_replaceable(target, replaceable_names)
+    except OSError as error:
+        raise ConfigError(f"{target} cannot be read ({error.strerror}); choose another") from None
+    _check_beside(target)
+
+
+def _check_beside(path: Path) -> None:
+    """Raise ConfigError unless a temporary file can be made beside a path; it is removed."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = _temporary_path(path)
+        temporary.touch()
+        temporary.unlink()
     except OSError as error:
         raise ConfigError(f"{path} cannot be written ({error.strerror}); choose another") from None
-    if not os.access(path.parent, os.W_OK):
-        raise ConfigError(f"{path.parent} is not writable; choose another folder for {path.name}")
 
 
 def write_folder(
@@ -66,6 +91,7 @@ def write_folder(
     """
     require_replaceable(target, replaceable_names)
     target.parent.mkdir(parents=True, exist_ok=True)
+    _remove_abandoned(target)
     temporary = _temporary_path(target)
     temporary.mkdir()
     try:
@@ -90,8 +116,36 @@ def replace_folder(temporary: Path, target: Path) -> None:
 
 
 def _temporary_path(target: Path) -> Path:
-    """An unused hidden path in the folder of `target`."""
-    return target.with_name(f".{target.name}.{uuid.uuid4().hex}.part")
+    """An unused hidden path in the folder of `target`, which names the machine and the process."""
+    return target.with_name(f".{target.name}.{_MACHINE}-{os.getpid()}-{uuid.uuid4().hex}.part")
+
+
+def _remove_abandoned(target: Path) -> None:
+    """Remove temporary files and folders of `target` whose process, on this machine, has ended."""
+    prefix = f".{target.name}.{_MACHINE}-"
+    for path in target.parent.iterdir():
+        if not (path.name.startswith(prefix) and path.name.endswith(".part")):
+            continue
+        process = path.name.removeprefix(prefix).partition("-")[0]
+        if not process.isdecimal() or _is_running(int(process)):
+            continue
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
+
+
+def _is_running(process: int) -> bool:
+    """Return whether there is a process of this number; True where that cannot be known."""
+    if os.name != "posix":
+        return True
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except (OSError, OverflowError):
+        return True
+    return True
 
 
 def require_replaceable(target: Path, replaceable_names: Collection[str]) -> None:

@@ -51,12 +51,14 @@ def test_every_model_has_its_options(name: str) -> None:
 
 def test_the_options_are_printed_with_type_default_and_description() -> None:
     lines = [" ".join(x.split()) for x in call("models", "idcf-nn").splitlines()]
-    assert "heads int 4 attention heads H of the relation model" in lines
+    assert "heads int 4 attention heads H of the relation model; from 1 to 64" in lines
     assert any(x.startswith("pooling mean|sum|root root of item vectors") for x in lines)
     assert "scaled bool True" in lines
     assert any(x.startswith("n_attended_users int 200 key users that") for x in lines)  # above
     lines = [" ".join(x.split()) for x in call("models", "als").splitlines()]
-    grids = "tries with ratings: 5.0, 10.0, 20.0; tries with clicks: 1.0, 10.0"
+    grids = (
+        "above 0 to 1000000000; tries with ratings: 5.0, 10.0, 20.0; tries with clicks: 1.0, 10.0"
+    )
     assert f"reg float 10.0 λ; {grids}" in lines
     assert "blocks int or None None T; None: 4, or 1 from" in " ".join(
         call("models", "idcf-bayes").split()

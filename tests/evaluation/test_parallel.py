@@ -1,7 +1,15 @@
-"""Tasks in this process: their order, their results and their errors."""
+"""Tasks in this process and in others: order, results, errors, and what becomes of workers."""
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import parallel_tasks
 import pytest
 
 from idcf.errors import ConfigError
@@ -51,3 +59,49 @@ def test_an_interrupt_is_no_result() -> None:
 
 def test_there_is_a_core() -> None:
     assert available_cores() >= 1
+
+
+def test_a_dead_worker_is_replaced_and_its_task_done_again(tmp_path: Path) -> None:
+    ballast = bytes(1 << 20)  # more than a pipe holds
+    tasks = {str(n): (tmp_path, n, ballast) for n in range(5)}
+    results = run_all(parallel_tasks.kill_first, tasks, n_jobs=2)
+    assert results == [n + len(ballast) for n in range(5)]
+
+
+def test_a_task_that_kills_its_worker_again_is_an_error_of_that_task() -> None:
+    tasks = {"good": (0,), "bad": (1,), "also good": (0,)}
+    results = dict(run_as_completed(parallel_tasks.kill_always, tasks, n_jobs=2))
+    assert (results["good"], results["also good"]) == (0, 0)
+    assert isinstance(results["bad"], ConfigError)
+    assert "a worker process died" in str(results["bad"])
+
+
+@pytest.mark.parametrize(
+    ("number", "code"),
+    [(signal.SIGINT, -signal.SIGINT), (signal.SIGTERM, 143), (signal.SIGKILL, -9)],
+)
+def test_no_worker_outlives_the_first_process(tmp_path: Path, number: int, code: int) -> None:
+    program = [sys.executable, parallel_tasks.__file__, str(tmp_path)]
+    with subprocess.Popen(program, stderr=subprocess.DEVNULL) as first:
+        wait_until(lambda: len(list(tmp_path.iterdir())) == 2)
+        first.send_signal(number)
+        assert first.wait(60) == code
+    workers = [int(x.name) for x in tmp_path.iterdir()]
+    wait_until(lambda: not any(map(is_running, workers)))
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    """Wait until a condition holds; a minute of it not holding is an error."""
+    end = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+def is_running(process: int) -> bool:
+    """Return whether a process runs; one that has ended and was not waited for does not."""
+    try:
+        state = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return False
+    return state != "Z"

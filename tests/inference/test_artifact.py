@@ -106,7 +106,7 @@ def test_ids_keep_their_type(ids: list[object], tmp_path: Path) -> None:
     path = tmp_path / "items.parquet"
     titles = pa.array([None, "b", None], pa.string())
     parquet.write_table(pa.table({"item_id": pa.array(ids), "title": titles}), path)
-    assert artifact._read_items(path) == (Vocab(ids), (None, "b", None), None)
+    assert artifact._read_items(path, path.read_bytes(), 3) == (Vocab(ids), (None, "b", None), None)
 
 
 @pytest.mark.parametrize("name", FILES)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from copy import deepcopy
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -38,6 +40,8 @@ JSON = st.recursive(
     lambda x: st.lists(x, max_size=3) | st.dictionaries(st.text(max_size=3), x, max_size=3),
     max_leaves=8,
 )
+
+IDS = [str(n) for n in range(24)]
 
 
 @cache
@@ -145,16 +149,76 @@ def test_a_tensor_of_another_shape_names_both(folder: Path) -> None:
     tensors = load_file(weights)
     save_file({k: v[:, None] for k, v in tensors.items()}, weights)
     message = forged_error(folder, lambda values: None)
-    assert "tensor 'item_bias' is torch.float32 of 2 dimensions, not torch.float32 of 1" in message
+    assert "'item_bias' has the shape (24, 1), but the model of config.json has (24,)" in message
+
+
+def test_a_catalogue_that_the_files_do_not_hold_is_refused_before_it_is_allocated(
+    folder: Path,
+) -> None:
+    def enlarge(values: dict[str, Any]) -> None:
+        values["domain"]["n_items"] = 10**12  # no machine could allocate it
+
+    assert "24 items, but the model has 1000000000000" in forged_error(folder, enlarge)
+    ids = pa.array(range(1000))
+    titles = pa.array([None] * 1000, pa.string())
+    parquet.write_table(pa.table({"item_id": ids, "title": titles}), folder / "items.parquet")
+    message = forged_error(folder, lambda values: values["domain"].update(n_items=1000))
+    assert "'item_bias' has the shape (24,), but the model of config.json has (1000,)" in message
+
+
+def test_a_config_of_any_size_is_not_read(folder: Path) -> None:
+    with (folder / "config.json").open("r+b") as file:
+        file.truncate(artifact._MAX_CONFIG_BYTES + 1)
+    with pytest.raises(ArtifactError, match="is larger than"):
+        load_artifact(folder)
+
+
+def test_items_that_unpack_to_too_much_are_refused(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(artifact, "_MAX_ITEMS_BYTES", 100)
+    with pytest.raises(ArtifactError, match="unpacks to"):
+        load_artifact(folder)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+def test_numbers_that_are_not_finite_are_neither_saved_nor_loaded(
+    folder: Path, tmp_path: Path, value: float
+) -> None:
+    broken = deepcopy(trained())
+    broken.model.item_bias[3] = value
+    with pytest.raises(ArtifactError, match="tensor 'item_bias' is not finite"):
+        save_artifact(broken, tmp_path / "broken")
+    assert not (tmp_path / "broken").exists()
+    with pytest.raises(ArtifactError, match="tensor 'item_bias' is not finite"):
+        replace(broken, titles=broken.titles)  # what `partial_fit_items` does
+    weights = folder / "weights.safetensors"
+    save_file({"item_bias": broken.model.item_bias}, weights)
+    assert "tensor 'item_bias' is not finite" in forged_error(folder, lambda values: None)
+
+
+def test_finite_weights_with_scores_that_are_not_are_refused(tmp_path: Path) -> None:
+    folder = save_artifact(trained("als"), tmp_path / "model")
+    weights = folder / "weights.safetensors"
+    tensors = load_file(weights)
+    save_file({k: torch.full_like(x, 3e38) for k, x in tensors.items()}, weights)
+    message = forged_error(folder, lambda values: None)
+    assert "not finite" in message or "scores no new user" in message
+
+
+def test_a_mean_that_is_not_finite_is_refused(folder: Path) -> None:
+    message = forged_error(folder, lambda values: values["domain"].update(mean="nan"))
+    assert "its ratings are not finite" in message
 
 
 @pytest.mark.parametrize(
     ("columns", "message"),
     [
-        ({"item_id": ["a", "a"], "title": [None, None]}, "1 duplicate ids"),
+        ({"item_id": [*IDS[1:], "1"], "title": [None] * 24}, "1 duplicate ids"),
+        ({"item_id": [*IDS[1:], None], "title": [None] * 24}, "1 items have no id"),
         ({"item_id": ["a", "b"], "title": [None, None]}, "2 items, but the model has 24"),
-        ({"item": ["a"], "title": [None]}, "item_id"),
-        ({"item_id": ["a"]}, "title"),
+        ({"item": IDS, "title": [None] * 24}, "item_id"),
+        ({"item_id": IDS}, "title"),
     ],
 )
 def test_items_that_do_not_fit_are_refused(

@@ -90,13 +90,16 @@ def _grids(entry: ModelEntry, option: str) -> dict[str, list[Any]]:
 
 
 def _fields(config: Any) -> Iterator[dict[str, Any]]:
-    """Yield name, type, value and comment of each field of a config."""
+    """Yield name, type, range, value and comment of each field of a config."""
+    from idcf.config import range_text
+
     hints, comments = inspect.get_annotations(type(config), eval_str=True), _comments(type(config))
     for field in fields(config):
         value = getattr(config, field.name)
         yield {
             "name": field.name,
             "type": _type_name(hints.get(field.name, field.type)),
+            "range": range_text(hints.get(field.name)),
             "default": "inf" if value == float("inf") else value,  # JSON has no infinity
             "description": comments.get(field.name, ""),
         }
@@ -118,6 +121,8 @@ def _comments(kind: type) -> dict[str, str]:
 
 def _type_name(kind: Any) -> str:
     """Return a type in words, such as "int or None" or "all|nearest"."""
+    if get_origin(kind) is Annotated:
+        return _type_name(get_args(kind)[0])
     if kind is NoneType or kind is None:
         return "None"
     if get_origin(kind) is Literal:
@@ -144,7 +149,7 @@ def _format_model(values: dict[str, Any]) -> str:
     for row, option in zip(rows, values["options"], strict=True):
         grids = option["tried_on_held_out_users"].items()
         tried = [f"tries with {kind}: {', '.join(map(str, grid))}" for kind, grid in grids]
-        note = "; ".join([*filter(None, [option["description"]]), *tried])
+        note = "; ".join([*filter(None, [option["description"], option["range"]]), *tried])
         cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
         lines.append(f"  {'  '.join(cells)}  {note}".rstrip())
     return "\n".join(lines)

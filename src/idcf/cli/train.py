@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 import time
 from contextlib import ExitStack
 from dataclasses import asdict
@@ -9,10 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 from idcf.cli import options as o
-from idcf.errors import ConfigError
+from idcf.errors import ArtifactError, ConfigError
 
 if TYPE_CHECKING:
     from idcf.inference.manifest import Manifest, NewUserCurve
+    from idcf.recommender import Recommender
     from idcf.training.engine import Engine
 
 
@@ -83,8 +85,6 @@ def train(
     """
     o.limit_threads(threads)
     from idcf.config import parse_overrides
-    from idcf.inference.artifact import require_training_rows_allowed
-    from idcf.models.registry import user_data_of
     from idcf.recommender import Recommender
     from idcf.training import trackers
 
@@ -99,7 +99,7 @@ def train(
         device=device,
         **options,
     )
-    require_training_rows_allowed(model, user_data_of(model, options), allow_training_rows)
+    _check_arguments(model, options, out, allow_training_rows)
     with ExitStack() as stack:
         opened = _open_engine(engine, workers, address, resume, stack)
         if opened is None:
@@ -127,10 +127,39 @@ def train(
             engine=opened,
             resume=resume,
         )
-    recommender.save(out, allow_training_rows=allow_training_rows)
+    _save(recommender, out, allow_training_rows)
     values = _training_summary(recommender.manifest, out, time.perf_counter() - start)
     curve = recommender.manifest.new_user_curve
     o.print_result(values, _format_summary(values, curve), as_json)
+
+
+def _check_arguments(
+    model: str, options: dict[str, Any], out: Path, allow_training_rows: bool
+) -> None:
+    """Raise ConfigError for what would fail after the table is read, or after training."""
+    from idcf.inference.artifact import check_save_folder, require_training_rows_allowed
+    from idcf.models.registry import user_data_of
+    from idcf.training.presets import check_options
+
+    check_save_folder(out)
+    check_options(model, options)
+    require_training_rows_allowed(model, user_data_of(model, options), allow_training_rows)
+
+
+def _save(recommender: Recommender, out: Path, allow_training_rows: bool) -> None:
+    """Save a model; if the folder cannot be written, save it in a temporary folder and say where.
+
+    ArtifactError: the folder cannot be written; the message names where the model is.
+    """
+    try:
+        recommender.save(out, allow_training_rows=allow_training_rows)
+    except ArtifactError as error:
+        other = Path(tempfile.mkdtemp(prefix="idcf-")) / "model"
+        try:
+            recommender.save(other, allow_training_rows=allow_training_rows)
+        except ArtifactError:
+            raise error from None
+        raise ArtifactError(f"{error}; the trained model was saved in {other}") from None
 
 
 class _Data(NamedTuple):

@@ -15,12 +15,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import isfinite
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load, save_file
 from torch import Tensor, nn
 
 import idcf
@@ -28,7 +28,7 @@ from idcf.config import dataclass_from_dict, dataclass_to_dict
 from idcf.data.attributes import ItemAttributes
 from idcf.data.interactions import Vocab
 from idcf.errors import ArtifactError, ConfigError, IdcfError
-from idcf.files import write_folder
+from idcf.files import check_folder_writable, write_folder
 from idcf.inference.manifest import Manifest
 from idcf.inference.model_card import render_model_card
 from idcf.models.base import Backbone, Model, UserData
@@ -40,7 +40,11 @@ from idcf.types import History, Users
 FORMAT = 6
 _CONFIG, _WEIGHTS, _ITEMS, _CARD = "config.json", "weights.safetensors", "items.parquet", "card.md"
 _FILES = (_WEIGHTS, _ITEMS, _CARD)
+_ALL_FILES = (*_FILES, _CONFIG)
 _TAKE_UP_PREFIX = "take_up_model."
+_MAX_READS = 20  # of a folder that is replaced again and again while it is read
+_MAX_CONFIG_BYTES = 1 << 26
+_MAX_ITEMS_BYTES = 1 << 32  # unpacked
 
 
 @dataclass(frozen=True)
@@ -53,6 +57,22 @@ class Artifact:
     titles: tuple[str | None, ...]  # one per item
     take_up_model: Model | None = None  # says how likely an item is taken up
     attributes: ItemAttributes | None = None  # by which lists can be restricted
+
+    def __post_init__(self) -> None:
+        """Raise ArtifactError if a number in the model is not finite."""
+        self.require_finite()
+
+    def require_finite(self) -> None:
+        """Raise ArtifactError if a tensor of a model, or a number of the domain, is not finite."""
+        for model in filter(None, (self.model, self.take_up_model)):
+            if tensor := model.nonfinite_tensor():
+                raise ArtifactError(
+                    f"the model cannot be used: its tensor {tensor!r} is not finite; train again, "
+                    "with a lower learning_rate or without outliers"
+                )
+        domain = self.manifest.domain
+        if not all(map(isfinite, (domain.mean, domain.std, *domain.levels))):
+            raise ArtifactError("the model cannot be used: its ratings are not finite; train again")
 
     def tensors(self) -> dict[str, Tensor]:
         """Return the tensors of both models by name; those of the take-up model have a prefix."""
@@ -84,11 +104,21 @@ def save_artifact(
     require_training_rows_allowed(
         artifact.manifest.model, artifact.manifest.user_data, allow_training_rows
     )
+    artifact.require_finite()
     target = Path(folder).expanduser().resolve()
-    write_folder(
-        target, lambda fresh: _write_files(artifact, fresh), replaceable_names=(*_FILES, _CONFIG)
-    )
+    try:
+        write_folder(
+            target, lambda fresh: _write_files(artifact, fresh), replaceable_names=_ALL_FILES
+        )
+    except (OSError, SafetensorError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise ArtifactError(f"{target} cannot be written ({reason}); choose another") from None
     return target
+
+
+def check_save_folder(folder: str | Path) -> None:
+    """Raise an error if a model could not be saved in a folder; called before it is trained."""
+    check_folder_writable(Path(folder).expanduser().resolve(), _ALL_FILES)
 
 
 def require_training_rows_allowed(name: str, user_data: UserData, allowed: bool) -> None:
@@ -105,28 +135,80 @@ def require_training_rows_allowed(name: str, user_data: UserData, allowed: bool)
 def load_artifact(folder: str | Path) -> Artifact:
     """Read the folder of a saved model; its scores are the same to the last bit.
 
-    ArtifactError: the folder is missing, damaged or of another format.
+    What is checked is what is read, so that a folder which is replaced meanwhile gives the old
+    model or the new one. ArtifactError: the folder is missing, damaged or of another format, or the
+    model gives scores that are not finite.
     """
     path = Path(folder).expanduser()
-    values = _read_verified_config(path)
+    files = _read_files(path)
     try:
-        manifest = dataclass_from_dict(Manifest, values, f"{path / _CONFIG}")
-        model = build_model(manifest)
-        # a copy, because load_file maps the file into memory
-        tensors = {k: v.clone() for k, v in load_file(path / _WEIGHTS).items()}
-        items, titles, attributes = _read_items(path / _ITEMS)
+        manifest = dataclass_from_dict(Manifest, files.values, f"{path / _CONFIG}")
+        items, titles, attributes = _read_items(
+            path / _ITEMS, files.contents[_ITEMS], manifest.domain.n_items
+        )
+        tensors = load(files.contents[_WEIGHTS])
+        models = _Models.of(manifest, tensors, path)
+        artifact = Artifact(manifest, models.model, items, titles, models.take_up_model, attributes)
     except (IdcfError, SafetensorError) as error:
         raise ArtifactError(f"{path} cannot be read: {error}") from None
-    take_up_model = _build_take_up_model(manifest)
-    if take_up_model is not None:
-        names = [x for x in tensors if x.startswith(_TAKE_UP_PREFIX)]
-        take_up_tensors = {x.removeprefix(_TAKE_UP_PREFIX): tensors.pop(x) for x in names}
-        assign_tensors(take_up_model.eval(), take_up_tensors, path)
-    assign_tensors(model, tensors, path)
-    if len(items) != manifest.domain.n_items:
-        expected = manifest.domain.n_items
-        raise ArtifactError(f"{path / _ITEMS}: {len(items)} items, but the model has {expected}")
-    return Artifact(manifest, model.eval(), items, titles, take_up_model, attributes)
+    check_scores(artifact, f"{path} cannot be used")
+    return artifact
+
+
+@torch.no_grad()
+def check_scores(artifact: Artifact, label: str = "the model cannot be used") -> None:
+    """Raise ArtifactError, which begins with `label`, unless a new user gets finite scores.
+
+    Models that score no new users, or no whole catalogue in a reasonable time, are not tried.
+    """
+    domain = artifact.manifest.domain
+    for model in filter(None, (artifact.model, artifact.take_up_model)):
+        if not (model.inductive and model.can_rank_catalog):
+            continue
+        n = min(domain.n_items, 3)
+        values = torch.full((n,), domain.levels[-1])
+        history = History(torch.arange(n), values, torch.tensor([0, 0, n]))
+        was_training = model.training
+        try:
+            model.eval()
+            users = Users(torch.tensor([-1, -1]), history).to(model.device)
+            scores = model.score_catalog(users)
+        except (ArithmeticError, IndexError, RuntimeError, ValueError) as error:
+            reason = str(error).split("\n")[0]
+            raise ArtifactError(f"{label}: it scores no new user ({reason:.100})") from None
+        finally:
+            model.train(was_training)
+        if not bool(scores.isfinite().all()):
+            raise ArtifactError(f"{label}: the scores of a new user are not finite; train again")
+
+
+class _Models(NamedTuple):
+    """The models of a folder."""
+
+    model: Model
+    take_up_model: Model | None
+
+    @classmethod
+    def of(cls, manifest: Manifest, tensors: dict[str, Tensor], folder: Path) -> Self:
+        """Build the models of a manifest and give them these tensors.
+
+        The shapes are compared before anything is allocated that the manifest alone asks for.
+        """
+        try:
+            with torch.device("meta"):
+                shapes = build_model(manifest), _build_take_up_model(manifest)
+        except (RuntimeError, TypeError):  # a model whose constructor computes with its data
+            shapes = build_model(manifest), _build_take_up_model(manifest)
+        names = [x for x in tensors if x.startswith(_TAKE_UP_PREFIX)] if shapes[1] else []
+        parts = tensors, {x.removeprefix(_TAKE_UP_PREFIX): tensors.pop(x) for x in names}
+        for model, part in zip(shapes, parts, strict=True):
+            if model is not None:
+                _check_shapes(model, part, folder)
+        models = cls(build_model(manifest), _build_take_up_model(manifest))
+        for model, part in zip(models, parts, strict=True):
+            if model is not None:
+                assign_tensors(model.eval(), part, folder)
+        return models
 
 
 def make_contiguous(model: Model) -> Model:
@@ -154,7 +236,8 @@ def build_model(manifest: Manifest) -> Model:
         backbone = model_entry(name).build(configure(name, manifest.backbone_options), domain)
         if not isinstance(backbone, Backbone):
             raise ArtifactError(f"{name!r} cannot be the backbone of {manifest.model!r}")
-        model = entry.build_around(config, backbone, Users(torch.arange(2), History.empty(2)))
+        n = max(manifest.training_data.n_key_users, 1)
+        model = entry.build_around(config, backbone, Users(torch.arange(n), History.empty(n)))
     model.discard_training_state()
     return model
 
@@ -175,9 +258,7 @@ def assign_tensors(model: Model, tensors: Mapping[str, Tensor], folder: Path = P
     they depend on the data.
     """
     state = model.state_dict()
-    for name in sorted(state.keys() ^ tensors.keys()):
-        problem = "lacks" if name in state else "has, unknown to this version,"
-        raise ArtifactError(f"{folder / _WEIGHTS} {problem} the tensor {name!r}")
+    _check_names(state, tensors, folder)
     for name, value in tensors.items():
         old = state[name]
         if value.dtype != old.dtype or value.ndim != old.ndim:
@@ -188,6 +269,32 @@ def assign_tensors(model: Model, tensors: Mapping[str, Tensor], folder: Path = P
         is_parameter = isinstance(getattr(module, attribute), nn.Parameter)
         setattr(
             module, attribute, nn.Parameter(value, requires_grad=False) if is_parameter else value
+        )
+
+
+def _check_names(state: Mapping[str, Tensor], tensors: Mapping[str, Tensor], folder: Path) -> None:
+    """Raise ArtifactError unless the tensors are those of a model's state."""
+    for name in sorted(state.keys() ^ tensors.keys()):
+        problem = "lacks" if name in state else "has, unknown to this version,"
+        raise ArtifactError(f"{folder / _WEIGHTS} {problem} the tensor {name!r}")
+
+
+def _check_shapes(model: Model, tensors: Mapping[str, Tensor], folder: Path) -> None:
+    """Raise ArtifactError unless tensors have the shapes of a model of the manifest.
+
+    Where the model that is built without data has a length of 0, it depends on the data.
+    """
+    state = model.state_dict()
+    _check_names(state, tensors, folder)
+    for name, value in tensors.items():
+        expected = state[name].shape
+        if len(expected) == value.ndim and all(
+            want in (0, size) for want, size in zip(expected, value.shape, strict=True)
+        ):
+            continue
+        raise ArtifactError(
+            f"{folder / _WEIGHTS}: tensor {name!r} has the shape {tuple(value.shape)}, but the "
+            f"model of {_CONFIG} has {tuple(expected)}"
         )
 
 
@@ -214,13 +321,51 @@ def _write_files(artifact: Artifact, folder: Path) -> None:
     (folder / _CONFIG).write_text(text + "\n", encoding="utf-8")
 
 
-def _read_verified_config(path: Path) -> dict[str, Any]:
-    """Return the values of config.json after checking format, digest and the other files."""
-    config = path / _CONFIG
-    if not config.is_file():
-        raise ArtifactError(f"no saved model at {path}: there is no {_CONFIG} in it")
+class _Files(NamedTuple):
+    """The verified content of a folder."""
+
+    values: dict[str, Any]  # of config.json, without format, checksums and digest
+    contents: dict[str, bytes]  # of the other files, by name
+
+
+def _read_files(path: Path) -> _Files:
+    """Return the content of a folder, each file read once, after checking format and checksums.
+
+    If the folder is replaced while it is read, it is read again.
+    """
+    for _ in range(_MAX_READS - 1):
+        identity = _identity(path / _CONFIG)
+        try:
+            return _read_files_once(path)
+        except ArtifactError:
+            if _identity(path / _CONFIG) == identity:
+                raise
+    return _read_files_once(path)
+
+
+def _identity(path: Path) -> tuple[int, ...] | None:
+    """Return what changes when a file is replaced; None: there is no file."""
     try:
-        values = json.loads(config.read_bytes())
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
+
+
+def _read_files_once(path: Path) -> _Files:
+    """Return the content of a folder; the files are verified as they were read."""
+    values, checksums = _parse_config(path / _CONFIG)
+    contents = {name: _read_checked(path / name, checksums.get(name)) for name in _FILES}
+    return _Files(values, contents)
+
+
+def _parse_config(config: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the values of config.json and the checksums in it, after checking the digest."""
+    if not config.is_file():
+        raise ArtifactError(f"no saved model at {config.parent}: there is no {_CONFIG} in it")
+    text = _read_file(config, _MAX_CONFIG_BYTES)
+    try:
+        values = json.loads(text)
         version, files = values.pop("format"), dict(values.pop("files"))
         digest = values.pop("digest")
         expected_digest = _digest({"format": version, **values, "files": files})
@@ -231,9 +376,19 @@ def _read_verified_config(path: Path) -> dict[str, Any]:
     _check_format(version, config)
     if digest != expected_digest:
         raise ArtifactError(f"{config} was changed after it was written (its digest differs)")
-    for name in _FILES:
-        _check_file(path / name, files.get(name))
-    return dict(values)
+    return dict(values), files
+
+
+def _read_file(path: Path, max_bytes: int) -> bytes:
+    """Return the content of a file; ArtifactError: it cannot be read, or is larger than that."""
+    try:
+        with path.open("rb") as file:
+            content = file.read(max_bytes + 1)
+    except OSError as error:
+        raise ArtifactError(f"{path} cannot be read ({error.strerror})") from None
+    if len(content) > max_bytes:
+        raise ArtifactError(f"{path} is larger than {max_bytes:,} bytes; copy the folder again")
+    return content
 
 
 def _check_format(version: Any, config: Path) -> None:
@@ -248,27 +403,41 @@ def _check_format(version: Any, config: Path) -> None:
         )
 
 
-def _check_file(path: Path, checksum: Any) -> None:
-    """Raise ArtifactError if a file is missing, truncated or changed."""
+def _read_checked(path: Path, checksum: Any) -> bytes:
+    """Return the content of a file; ArtifactError: it is missing, truncated or changed."""
     if not path.is_file() or not isinstance(checksum, dict):
         raise ArtifactError(f"{path} is missing; copy the whole folder again")
     size, expected = path.stat().st_size, checksum.get("bytes")
-    if size != expected:
+    content = _read_file(path, size) if size == expected else b""
+    if size != expected or len(content) != expected:
         is_shorter = isinstance(expected, int) and size < expected
         problem = "truncated" if is_shorter else "changed after it was written"
         raise ArtifactError(f"{path} is {problem}: {size} bytes instead of {expected}")
-    if _file_checksum(path) != checksum:
+    if hashlib.sha256(content).hexdigest() != checksum.get("sha256"):
         raise ArtifactError(f"{path} was changed after it was written (its SHA-256 differs)")
+    return content
 
 
-def _read_items(path: Path) -> tuple[Vocab, tuple[str | None, ...], ItemAttributes | None]:
+def _read_items(
+    path: Path, content: bytes, n_items: int
+) -> tuple[Vocab, tuple[str | None, ...], ItemAttributes | None]:
     """Read item ids, titles (None if missing) and attributes, which are all other columns."""
     import pyarrow as pa
     from pyarrow import parquet
 
     try:
-        table = parquet.read_table(path)
-        items, titles = Vocab(table["item_id"].to_pylist()), tuple(table["title"].to_pylist())
+        file = parquet.ParquetFile(pa.BufferReader(content))
+        n_rows, size = file.metadata.num_rows, file.metadata.serialized_size
+        size += sum(file.metadata.row_group(i).total_byte_size for i in range(file.num_row_groups))
+        if n_rows != n_items:
+            raise ArtifactError(f"{path}: {n_rows} items, but the model has {n_items}")
+        if size > _MAX_ITEMS_BYTES:
+            raise ArtifactError(f"{path} unpacks to {size:,} bytes, above {_MAX_ITEMS_BYTES:,}")
+        table = file.read()
+        ids = table["item_id"]
+        if ids.null_count:
+            raise ArtifactError(f"{path}: {ids.null_count} items have no id")
+        items, titles = Vocab(ids.to_pylist()), tuple(table["title"].to_pylist())
     except (pa.ArrowException, OSError, KeyError) as error:
         raise ArtifactError(f"{path}: {error}") from None
     names = [x for x in table.column_names if x not in ("item_id", "title")]

@@ -245,6 +245,13 @@ class Model(nn.Module, ABC):
         """Prepare the model for serving: evaluation mode and no gradients, so that caches work."""
         self.eval().requires_grad_(False)
 
+    def nonfinite_tensor(self) -> str | None:
+        """Return the name of a tensor of the state that holds NaN or infinity; None: none does."""
+        for name, tensor in self.state_dict().items():
+            if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
+                return name
+        return None
+
     def require_known_users(self, users: Users) -> None:
         """Raise `ColdUserError` if a transductive model is to score a new user (id -1)."""
         if not self.training and bool((users.ids < 0).any()):

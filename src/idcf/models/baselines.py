@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from idcf.config import Count, PseudoCount, Ridge, Size, Weight
 from idcf.models.base import Model, TwoTower
 from idcf.models.layers.heads import DotHead, Head
 from idcf.models.layers.item_matrix import ItemMatrix
@@ -61,8 +62,12 @@ class PopularityModel(Model):
 class BiasConfig:
     """Options of the bias model."""
 
-    shrinkage: float = DEFAULT_USER_SHRINKAGE  # pseudo-count of residuals of 0 in a user's bias
-    item_shrinkage: float = DEFAULT_ITEM_SHRINKAGE  # pseudo-count in an item's bias; not searched
+    shrinkage: PseudoCount = (
+        DEFAULT_USER_SHRINKAGE  # pseudo-count of residuals of 0 in a user's bias
+    )
+    item_shrinkage: PseudoCount = (
+        DEFAULT_ITEM_SHRINKAGE  # pseudo-count in an item's bias; not searched
+    )
 
 
 class BiasModel(Model):
@@ -112,9 +117,9 @@ class ItemItemConfig:
     items are ranked by how likely they are taken up and liked.
     """
 
-    reg: float = 100.0  # EASE: ridge; item-kNN: pseudo-count that shrinks similarities
-    neighbors: int = 50  # weights kept per item, the largest
-    shrinkage: float = DEFAULT_USER_SHRINKAGE  # of the user bias, see `BiasConfig`
+    reg: Weight = 100.0  # EASE: ridge; item-kNN: pseudo-count that shrinks similarities
+    neighbors: Count = 50  # weights kept per item, the largest
+    shrinkage: PseudoCount = DEFAULT_USER_SHRINKAGE  # of the user bias, see `BiasConfig`
     normalize: bool = True  # item-kNN on ratings: a weighted mean instead of a weighted sum
     ratings: Literal["residuals", "scaled"] = "residuals"  # what a rating counts
 
@@ -123,7 +128,7 @@ class ItemItemConfig:
 class SlimConfig(ItemItemConfig):
     """Options of SLIM: `reg` weighs Σ w² / 2, and an item has weights on its `neighbors` alone."""
 
-    l1_reg: float = 1.0  # weighs Σ w
+    l1_reg: Weight = 1.0  # weighs Σ w
 
 
 class ItemItemModel(Model):
@@ -191,12 +196,12 @@ class ItemItemModel(Model):
 class FoldInConfig:
     """Options of ALS."""
 
-    embedding_size: int = 16  # D
-    reg: float = 10.0  # λ
-    alpha: float = 10.0  # α: confidence of an interaction of implicit feedback
-    epochs: int = 15  # alternations between users and items
-    shrinkage: float = DEFAULT_USER_SHRINKAGE  # of the user bias, see `BiasConfig`
-    popularity_weight: float = 0.0  # of log(1 + n_i), added to scores of implicit feedback
+    embedding_size: Size = 16  # D
+    reg: Ridge = 10.0  # λ
+    alpha: Ridge = 10.0  # α: confidence of an interaction of implicit feedback
+    epochs: Count = 15  # alternations between users and items
+    shrinkage: PseudoCount = DEFAULT_USER_SHRINKAGE  # of the user bias, see `BiasConfig`
+    popularity_weight: Weight = 0.0  # of log(1 + n_i), added to scores of implicit feedback
 
 
 class FoldInModel(TwoTower):

@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from scipy.special import ndtri
 from torch import Tensor
 
+from idcf.config import Count, CountOrZero, Depth, Lengths, PseudoCount, Ridge, Share, Size
 from idcf.models.base import TwoTower
 from idcf.models.layers.heads import DotHead, Head
 from idcf.models.layers.ragged import DEFAULT_ITEM_SHRINKAGE, segment_sum, sum_pool
@@ -50,17 +51,17 @@ BLOCK_BUFFERS = (  # the buffers whose first dimension is the block
 class BayesConfig:
     """Options of idcf-bayes."""
 
-    embedding_size: int = 20  # D
-    blocks: int | None = None  # T; None: 4, or 1 from `LARGE_CATALOG` items on
-    sweeps: int = 160  # of the chain after the burn-in, divided among the blocks
-    burn_in: int = 40  # sweeps that are discarded
-    rank: int = 30  # R: directions in which the prior distinguishes histories
-    shrinkage: float = 50.0  # pseudo-count of users in the regression of latents on features
-    noise_dof: float = 8.0  # ν of the Student t noise in training; larger: users' noise more equal
-    history_lengths: tuple[int, int] = (1, 29)  # of the histories that the prior is fitted on
+    embedding_size: Size = 20  # D
+    blocks: Depth | None = None  # T; None: 4, or 1 from `LARGE_CATALOG` items on
+    sweeps: Count = 160  # of the chain after the burn-in, divided among the blocks
+    burn_in: CountOrZero = 40  # sweeps that are discarded
+    rank: Size = 30  # R: directions in which the prior distinguishes histories
+    shrinkage: PseudoCount = 50.0  # pseudo-count of users in the regression of latents on features
+    noise_dof: Ridge = 8.0  # ν of the Student t noise in training; larger: users' noise more equal
+    history_lengths: Lengths = (1, 29)  # of the histories that the prior is fitted on
     user_features: bool = False  # the prior of a user reads user features
     item_features: bool = False  # the prior of an item reads item features
-    validation: float = 0.05  # least share of users, the lightest, who calibrate intervals
+    validation: Share = 0.05  # least share of users, the lightest, who calibrate intervals
 
     def n_blocks(self, n_items: int) -> int:
         """Return T; a larger number costs time and memory and hardly improves the scores."""

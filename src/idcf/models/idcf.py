@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from idcf.config import Count, Depth, PseudoCount
 from idcf.models.base import Backbone, BackboneWrapper, UserData
 from idcf.models.layers.meta_path import MetaPathNeighbors
 from idcf.models.layers.ragged import DEFAULT_USER_SHRINKAGE, segment_sum, sum_pool
@@ -26,10 +27,10 @@ POOLING_POWER = {"mean": 1.0, "sum": 0.0, "root": 0.5}  # Σq / n^power over a h
 class IDCFConfig:
     """Options of the IDCF wrapper."""
 
-    heads: int = 4  # attention heads H of the relation model
+    heads: Depth = 4  # attention heads H of the relation model
     # key users that a head attends to in a training step, drawn at random; inference attends to
     # all. With "meta-path": the number of neighbors, always
-    n_attended_users: int = 200
+    n_attended_users: Count = 200
     # "meta-path": attend only to the key users who share the most items with the user
     neighbor_scope: Literal["everybody", "meta-path"] = "everybody"
     attention: AttentionKind = "dot"  # see `Relation`, as for `scaled`
@@ -40,7 +41,9 @@ class IDCFConfig:
     # "own": each training user has a trained bias, which starts at the backbone's, and a new user
     # has bias 0, as in the published code
     bias: Literal["inferred", "own"] = "inferred"
-    bias_shrinkage: float = DEFAULT_USER_SHRINKAGE  # pseudo-count of residuals of 0 in the bias
+    bias_shrinkage: PseudoCount = (
+        DEFAULT_USER_SHRINKAGE  # pseudo-count of residuals of 0 in the bias
+    )
     # the following are choices of the published code where they differ from the default
     query_length: bool = True  # the query holds log(1 + n)
     relate_bias: bool = True  # key latents hold the users' biases, so that a bias is induced too

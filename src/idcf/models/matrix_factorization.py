@@ -12,6 +12,7 @@ from typing import ClassVar, Literal
 
 from torch import Tensor
 
+from idcf.config import Size, Sizes
 from idcf.models.base import Backbone
 from idcf.models.layers.embedding import EmbeddingTable
 from idcf.models.layers.heads import ConcatHead, DotHead, Head, PerceptronHead
@@ -22,10 +23,10 @@ from idcf.types import Domain, Embeddings, Users
 class MatrixFactorizationConfig:
     """Options of PMF and NNMF."""
 
-    embedding_size: int = 16  # D
-    plain_size: int = 10  # of the part of the latents that "concat" does not multiply
+    embedding_size: Size = 16  # D
+    plain_size: Size = 10  # of the part of the latents that "concat" does not multiply
     head: Literal["dot", "perceptron", "concat"] = "dot"  # f: p·q or a network
-    hidden: tuple[int, ...] = (32, 32)  # layer sizes of the head
+    hidden: Sizes = (32, 32)  # layer sizes of the head
     center: bool = True  # add the mean rating; the published code does not
     random_items: bool = False  # keep the random initial Q, as a baseline without trained items
 

@@ -26,6 +26,7 @@ from typing import ClassVar, Literal, NamedTuple
 import torch
 from torch import Tensor
 
+from idcf.config import Count, Lengths, Ridge, Scale, Size, Weight
 from idcf.models.base import Model
 from idcf.models.layers.item_matrix import ItemMatrix
 from idcf.models.layers.ragged import segment_sum, sum_pool
@@ -42,23 +43,23 @@ _N_CROSS_PAIRS = N_USER_FEATURES * (1 + N_RELATIONS)
 class OddsConfig:
     """Options of idcf-odds."""
 
-    rank: int = 32  # singular directions of the spectral relation
-    degree_smoothing: float = 1.0  # added to degrees, against directions of isolated users
-    reg: float = 100.0  # ridge of EASE
-    neighbors: int = 200  # EASE weights kept per item
-    support: float = 5.0  # pseudo-count that shrinks cosines
-    cosine_neighbors: int = 50  # cosines kept per item
-    power: float = 1.5  # p
-    min_lift: float = 0.1  # lower bound of the lift in the spectral relation
-    similarity_scale: float = 0.1  # unit of the similarity before its log(1 + x)
-    prior: float = 2.0  # pseudo-count of items that shrinks the features of a history
-    n_next_items: int = 10  # number of items that "the next few" are
-    history_lengths: tuple[int, int] = (0, 19)  # of the histories that the logit is fitted on
+    rank: Size = 32  # singular directions of the spectral relation
+    degree_smoothing: Weight = 1.0  # added to degrees, against directions of isolated users
+    reg: Ridge = 100.0  # ridge of EASE
+    neighbors: Count = 200  # EASE weights kept per item
+    support: Weight = 5.0  # pseudo-count that shrinks cosines
+    cosine_neighbors: Count = 50  # cosines kept per item
+    power: Weight = 1.5  # p
+    min_lift: Scale = 0.1  # lower bound of the lift in the spectral relation
+    similarity_scale: Scale = 0.1  # unit of the similarity before its log(1 + x)
+    prior: Weight = 2.0  # pseudo-count of items that shrinks the features of a history
+    n_next_items: Count = 10  # number of items that "the next few" are
+    history_lengths: Lengths = (0, 19)  # of the histories that the logit is fitted on
     holdout_order: Literal["random", "last"] = "random"  # which items of a user are "the next few"
-    folds: int = 5  # the logit is fitted on users whose fold the item statistics exclude
-    max_fit_users: int = 1000  # users that the logit is fitted on; fewer folds may suffice
-    negatives: int = 100  # random items per user in the fit
-    ridge: float = 1.0  # of the logit
+    folds: Count = 5  # the logit is fitted on users whose fold the item statistics exclude
+    max_fit_users: Count = 1000  # users that the logit is fitted on; fewer folds may suffice
+    negatives: Count = 100  # random items per user in the fit
+    ridge: Ridge = 1.0  # of the logit
 
 
 class HistorySummary(NamedTuple):

@@ -24,6 +24,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from idcf.config import Count, CountOrZero, Lengths, Ridge, Weight
 from idcf.models.base import Model
 from idcf.models.layers.item_matrix import ItemMatrix, LowRankItemMatrix
 from idcf.types import Domain, History, Users
@@ -38,18 +39,18 @@ class TakeUpConfig:
     """Options of idcf-takeup. None: chosen on held-out users."""
 
     regression: Literal["all", "nearest"] | None = None  # which items an item is regressed on
-    reg: float | None = None  # λ of the regression
-    shown_items: float | None = None  # l: expected part of a history; of the regression on all
-    count_reg: float | None = None  # a: penalty per user of an item; of that on the nearest
-    power: float | None = None  # p of the weights of the regression
-    spectral_weight: float | None = None  # c of the relation of low rank
-    neighbors: int = 1000  # weights stored per item
-    max_dense_items: int = 6000  # above, no item is regressed on all others
-    local_neighbors: int = 50  # nearest items that an item is regressed on
-    local_pairs: int = 300  # entries of XᵀX kept per item for that
-    history_lengths: tuple[int, int] = (1, 25)  # of half of the held-out histories
-    n_next_items: int = 10  # P is the probability to be among so many next items
-    max_held_out_users: int = 1000
+    reg: Ridge | None = None  # λ of the regression
+    shown_items: Weight | None = None  # l: expected part of a history; of the regression on all
+    count_reg: Weight | None = None  # a: penalty per user of an item; of that on the nearest
+    power: Weight | None = None  # p of the weights of the regression
+    spectral_weight: Weight | None = None  # c of the relation of low rank
+    neighbors: Count = 1000  # weights stored per item
+    max_dense_items: CountOrZero = 6000  # above, no item is regressed on all others
+    local_neighbors: Count = 50  # nearest items that an item is regressed on
+    local_pairs: Count = 300  # entries of XᵀX kept per item for that
+    history_lengths: Lengths = (1, 25)  # of half of the held-out histories
+    n_next_items: Count = 10  # P is the probability to be among so many next items
+    max_held_out_users: Count = 1000
 
 
 class TakeUpModel(Model):

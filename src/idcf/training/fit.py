@@ -20,6 +20,7 @@ from idcf.inference.manifest import RecommenderConfig
 from idcf.models.registry import has_option, require_option, resolve_model
 from idcf.training.checkpoint import EpochCallback
 from idcf.training.engine import Engine, open_engine
+from idcf.training.presets import check_options
 from idcf.training.train import fit_artifact
 
 
@@ -46,6 +47,7 @@ def fit(
     config: RecommenderConfig, interactions: Any, arguments: FitArguments
 ) -> tuple[Artifact, Interactions | None]:
     """Train a model; return it with its training table, if that was read into memory."""
+    check_options(config.model, config.options)
     if arguments.engine is not None:
         return _fit_over_shards(config, interactions, arguments), None
     if arguments.resume is not None:

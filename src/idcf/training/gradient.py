@@ -13,6 +13,7 @@ import torch
 from idcf.data import batches
 from idcf.data.interactions import Interactions
 from idcf.data.split import PredictionTask, hold_out_rows
+from idcf.errors import DivergenceError
 from idcf.models.base import Backbone, Model
 from idcf.models.registry import configure, model_entry
 from idcf.rng import derive_seed, random_stream
@@ -48,8 +49,19 @@ class StageResult(NamedTuple):
         return self.log.best_epoch + 1
 
 
-def best_result(results: Iterable[StageResult]) -> StageResult:
-    """Return the result with the lowest validation error, the first of equals."""
+def best_result(trainings: Iterable[Callable[[], StageResult]]) -> StageResult:
+    """Do all trainings and return the result with the lowest validation error, the first of equals.
+
+    Trainings that diverge are left out; `DivergenceError` if all do.
+    """
+    results, error = [], None
+    for training in trainings:
+        try:
+            results.append(training())
+        except DivergenceError as divergence:
+            error = error or divergence
+    if error and not results:
+        raise error
     return min(results, key=lambda result: result.log.best_validation())
 
 
@@ -64,13 +76,13 @@ def select_stage(
             replace(stage_config, train=replace(stage_config.train, **options))
             for options in stage_config.alternatives
         ]
-    results = []
+    trainings = []
     for number, candidate in enumerate(candidates):
         folder = job.folder and job.folder / f"try-{number}"
         prefix = f"{job.stage_prefix}try-{number}/" if len(candidates) > 1 else job.stage_prefix
         candidate_job = replace(job, folder=folder, stage_prefix=prefix)
-        results.append(fit_standalone(name, candidate_job, candidate, table))
-    return best_result(results)
+        trainings.append(partial(fit_standalone, name, candidate_job, candidate, table))
+    return best_result(trainings)
 
 
 def fit_standalone(
@@ -209,4 +221,5 @@ def run_gradient_loop(
         journal_path=folder / f"{name}.jsonl" if folder else None,
         progress_label=name if job.progress else None,
         callback=callback,
+        name=name,
     )

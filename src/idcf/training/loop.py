@@ -7,6 +7,7 @@ training that was interrupted and resumed ends with the weights of an uninterrup
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext
@@ -19,7 +20,8 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from idcf.errors import ArtifactError
+from idcf.config import BatchSize, Count, CountOrZero, Decay, Rate, Share, Weight
+from idcf.errors import ArtifactError, DivergenceError
 from idcf.files import write_text
 from idcf.models.base import Model
 from idcf.rng import derive_seed
@@ -34,24 +36,24 @@ from idcf.types import Batch
 class TrainConfig:
     """Options of gradient training; users set them as `train.*`."""
 
-    epochs: int = 30  # at most, see `patience`
-    learning_rate: float = 0.005  # of the first epoch
+    epochs: Count = 30  # at most, see `patience`
+    learning_rate: Rate = 0.005  # of the first epoch
     schedule: Literal["constant", "exponential", "cosine"] = "exponential"
-    decay: float = 0.95  # factor of the exponential schedule, per epoch
-    weight_decay: float = 0.0  # AdamW's, of network weights only; tables have `reg`
-    coupled_decay: float = 0.0  # times the weight, added to every gradient (the published code)
-    ema: float = 0.0  # decay of the running average of the weights, which is the trained model
-    batch_size: int = 256  # interactions per step and process
-    accumulate: int = 1  # batches per step
-    patience: int = 5  # epochs without improvement before stopping; 0: never stop early
-    reg: float = 0.05  # penalty on embedding vectors, per interaction
-    row_reg: float = 0.0  # penalty on embedding vectors, per table row
-    bias_reg: float = 3.0  # penalty on biases, per table row
+    decay: Share = 0.95  # factor of the exponential schedule, per epoch
+    weight_decay: Weight = 0.0  # AdamW's, of network weights only; tables have `reg`
+    coupled_decay: Weight = 0.0  # times the weight, added to every gradient (the published code)
+    ema: Decay = 0.0  # decay of the running average of the weights, which is the trained model
+    batch_size: BatchSize = 256  # interactions per step and process
+    accumulate: Count = 1  # batches per step
+    patience: CountOrZero = 5  # epochs without improvement before stopping; 0: never stop early
+    reg: Weight = 0.05  # penalty on embedding vectors, per interaction
+    row_reg: Weight = 0.0  # penalty on embedding vectors, per table row
+    bias_reg: Weight = 3.0  # penalty on biases, per table row
     penalty: Literal["squared", "norm"] = "squared"  # of `reg`: ‖p‖² or ‖p‖
-    contrast: float = 0.0  # weight of the contrastive loss of IDCF
+    contrast: Weight = 0.0  # weight of the contrastive loss of IDCF
     contrast_over: ContrastOver = "induced"  # see `adaption_objective`
     loss: LossName = "fit"  # of models that do not wrap a backbone
-    negatives: int = 5  # sampled per positive, for implicit feedback
+    negatives: CountOrZero = 5  # sampled per positive, for implicit feedback
     precision: Literal["float32", "bfloat16"] = "float32"  # of the forward pass
     compile: bool = False  # use torch.compile
 
@@ -71,6 +73,7 @@ def fit_by_gradient(
     journal_path: Path | None = None,
     progress_label: str | None = None,
     callback: Callable[[EpochRecord], None] | None = None,
+    name: str = "the model",
 ) -> TrainingLog:
     """Train a model in place; it ends with the weights of its best epoch.
 
@@ -79,7 +82,8 @@ def fit_by_gradient(
     written after the last epoch, and after any other if `checkpoint_seconds` have passed since it
     was written, and resumed from if it exists; with it the journal is written, a line of JSON per
     epoch; `callback` is called with each record, in the process of rank 0. Raises `ArtifactError`
-    if the checkpoint is damaged, or belongs to another model or dataset.
+    if the checkpoint is damaged, or belongs to another model or dataset, and `DivergenceError`,
+    which says `name`, when the loss or a weight is not finite.
     """
     model.to(runtime.device)
     optimizer = Optimizer(model, config)
@@ -93,6 +97,8 @@ def fit_by_gradient(
             optimizer.set_learning_rate(config.learning_rate * _schedule_factor(config, epoch))
             batches, epoch_seed = epoch_batches(epoch), derive_seed(seed, epoch)
             loss = _train_epoch(model, batches, loss_terms, optimizer, config, runtime, epoch_seed)
+            if not math.isfinite(loss):
+                raise _divergence(name, f"its loss is {loss}", epoch, config)
             record = {"epoch": epoch, "loss": loss, "seconds": time.perf_counter() - started}
             model.eval()
             optimizer.swap_averages()
@@ -113,7 +119,17 @@ def fit_by_gradient(
             bar.update()
     model.load_state_dict(best_state)
     model.eval()
+    if tensor := model.nonfinite_tensor():
+        raise _divergence(name, f"its weights {tensor!r} are not finite", log.best_epoch, config)
     return log
+
+
+def _divergence(name: str, problem: str, epoch: int, config: TrainConfig) -> DivergenceError:
+    """Return the error of a training that cannot go on after an epoch."""
+    return DivergenceError(
+        f"training of {name!r} diverged in epoch {epoch + 1}: {problem}; lower learning_rate "
+        f"(it is {config.learning_rate:g}), or check the ratings for outliers"
+    )
 
 
 def _should_stop(log: TrainingLog, config: TrainConfig) -> bool:

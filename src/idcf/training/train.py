@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
+from torch.linalg import LinAlgError  # type: ignore[attr-defined]
 from tqdm import tqdm
 
 from idcf.config import dataclass_to_dict
 from idcf.data.interactions import Interactions
 from idcf.data.side_tables import EnrichedInteractions
 from idcf.data.split import Split, default_key_threshold, split_by_key_users
-from idcf.errors import ConfigError, DataError
-from idcf.inference.artifact import Artifact, library_versions, make_contiguous
+from idcf.errors import ConfigError, DataError, DivergenceError
+from idcf.inference.artifact import Artifact, check_scores, library_versions, make_contiguous
 from idcf.inference.manifest import (
     DomainInfo,
     Manifest,
@@ -115,7 +117,9 @@ def fit_artifact(
     result.model.discard_training_state()
     model = make_contiguous(result.model)
     take_up_model = make_contiguous(take_up.model) if take_up else None
-    return Artifact(manifest, model, table.items, tuple(titles), take_up_model, data.attributes)
+    artifact = Artifact(manifest, model, table.items, tuple(titles), take_up_model, data.attributes)
+    check_scores(artifact, f"{config.model!r} cannot be used")
+    return artifact
 
 
 def _all_options(name: str | None, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -242,15 +246,44 @@ def _train_by_solver(name: str, job: TrainingJob, options: Mapping[str, Any]) ->
         query_users_in_table=job.query_user_mode == "few-shot",
         new_user_lengths=job.new_user_lengths(),
     )
+
+    def solve(candidate: Mapping[str, Any], rows: Interactions) -> Model:
+        """Return the model of some options; DivergenceError: there is no finite one."""
+        try:
+            model = solver(configure(name, candidate), rows, context)
+        except (LinAlgError, np.linalg.LinAlgError) as error:
+            raise _no_solution(name, str(error).split("\n")[0]) from None
+        if tensor := model.nonfinite_tensor():
+            raise _no_solution(name, f"{tensor!r} is not finite")
+        return model
+
+    def error_of(candidate: Mapping[str, Any]) -> float:
+        """Return the error on held-out users; infinity if the model has no finite solution."""
+        try:
+            error = validate(solve(candidate, train_rows))
+        except DivergenceError:
+            return math.inf
+        return math.inf if math.isnan(error) else error
+
     candidates = model_entry(name).expand_grid(options, table.implicit)
     best = candidates[0]
     if len(candidates) > 1:
         metric = model_entry(name).implicit_grid_metric
         train_rows, validate = grid_search_validation(table, job.seed, metric)
-        errors = [validate(solver(configure(name, x), train_rows, context)) for x in candidates]
+        errors = [error_of(x) for x in candidates]
         best = candidates[errors.index(min(errors))]
-    model = solver(configure(name, best), table, context).to(job.runtime.device).eval()
+    model = solve(best, table).to(job.runtime.device).eval()
     return TrainingResult(model, model, table.mean_rating, best, details=context.details)
+
+
+def _no_solution(name: str, problem: str) -> DivergenceError:
+    """Return the error of a solver that finds no finite model."""
+    penalties = [x for x in ("reg", "ridge", "shrinkage") if has_option(name, x)]
+    way_out = f"raise {' or '.join(penalties)}, or check" if penalties else "check"
+    return DivergenceError(
+        f"{name!r} has no finite solution on this table ({problem}); {way_out} the ratings for "
+        "outliers"
+    )
 
 
 def _train_single_stage(name: str, job: TrainingJob, stage_config: StageConfig) -> TrainingResult:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -53,14 +54,15 @@ def train_two_stage(
     full, search = _stage_tables(name, job, stage_config)
     backbone = select_stage(backbone_name, job, backbone_config, search.key_rows)
     candidates = model_entry(name).expand_grid(stage_config.options, full.key_rows.implicit)
-    results = []
+    trainings = []
     for number, options in enumerate(candidates):
         folder = job.folder and job.folder / f"grid-{number}"
         candidate = replace(stage_config, options=options)
-        results.append(
-            _fit_on_backbone(name, replace(job, folder=folder), candidate, backbone, search)
+        candidate_job = replace(job, folder=folder)
+        trainings.append(
+            partial(_fit_on_backbone, name, candidate_job, candidate, backbone, search)
         )
-    wrapper = best_result(results)
+    wrapper = best_result(trainings)
     logs = {backbone_name: backbone.log, name: wrapper.log}
     if wrapper.config.refit_on_all and search.task is not None:
         backbone = fit_standalone(

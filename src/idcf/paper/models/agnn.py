@@ -18,6 +18,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
+from idcf.config import Count, Scale, Share, Size, Sizes, Weight
 from idcf.models.base import TwoTower, UserData
 from idcf.models.layers.embedding import EmbeddingTable
 from idcf.models.layers.heads import Head
@@ -44,14 +45,14 @@ from idcf.types import Batch, Domain, Embeddings, LossTerms, Users
 class AGNNConfig:
     """Options of AGNN."""
 
-    embedding_size: int = 30  # d
-    hidden: tuple[int, ...] = (64,)  # layer sizes of the head
-    init_std: float = 0.05  # of the embeddings
-    n_candidates: int = 30  # most similar nodes of each node
-    n_neighbors: int = 10  # candidates that a training step samples
-    vae_weight: float = 1.0  # of the autoencoder's loss
+    embedding_size: Size = 30  # d
+    hidden: Sizes = (64,)  # layer sizes of the head
+    init_std: Scale = 0.05  # of the embeddings
+    n_candidates: Count = 30  # most similar nodes of each node
+    n_neighbors: Count = 10  # candidates that a training step samples
+    vae_weight: Weight = 1.0  # of the autoencoder's loss
     # share of the users of a training step that are embedded as new ones
-    generated_share: float = 0.5
+    generated_share: Share = 0.5
     user_features: bool = True  # use them, where there are any
     item_features: bool = True
 

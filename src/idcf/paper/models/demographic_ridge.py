@@ -14,6 +14,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from idcf.config import Ridge
 from idcf.models.base import TwoTower
 from idcf.models.layers.heads import DotHead, Head
 from idcf.paper.layers.feature_fields import (
@@ -29,7 +30,7 @@ from idcf.types import Domain, Embeddings, Users
 class DemographicRidgeConfig:
     """Options of the demographic ridge."""
 
-    reg: float = 300.0  # λ, in users
+    reg: Ridge = 300.0  # λ, in users
     crosses: bool = True  # of user features with item features
     user_features: bool = True  # use them, where there are any
     item_features: bool = True

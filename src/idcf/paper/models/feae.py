@@ -17,6 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from idcf.config import Depth, Dropout, Size, Weight
 from idcf.models.base import Model, UserData
 from idcf.models.layers.cache import TensorCache
 from idcf.models.layers.edge_index import find_edges
@@ -34,15 +35,15 @@ _MAX_HIDDEN_CELLS = 1 << 26  # numbers in a hidden layer at a time when a catalo
 class FEAEConfig:
     """Options of F-EAE."""
 
-    channels: int = 64  # of hidden layers; the paper: 220
-    code: int = 32  # size of a row code and of a column code; the paper: 100
-    encoder: int = 2  # layers before the one that is averaged into codes
-    decoder: int = 2  # hidden layers; the paper: 4
+    channels: Size = 64  # of hidden layers; the paper: 220
+    code: Size = 32  # size of a row code and of a column code; the paper: 100
+    encoder: Depth = 2  # layers before the one that is averaged into codes
+    decoder: Depth = 2  # hidden layers; the paper: 4
     exchangeable_decoder: bool = False  # decoder layers see row and column means; the paper: True
     counts: bool = True  # append the log number of ratings to a code; not in the paper
     standardize: bool = True  # standardize row and column means; not in the paper
-    shrinkage: float = 3.0  # pseudo-count of average entries in every mean; the paper: 0
-    dropout: float = 0.5  # of the decoder's channels
+    shrinkage: Weight = 3.0  # pseudo-count of average entries in every mean; the paper: 0
+    dropout: Dropout = 0.5  # of the decoder's channels
 
 
 class ColumnCodes(NamedTuple):

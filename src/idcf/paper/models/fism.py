@@ -8,6 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
+from idcf.config import Share, Size
 from idcf.models.base import TwoTower
 from idcf.models.layers.heads import DotHead, Head
 from idcf.models.layers.ragged import item_ridge_biases
@@ -24,8 +25,8 @@ from idcf.types import Domain, Embeddings, Users
 class FISMConfig(HistoryEncoderConfig):
     """Options of FISM."""
 
-    embedding_size: int = 16  # D
-    alpha: float = 0.5  # a history of n items is multiplied by n^-α
+    embedding_size: Size = 16  # D
+    alpha: Share = 0.5  # a history of n items is multiplied by n^-α
 
 
 class FISM(TwoTower):

@@ -16,6 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from idcf.config import Depth, Dropout, Share, Size
 from idcf.models.base import Model, UserData
 from idcf.models.layers.cache import TensorCache
 from idcf.models.layers.edge_index import build_edge_index, find_edges
@@ -35,13 +36,13 @@ from idcf.types import Batch, Domain, LossTerms, Ragged, Users
 class GCMCFeaturesConfig:
     """Options of GC-MC with features."""
 
-    hidden: int = 100  # units of the convolution, sums of ordinal messages
-    embedding_size: int = 32  # D
-    feature_size: int = 32  # units of the layer of features
-    bases: int = 2  # of the bilinear decoder
-    node_dropout: float = 0.3  # share of the nodes whose messages a training step drops
-    dropout: float = 0.3  # of the hidden units
-    history_dropout: float = 0.5  # share of the users of a training step that are isolated
+    hidden: Size = 100  # units of the convolution, sums of ordinal messages
+    embedding_size: Size = 32  # D
+    feature_size: Size = 32  # units of the layer of features
+    bases: Depth = 2  # of the bilinear decoder
+    node_dropout: Dropout = 0.3  # share of the nodes whose messages a training step drops
+    dropout: Dropout = 0.3  # of the hidden units
+    history_dropout: Share = 0.5  # share of the users of a training step that are isolated
     user_features: bool = True  # use them, where there are any
     item_features: bool = True
 

@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from idcf.config import Depth, Dropout, Size
 from idcf.models.base import Model, UserData
 from idcf.models.layers.cache import TensorCache
 from idcf.models.layers.edge_index import build_edge_index, find_edges
@@ -23,13 +24,13 @@ from idcf.types import Batch, Domain, LossTerms, Ragged, Users
 class GCMCSoftmaxConfig:
     """Options of the original GC-MC."""
 
-    hidden: int = 500  # units of the convolution, all levels together where they are stacked
-    embedding_size: int = 75  # D
-    bases: int = 2  # of the bilinear decoder
+    hidden: Size = 500  # units of the convolution, all levels together where they are stacked
+    embedding_size: Size = 75  # D
+    bases: Depth = 2  # of the bilinear decoder
     accumulate: Literal["stack", "sum"] = "stack"  # the levels' messages; sums are ordinal
     symmetric: bool = False  # divide by sqrt(|N_i| |N_j|) instead of |N_i|
-    node_dropout: float = 0.7  # share of the nodes whose messages a training step drops
-    dropout: float = 0.7  # of the hidden units
+    node_dropout: Dropout = 0.7  # share of the nodes whose messages a training step drops
+    dropout: Dropout = 0.7  # of the hidden units
     hide_target: bool = True  # in training, score a pair on the graph without its edge
 
 

@@ -23,6 +23,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.func import functional_call
 
+from idcf.config import Count, CountOrZero, Depth, Scale, Share, Size, Sizes, Weight
 from idcf.models.base import Backbone, BackboneWrapper
 from idcf.models.layers.embedding import EmbeddingTable
 from idcf.models.layers.heads import Head
@@ -42,14 +43,14 @@ from idcf.types import Batch, Domain, Embeddings, Users
 class HybridBackboneConfig:
     """Options of stage 1 of IDCF-HY."""
 
-    embedding_size: int = 32  # d, of ids and of each field
-    hidden: tuple[int, ...] = (64, 64)  # layer sizes of g_θ
-    init_std: float = 0.05  # of the embeddings
+    embedding_size: Size = 32  # d, of ids and of each field
+    hidden: Sizes = (64, 64)  # layer sizes of g_θ
+    init_std: Scale = 0.05  # of the embeddings
     # share of the users of a training step whose p_u is replaced by what the relation makes of y_u;
     # without, g_θ relies on p_u, which new users lack
-    induced_share: float = 0.5
-    relation_heads: int = 4  # of the relation of this stage
-    relation_sample: int = 500  # key users that it attends to in a training step
+    induced_share: Share = 0.5
+    relation_heads: Depth = 4  # of the relation of this stage
+    relation_sample: Count = 500  # key users that it attends to in a training step
     user_features: bool = True  # use them, where there are any
     item_features: bool = True
 
@@ -111,10 +112,10 @@ class HybridBackbone(Backbone):
 class HybridConfig:
     """Options of stage 2 of IDCF-HY."""
 
-    n_attended_users: int = 500  # key users that a head attends to in a training step
+    n_attended_users: Count = 500  # key users that a head attends to in a training step
     # meta-learning: groups of users of a step, to each of which the relation is adapted; 0: none
-    meta_groups: int = 0
-    meta_rate: float = 0.1  # of that adaption
+    meta_groups: CountOrZero = 0
+    meta_rate: Weight = 0.1  # of that adaption
 
 
 class HybridIDCF(BackboneWrapper):

@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from idcf.config import Count, Depth, Dropout, Size, Weight
 from idcf.models.base import Model, UserData
 from idcf.paper.layers.rgcn import RGCN, SubgraphEdges
 from idcf.paper.layers.subgraph import CappedHistories, NodeOffsets, RatingGraph, Subgraphs
@@ -30,15 +31,15 @@ class IGMCConfig:
     residual: bool = (
         True  # edges carry residuals of the nodes' offsets; False: levels, as published
     )
-    layers: int = 2  # graph convolutions
-    size: int = 32  # of a node's state
-    bases: int = 4  # of the weights of levels
-    hidden: int = 128  # units of the readout
-    cap: int = 255  # largest number of neighbours on each side of a subgraph
-    train_cap: int = 63  # `cap` in training, drawn anew in each step: faster, and as accurate
-    dropout: float = 0.1  # of the hidden layer
-    edge_dropout: float = 0.0  # share of edges dropped in training
-    smoothness: float = 0.001  # weight of the adjacent rating penalty (ARR)
+    layers: Depth = 2  # graph convolutions
+    size: Size = 32  # of a node's state
+    bases: Depth = 4  # of the weights of levels
+    hidden: Size = 128  # units of the readout
+    cap: Count = 255  # largest number of neighbours on each side of a subgraph
+    train_cap: Count = 63  # `cap` in training, drawn anew in each step: faster, and as accurate
+    dropout: Dropout = 0.1  # of the hidden layer
+    edge_dropout: Dropout = 0.0  # share of edges dropped in training
+    smoothness: Weight = 0.001  # weight of the adjacent rating penalty (ARR)
     center: bool = True  # add the mean rating; always so with `residual`
 
 

@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 from torch.func import functional_call, grad, vmap
 
+from idcf.config import Depth, Scale, Size, Sizes, Weight
 from idcf.models.base import Model
 from idcf.models.layers.heads import mlp
 from idcf.paper.layers.feature_fields import (
@@ -41,11 +42,11 @@ _USERS_PER_STEP = 64  # users whose whole catalogue is scored at once
 class MeLUConfig:
     """Options of MeLU."""
 
-    embedding_size: int = 32  # of a field
-    hidden: tuple[int, ...] = (64, 64)  # the decision layers
-    init_std: float = 0.05  # of the embeddings
-    inner_rate: float = 0.05  # α
-    inner_steps: int = 1  # steps of a user's adaption
+    embedding_size: Size = 32  # of a field
+    hidden: Sizes = (64, 64)  # the decision layers
+    init_std: Scale = 0.05  # of the embeddings
+    inner_rate: Weight = 0.05  # α
+    inner_steps: Depth = 1  # steps of a user's adaption
     first_order: bool = False  # leave second derivatives out
     item_ids: bool = True  # items have vectors q and biases b of their own
     user_features: bool = True  # use them, where there are any

@@ -9,6 +9,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
+from idcf.config import Count, Dropout, Size, Weight
 from idcf.models.base import TwoTower
 from idcf.models.layers.heads import DotHead, Head
 from idcf.models.layers.ragged import item_ridge_biases
@@ -27,11 +28,11 @@ _INITIAL_LOG_VARIANCE = -4.0  # of log s²: at 0, noise hides the mean and train
 class MultVAEConfig(HistoryEncoderConfig):
     """Options of Mult-VAE."""
 
-    embedding_size: int = 32  # of z
-    hidden: int = 64  # size of the hidden layers
-    dropout: float = 0.5
-    beta: float = 0.2  # β, weight of the KL divergence
-    anneal: int = 1000  # training steps until the weight reaches β
+    embedding_size: Size = 32  # of z
+    hidden: Size = 64  # size of the hidden layers
+    dropout: Dropout = 0.5
+    beta: Weight = 0.2  # β, weight of the KL divergence
+    anneal: Count = 1000  # training steps until the weight reaches β
 
 
 class MultVAE(TwoTower):

@@ -15,6 +15,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
+from idcf.config import Dropout, Scale, Size
 from idcf.models.base import TwoTower
 from idcf.models.layers.heads import DotHead, Head
 from idcf.types import Domain, Embeddings, Users
@@ -24,10 +25,10 @@ from idcf.types import Domain, Embeddings, Users
 class NimcConfig:
     """Options of NIMC."""
 
-    embedding_size: int = 16  # units of the hidden layers
-    init_std: float = 0.01  # of the initial rows of V; small: items with few ratings stay average
-    user_scale: float = 0.1  # factor of x_u; small: features matter less, and later
-    feature_dropout: float = 0.3  # share of users whose features a training step drops
+    embedding_size: Size = 16  # units of the hidden layers
+    init_std: Scale = 0.01  # of the initial rows of V; small: items with few ratings stay average
+    user_scale: Scale = 0.1  # factor of x_u; small: features matter less, and later
+    feature_dropout: Dropout = 0.3  # share of users whose features a training step drops
     user_features: bool = True  # use them, where there are any
     item_features: bool = True
 

@@ -18,6 +18,7 @@ import torch.nn.functional as F
 from scipy.sparse import csr_array, diags_array, vstack
 from torch import Tensor, nn
 
+from idcf.config import Count, Depth, Dropout, Scale, Size
 from idcf.models.base import TwoTower
 from idcf.models.layers.cache import TensorCache
 from idcf.models.layers.embedding import EmbeddingTable, log_relative_popularity
@@ -33,12 +34,12 @@ _FOLD_GRAPH_BUFFERS = ("fold_graph_items", "fold_graph_values", "fold_graph_offs
 class PinSageConfig:
     """Options of PinSAGE: its random walks between items, its convolutions and its training."""
 
-    embedding_size: int = 64  # D
-    layers: int = 2  # convolution layers
-    neighbors: int = 20  # of each item: the most visited items
-    folds: int = 3  # 1: all users are trained on one graph, which contains their own rows
-    dropout: float = 0.0  # of the item embeddings
-    init_std: float = 0.1  # of the initial embeddings
+    embedding_size: Size = 64  # D
+    layers: Depth = 2  # convolution layers
+    neighbors: Count = 20  # of each item: the most visited items
+    folds: Count = 3  # 1: all users are trained on one graph, which contains their own rows
+    dropout: Dropout = 0.0  # of the item embeddings
+    init_std: Scale = 0.1  # of the initial embeddings
 
 
 class ImportanceConv(nn.Module):

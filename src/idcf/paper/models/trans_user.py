@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.func import functional_call
 
+from idcf.config import Count, Weight
 from idcf.models.base import Backbone, BackboneWrapper
 from idcf.models.layers.ragged import (
     RowChunks,
@@ -37,11 +38,11 @@ _MIN_GAIN = 1e-10  # smallest gain of a step per unit of weight; a smaller one i
 class TransUserConfig:
     """Options of Trans-User."""
 
-    reg: float = 0.0  # ridge penalty of the latent's distance to the mean of the key users
-    bias_reg: float = 0.0  # ridge penalty of the bias
-    steps: int = 30  # of the solver
-    n_negatives: int = 200  # without ratings: sampled items that represent all others
-    negative_weight: float = 5.0  # weight of all negatives together, per item of the history
+    reg: Weight = 0.0  # ridge penalty of the latent's distance to the mean of the key users
+    bias_reg: Weight = 0.0  # ridge penalty of the bias
+    steps: Count = 30  # of the solver
+    n_negatives: Count = 200  # without ratings: sampled items that represent all others
+    negative_weight: Weight = 5.0  # weight of all negatives together, per item of the history
 
 
 class FitProblem(NamedTuple):

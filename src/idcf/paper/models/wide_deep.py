@@ -15,6 +15,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
+from idcf.config import Scale, Size, Sizes
 from idcf.models.base import TwoTower
 from idcf.models.layers.heads import Head
 from idcf.paper.layers.feature_fields import (
@@ -33,9 +34,9 @@ from idcf.types import Domain, Embeddings, Users
 class WideDeepConfig:
     """Options of Wide & Deep."""
 
-    embedding_size: int = 10  # of a field
-    hidden: tuple[int, ...] = (32, 16, 8)  # layer sizes of the deep part
-    init_std: float = 0.05  # of the embeddings
+    embedding_size: Size = 10  # of a field
+    hidden: Sizes = (32, 16, 8)  # layer sizes of the deep part
+    init_std: Scale = 0.05  # of the embeddings
     user_features: bool = True  # use them, where there are any
     item_features: bool = True
 

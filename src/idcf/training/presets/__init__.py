@@ -14,9 +14,9 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, Literal
 
-from idcf.config import dataclass_from_dict, load_toml
+from idcf.config import Count, Lengths, Share, dataclass_from_dict, load_toml
 from idcf.errors import ConfigError, unknown_name_message
-from idcf.models.registry import MODELS, all_models, model_entry
+from idcf.models.registry import MODELS, all_models, configure, model_entry
 from idcf.training.loop import TrainConfig
 
 ENTRY_POINT_GROUP = "idcf.presets"
@@ -32,12 +32,12 @@ class StageConfig:
 
     options: Mapping[str, Any] = field(default_factory=dict)  # of the model
     train: TrainConfig = field(default_factory=TrainConfig)  # of the training
-    history_lengths: tuple[int, int] = (1, 29)  # shortest and longest, in a training episode
-    validation_history_lengths: tuple[int, int] = (4, 29)  # of held-out users
-    targets_per_episode: int = 8  # rows of a user that an episode predicts
-    max_target_share: float = 1.0  # of a user's rows that an episode may predict
+    history_lengths: Lengths = (1, 29)  # shortest and longest, in a training episode
+    validation_history_lengths: Lengths = (4, 29)  # of held-out users
+    targets_per_episode: Count = 8  # rows of a user that an episode predicts
+    max_target_share: Share = 1.0  # of a user's rows that an episode may predict
     episodes: bool = True  # False: random rows, with the user's whole history as input
-    validation: float = 0.1  # share of the key users, or of the rows, that is held out
+    validation: Share = 0.1  # share of the key users, or of the rows, that is held out
     validate_on: Literal["users", "rows"] = "users"  # what adaption to new users holds out
     refit_on_all: bool = True  # after the search, train again with the held-out rows
     start_from_biases: bool = True  # initialize a backbone with ridge biases
@@ -77,6 +77,23 @@ def stage_config(
             _update_stage(values, {"options": {key: value}})
     train = dataclass_from_dict(TrainConfig, values.pop("train", {}), f"training of {name!r}")
     return dataclass_from_dict(StageConfig, {**values, "train": train}, f"preset of {name!r}")
+
+
+def check_options(name: str, options: Mapping[str, Any]) -> None:
+    """Raise ConfigError if an option of a model, or of its training, is out of its range.
+
+    Called before a table is read: names that the model lacks are passed over, because the table
+    decides which model a name stands for.
+    """
+    stages = [name, *filter(None, [model_entry(name).backbone])]
+    for stage in stages:
+        fields_of_model = {f.name for f in fields(model_entry(stage).config_class)}
+        configure(stage, {key: x for key, x in options.items() if key in fields_of_model})
+    if model_entry(name).solver is None:
+        plain = {key.removeprefix("train."): x for key, x in options.items()}
+        known = {f.name for f in fields(TrainConfig)}
+        trained = {key: x for key, x in plain.items() if key in known}
+        dataclass_from_dict(TrainConfig, trained, f"training of {name!r}")
 
 
 def _preset_row(preset: str, model: str) -> Mapping[str, Any]:
