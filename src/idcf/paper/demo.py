@@ -183,13 +183,12 @@ def _results_section(rows: Sequence[ResultRow], split: Split) -> Section:
     """Return the section with the table of results."""
     text = (
         f"The models are trained on {len(split.key_users):,} key users and measured on new users, "
-        "who are absent from training. ndcg is that of the paper's public code: its gain is "
+        "who are absent from training. `ndcg` is that of the paper's public code: its gain is "
         "2^rating - 1 and it ranks only the user's test items, so even random order scores high. "
-        "ndcg@10 ranks the "
-        "whole catalogue. Brackets hold 95 % bootstrap intervals over users. Models of ratings "
-        "rarely beat popularity in ndcg@10, because high predicted ratings are not what users "
-        "choose next. The lists of the table are ordered by expected rating; `recommend` also "
-        "goes by how likely an item is taken up, as the films below show."
+        "`ndcg@10` ranks the whole catalogue. Brackets hold 95 % bootstrap intervals over users. "
+        "Lists by expected rating alone rarely beat popularity in `ndcg@10`, because high expected "
+        "ratings are not what users choose next; the note below the table names the models whose "
+        "lists also go by how likely an item is taken up."
     )
     return Section(
         "Quality of each model for new users", text, table=make_tables(rows, paper_numbers())[0]

@@ -190,7 +190,7 @@ def plot_attention(weights: NDArray[Any], n_shown: int = 80) -> Figure:
     image = axis.imshow(
         relative[np.ix_(order, top_keys)].clip(0.1),
         aspect="auto",
-        cmap="magma",
+        cmap="Blues",
         norm=LogNorm(0.1, max(10.0, float(relative.max()))),
         interpolation="nearest",
     )

@@ -38,7 +38,7 @@ details { margin: .5rem 0; border-top: 1px solid var(--line); }
 summary { padding: .45rem 0; cursor: pointer; color: var(--link); }
 figure { margin: 1rem 0; background: var(--sheet); border: 1px solid var(--line);
   border-radius: 6px; padding: 1rem; overflow: hidden; }
-figure img { max-width: 100%; height: auto; display: block; margin: auto; }
+figure img { max-width: min(100%, 54rem); height: auto; display: block; margin: auto; }
 figcaption { color: var(--soft); font-size: .9rem; margin-top: .6rem; max-width: 46rem; }
 .wide { overflow-x: auto; max-width: 100%; width: fit-content; border: 1px solid var(--line);
   background: linear-gradient(90deg, transparent, var(--sheet) 70%) 100% / 3rem 100% local,
