@@ -6,6 +6,7 @@ word.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -81,7 +82,9 @@ def render_pages(results: Path) -> dict[str, str]:
     for name, spec in specs.items():
         legend = split_pages.LEGEND if spec.reference else _LEGEND
         tables = list(_tables(spec, results, data))
-        parts = [f"# {spec.title}", "", spec.shows, "", legend]
+        headline = "" if spec.reference else _headline([spec], data)
+        parts = [f"# {spec.title}", "", *([f"**{headline}**", ""] if headline else []), spec.shows]
+        parts += ["", *format_contents([x.title for x in tables]), "", legend]
         for table in tables:
             parts += ["", f"## {table.title}", "", *(f"{note}  " for note in table.notes), ""]
             parts.append(format_markdown_grid(table.header, table.model_lines))
@@ -94,16 +97,18 @@ def render_pages(results: Path) -> dict[str, str]:
             for table in tables
         ]
     lead = "Each table of the paper with our numbers beside its own; a click unfolds a part."
-    title, headline = "The paper's tables, and ours", _headline(specs, data)
+    title = "The paper's tables, and ours"
+    best = _headline([specs[name] for name in _MAIN_TABLES if name in specs], data)
+    headline = f"Tables 2 to 4: {best[:1].lower()}{best[1:]}" if best else ""
     pages["index.html"] = render_html(title, lead, sections, "", headline=headline)
     return pages
 
 
-def _headline(specs: Mapping[str, TableSpec], data: Mapping[str, _DatasetResults]) -> str:
-    """Return which systems are best under clean settings in most columns of the main tables: one
-    column for each dataset, split and user group, by the first metric."""
+def _headline(specs: Iterable[TableSpec], data: Mapping[str, _DatasetResults]) -> str:
+    """Return which systems are best under clean settings in most columns of some tables: one column
+    for each dataset, split and user group, by the first metric."""
     winners: dict[tuple[str, str, str], str | None] = {}
-    for spec in (specs[name] for name in _MAIN_TABLES if name in specs):
+    for spec in specs:
         for column in spec.columns():
             key = (column.dataset, column.split, column.users)
             if key not in winners:
@@ -113,10 +118,17 @@ def _headline(specs: Mapping[str, TableSpec], data: Mapping[str, _DatasetResults
         return ""
     (best, n), *others = Counter(compared).most_common(3)
     rest = "".join(f", `{name}` in {count}" for name, count in others)
+    noun = "comparison" if len(compared) == 1 else "comparisons"
     return (
-        f"In tables 2 to 4, under clean settings, `{best}` has the best number in {n} of "
-        f"{len(compared)} comparisons (dataset and group of users, by the first metric){rest}."
+        f"Under clean settings, `{best}` has the best number in {n} of {len(compared)} {noun} "
+        f"(dataset, split and group of users, by the first metric){rest}."
     )
+
+
+def format_contents(titles: Sequence[str]) -> list[str]:
+    """Return a Markdown list of links to sections, by the anchors that GitHub and MyST give."""
+    slugs = [re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles]
+    return [f"- [{title}](#{slug})" for title, slug in zip(titles, slugs, strict=True)]
 
 
 def _tables(
