@@ -66,10 +66,14 @@ def test_figures_render_as_png() -> None:
     log = TrainingLog([{"epoch": 0, "loss": 1.0, "valid": 0.9}, {"epoch": 1, "loss": 0.8}], 0)
     for figure in (
         figures.plot_rmse_by_history_length(
-            {"bias": [interval] * 3, "idcf-nn": [interval] * 3}, (0, 5, None)
+            {"bias": [interval] * 3, "idcf-nn": [interval] * 3, "als": [interval] * 3},
+            (0, 5, None),
+            "idcf-nn",
+            "bias",
         ),
         figures.plot_attention(weights),
-        figures.plot_attention(np.eye(4)[None]),  # one key user each: no entropy at all
+        figures.plot_attention_spread(weights),
+        figures.plot_attention_spread(np.eye(4)[None]),  # one key user each: no entropy at all
         figures.plot_training({"idcf-nn": {"nnmf": log, "idcf-nn": TrainingLog()}}),
     ):
         assert figures.to_png(figure, dpi=40).startswith(PNG)
@@ -125,6 +129,40 @@ def test_a_page_escapes_its_text() -> None:
     assert 'class="loud">careful' in html
 
 
+@pytest.mark.parametrize(
+    ("errors", "words"),
+    [
+        ([1.0, 0.9, 0.8], "is ahead of `bias` from 0 ratings on"),
+        ([1.3, 0.9, 0.8], "is ahead of `bias` from 1 rating on"),
+        ([0.9, 1.3, 0.8], "is ahead of `bias` from the whole history on"),
+        ([0.9, 0.9, 1.3], "With a whole history, `als` is not ahead of `bias`."),
+    ],
+)
+def test_from_which_length_on_a_model_is_ahead(errors: list[float], words: str) -> None:
+    curves = {"als": [Interval(x, x, x) for x in errors], "bias": [Interval(1.2, 1.2, 1.2)] * 3}
+    assert words in figures.first_length_ahead(curves, (0, 1, None), "als", "bias")
+
+
+def test_parts_of_a_section_are_folded_and_text_in_backticks_is_code() -> None:
+    table = ResultTable("t `x`", (), ("y",), (), (("1.0 [0.9, 1.1]*",),))
+    sections = [Section("A", "`code` & text"), Section("B"), Section("B", table=table, level=3)]
+    html = render_html("T", "", sections, "", headline="`m` wins")
+    assert '<p class="headline"><code>m</code> wins</p>' in html
+    assert "<p><code>code</code> &amp; text</p>" in html
+    assert re.findall(r'href="#(.*?)"', html) == ["a", "b"], "folded parts are not in the contents"
+    assert '<details id="b-2"><summary>B</summary>' in html
+    assert '<td class="best">1.0 <small>[0.9, 1.1]</small>*</td>' in html
+
+
+def test_the_demo_asks_for_matplotlib_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    monkeypatch.setattr(demo, "load_dataset", lambda name: pytest.fail("it began to work"))
+    with pytest.raises(ConfigError, match="plots need matplotlib"):
+        demo.run_demo(tmp_path)
+
+
 def test_the_demo_on_synthetic_data(
     dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -146,9 +184,17 @@ def test_the_demo_on_synthetic_data(
     assert " 10. Film <i" in console
     assert "Film &lt;i" in html
     assert "Film <i" not in html
-    assert html.count("data:image/png;base64,") == 5
+    assert html.count("data:image/png;base64,") == 6
     assert "http" not in html
     assert (tmp_path / "rows.json").exists()
+    assert re.search(
+        r'class="headline"><code>[\w-]+</code> predicts the ratings of new users', html
+    )
+    assert re.search(r"<code>idcf-bayes</code> is (not )?ahead of <code>bias</code>", html)
+    assert "`" not in html
+    links = re.findall(r'href="#([^"]+)"', html)
+    assert len(links) == len(re.findall("<h2>", html)) == 8
+    assert all(f'<section id="{x}">' in html for x in links)
 
 
 def test_the_synthetic_dataset_has_new_users() -> None:

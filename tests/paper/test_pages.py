@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -116,3 +117,13 @@ def test_a_missing_folder_of_results_is_an_error(tmp_path: Path) -> None:
     result = invoke("report", "--results", str(tmp_path / "x"), "--out", "y")
     assert isinstance(result.exception, DataError)
     assert "is not a folder of results" in str(result.exception)
+
+
+def test_a_page_has_a_headline_and_links_to_its_parts(stored_results: Path) -> None:
+    page = pages.render_pages(stored_results)["table4.md"]
+    assert re.search(r"\n\*\*Under clean settings, `[\w-]+` has the best number in \d+ of", page)
+    links = re.findall(r"^- \[(.*)\]\(#(.*)\)$", page, re.MULTILINE)
+    assert [title for title, _ in links] == re.findall(r"^## (.*)$", page, re.MULTILINE)
+    assert pages.format_contents(["ml-1m, new users (a, b): rmse ↓"]) == [
+        "- [ml-1m, new users (a, b): rmse ↓](#ml-1m-new-users-a-b-rmse-)"
+    ]

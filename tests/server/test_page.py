@@ -155,7 +155,7 @@ def test_confidence_reasons_and_the_next_question(browser: Browser) -> None:
             expect(page.get_by_role("heading", name="Popular titles")).to_be_visible()
             expect(page.locator("#question")).to_be_visible()
             first = page.locator("#question-item .title").inner_text()
-            page.get_by_role("button", name="I do not know it").click()
+            page.get_by_role("button", name="Skip").click()
             wait_for_update(page, 2)
             second = page.locator("#question-item .title").inner_text()
             assert second != first

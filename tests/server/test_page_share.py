@@ -71,7 +71,7 @@ def test_a_link_in_an_open_page(page: Page, address: str) -> None:
 )
 def test_a_wrong_link_is_refused(page: Page, fragment: str, words: str) -> None:
     page.evaluate("x => { location.hash = x; }", fragment)
-    notice = page.locator("#ratings-notice")
+    notice = page.locator("#link-notice")
     expect(notice).to_contain_text("The link was not used: ")
     expect(notice).to_contain_text(words)
     expect(notice).to_contain_text("Ask for the link again, or go on without it.")
@@ -81,14 +81,16 @@ def test_a_wrong_link_is_refused(page: Page, fragment: str, words: str) -> None:
 
 def test_a_skip_link_is_no_wrong_link(page: Page) -> None:
     page.evaluate("location.hash = '#list'")
-    expect(page.locator("#ratings-notice")).to_be_empty()
+    expect(page.locator("#link-notice")).to_be_empty()
 
 
 def test_unknown_titles_of_a_link_are_left_out_and_told(browser: Browser, address: str) -> None:
-    for page in open_page(browser, address, path="#ratings=i2:5,nope:4"):
+    phone = {"width": 390, "height": 844}
+    for page in open_page(browser, address, path="#ratings=i2:5,nope:4", viewport=phone):
         wait_for_update(page, 1)
         expect(page.locator("#ratings .title")).to_have_text(["Film 2 1952"])
-        expect(page.locator("#ratings-notice")).to_contain_text("does not know 1 of the 2 titles")
+        expect(page.locator("#link-notice")).to_contain_text("does not know 1 of the 2 titles")
+        expect(page.locator("#link-notice .notice")).to_be_in_viewport()
 
 
 def test_a_link_of_likes(browser: Browser) -> None:
@@ -109,7 +111,7 @@ def test_a_link_that_cannot_be_opened_yet_can_be_tried_again(
     for page in open_page(browser, address, fails=True):
         page.route("**/v1/predict", lambda route: route.abort("connectionrefused"))
         page.evaluate("location.hash = '#ratings=i2:5'")
-        notice = page.locator("#ratings-notice")
+        notice = page.locator("#link-notice")
         expect(notice.get_by_role("alert")).to_contain_text("The link was not opened.")
         page.unroute("**/v1/predict")
         notice.get_by_role("button", name="Try again").click()

@@ -24,7 +24,7 @@ from idcf.evaluation.measure import inductive_rmse
 from idcf.evaluation.protocol import standard_split
 from idcf.evaluation.results import ResultRow, write_json
 from idcf.evaluation.run import EvaluationPlan, evaluate
-from idcf.evaluation.tables import format_text, make_tables
+from idcf.evaluation.tables import format_text, intervals_by_cell, make_tables
 from idcf.files import write_text
 from idcf.inference.scoring import interaction_std, score_interactions
 from idcf.metrics import Interval
@@ -53,17 +53,22 @@ NEW_USER_RATINGS = {
     "Scream (1996)": 1.0,
     "English Patient, The (1996)": 2.0,
 }
-_CAPTIONS = {  # by the title of a figure, without what is in brackets
+SIMPLE_MODEL = "bias"  # what the curve of the best model is compared with
+_CAPTIONS = {  # by the title of a figure
     "Each model with its interval": "Dots are our results with 95 % intervals over users. Diamonds "
     "are the numbers that the paper prints.",
-    "Quality against length of history": "Each new user's history is cut to n ratings, while the "
-    "test ratings stay the same. Faint bars are 95 % intervals over users.",
-    "Calibration of the predicted intervals": "For each level, the share of new users' test "
-    "ratings inside the predicted interval. A calibrated model lies on the diagonal.",
-    "Attention on key users": "The left panel shows the weight that each new user (row) gives to "
-    "key users (columns), as a mean over heads. The right panel shows over how many key users a "
-    "head spreads its attention, as the exponential of the entropy of its weights.",
-    "Training curves": "A ring marks the epoch that was chosen by validation.",
+    "How many ratings of a new user are enough?": "Each new user's history is cut to n ratings, "
+    f"while the test ratings stay the same. The band is the 95 % interval of `{BEST_MODEL}` over "
+    "users.",
+    f"Are the intervals of `{BEST_MODEL}` calibrated?": "For each level, the share of new users' "
+    "test ratings inside the predicted interval. A calibrated model lies on the diagonal.",
+    "To whom does `idcf-nn` attend?": "The weight that each new user (row) gives to key users "
+    "(columns), as a mean over heads.",
+    "To how many key users does `idcf-nn` attend?": "Over how many key users a head spreads its "
+    "attention, as the exponential of the entropy of its weights; each box holds the new users. "
+    "The dotted line is uniform attention.",
+    "When does training stop?": "The error on held-out ratings or users by epoch. A ring marks the "
+    "epoch that was chosen.",
 }
 SYNTHETIC_NOTICE = (
     "NOT REAL DATA: MovieLens-100K could not be loaded, so all results here are for synthetic data "
@@ -82,6 +87,7 @@ def run_demo(
     """Train and compare models on new users and write `report.html` and `rows.json` to a folder.
     Return the path of the report. `echo` is called with each text for the console."""
     began = time.perf_counter()
+    figures.require_matplotlib()
     try:
         dataset, notice = load_dataset("ml-100k"), ""
     except DataError as error:
@@ -121,7 +127,7 @@ def run_demo(
         f"{seconds:.0f} s. All numbers are in rows.json in the same folder."
     )
     title = "Recommendations for new users"
-    write_text(path, render_html(title, lead, sections, footer, notice))
+    write_text(path, render_html(title, lead, sections, footer, notice, _headline(rows)))
     echo(f"{notice}\nThe report with figures is {path}. The demo took {seconds:.0f} s.")
     return path
 
@@ -156,17 +162,33 @@ def rmse_by_history_length(
     }
 
 
+def _headline(rows: Sequence[ResultRow]) -> str:
+    """Say which model predicts ratings best, and which has the best lists."""
+    intervals = intervals_by_cell(rows)
+    by_rmse = sorted(
+        (x.value, model) for (model, metric), x in intervals.items() if metric == "rmse"
+    )
+    lists = [(x.value, model) for (model, metric), x in intervals.items() if metric == "ndcg@10"]
+    (best, model), (second, other) = by_rmse[:2]
+    text = (
+        f"`{model}` predicts the ratings of new users best: its RMSE is {best:.3f}, that of the "
+        f"next one, `{other}`, {second:.3f}."
+    )
+    if lists:
+        text += f" `{max(lists)[1]}` has the best ndcg@10 over the whole catalogue."
+    return text
+
+
 def _results_section(rows: Sequence[ResultRow], split: Split) -> Section:
     """Return the section with the table of results."""
     text = (
         f"The models are trained on {len(split.key_users):,} key users and measured on new users, "
-        "who are absent from training. ndcg is that of the paper's public code: its gain is "
+        "who are absent from training. `ndcg` is that of the paper's public code: its gain is "
         "2^rating - 1 and it ranks only the user's test items, so even random order scores high. "
-        "ndcg@10 ranks the "
-        "whole catalogue. Brackets hold 95 % bootstrap intervals over users. Models of ratings "
-        "rarely beat popularity in ndcg@10, because high predicted ratings are not what users "
-        "choose next. The lists of the table are ordered by expected rating; `recommend` also "
-        "goes by how likely an item is taken up, as the films below show."
+        "`ndcg@10` ranks the whole catalogue. Brackets hold 95 % bootstrap intervals over users. "
+        "Lists by expected rating alone rarely beat popularity in `ndcg@10`, because high expected "
+        "ratings are not what users choose next; the note below the table names the models whose "
+        "lists also go by how likely an item is taken up."
     )
     return Section(
         "Quality of each model for new users", text, table=make_tables(rows, paper_numbers())[0]
@@ -209,24 +231,22 @@ def _figure_sections(
     models = {name: trained[name].model for name in CURVE_MODELS if name in trained}
     logs = {name: trained[name].logs for name in IDCF_MODELS if name in trained}
     curves = rmse_by_history_length(evaluation_set, models)
-    plots = {
-        "Each model with its interval": figures.plot_forest(rows, SHOWN_METRICS),
-        "Quality against length of history": figures.plot_rmse_by_history_length(
-            curves, HISTORY_LENGTHS
-        ),
-    }
+    titles = list(_CAPTIONS)
+    captions = dict(_CAPTIONS)
+    plots = {titles[0]: figures.plot_forest(rows, SHOWN_METRICS)}
+    lengths = (curves, HISTORY_LENGTHS, BEST_MODEL, SIMPLE_MODEL)
+    plots[titles[1]] = figures.plot_rmse_by_history_length(*lengths)
+    if BEST_MODEL in models and SIMPLE_MODEL in models:
+        captions[titles[1]] = f"{figures.first_length_ahead(*lengths)} {captions[titles[1]]}"
     if BEST_MODEL in models:
         shares = _interval_coverage(evaluation_set, models[BEST_MODEL])
-        title = f"Calibration of the predicted intervals ({BEST_MODEL})"
-        plots[title] = figures.plot_reliability({BEST_MODEL: shares}, CONFIDENCE_LEVELS)
+        plots[titles[2]] = figures.plot_reliability({BEST_MODEL: shares}, CONFIDENCE_LEVELS)
     if isinstance(attention_model := models.get("idcf-nn"), IDCF):
         weights = _attention_weights(evaluation_set, attention_model)
-        plots["Attention on key users (idcf-nn)"] = figures.plot_attention(weights)
-    plots["Training curves"] = figures.plot_training(logs)
-    return [
-        Section(title, _CAPTIONS[title.partition(" (")[0]], figures.to_png(plot))
-        for title, plot in plots.items()
-    ]
+        plots[titles[3]] = figures.plot_attention(weights)
+        plots[titles[4]] = figures.plot_attention_spread(weights)
+    plots[titles[5]] = figures.plot_training(logs)
+    return [Section(title, captions[title], figures.to_png(x)) for title, x in plots.items()]
 
 
 def _interval_coverage(evaluation_set: EvaluationSet, model: Model) -> NDArray[np.float64]:

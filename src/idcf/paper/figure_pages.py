@@ -18,6 +18,7 @@ from idcf.files import write_bytes
 from idcf.paper.figure_catalog import FIGURES, PaperFigure, Rows
 from idcf.paper.figure_runs import read_rows
 from idcf.paper.figures import to_png
+from idcf.paper.pages import format_contents
 
 PAGE = "figures.md"
 _INTRODUCTION = (
@@ -54,7 +55,8 @@ def render_figures(
     results: Path, figures: Mapping[str, PaperFigure] = FIGURES
 ) -> tuple[str, list[Picture]]:
     """Return the Markdown page of the figures, and their pictures, from a folder of results."""
-    parts = ["# Figures and theorems", "", _INTRODUCTION]
+    contents = format_contents([figure.title for figure in figures.values()])
+    parts = ["# Figures and theorems", "", _INTRODUCTION, "", *contents]
     pictures: list[Picture] = []
     for name, figure in figures.items():
         by_dataset = rows_by_dataset(figure, results)

@@ -50,6 +50,14 @@ _STYLE = {
 P = ParamSpec("P")
 
 
+def require_matplotlib() -> None:
+    """Raise ConfigError without matplotlib: to be called before long work that ends in a plot."""
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError:
+        raise ConfigError("plots need matplotlib; install 'idcf[plots]'") from None
+
+
 def with_style(draw: Callable[P, Figure]) -> Callable[P, Figure]:
     """Decorate a function that returns a figure: draw it in this module's style, and leave the
     caller's matplotlib settings as they are."""
@@ -57,10 +65,9 @@ def with_style(draw: Callable[P, Figure]) -> Callable[P, Figure]:
     @wraps(draw)
     def draw_with_style(*args: P.args, **options: P.kwargs) -> Figure:
         """Draw in the style of this module; raise ConfigError without matplotlib."""
-        try:
-            from matplotlib import rc_context
-        except ImportError:
-            raise ConfigError("plots need matplotlib; install 'idcf[plots]'") from None
+        require_matplotlib()
+        from matplotlib import rc_context
+
         with rc_context(_STYLE):  # type: ignore[arg-type]
             return draw(*args, **options)
 
@@ -108,24 +115,50 @@ def plot_forest(rows: Sequence[ResultRow], metrics: Sequence[str]) -> Figure:
 
 @with_style
 def plot_rmse_by_history_length(
-    curves: Mapping[str, Sequence[Interval]], history_lengths: Sequence[int | None]
+    curves: Mapping[str, Sequence[Interval]],
+    history_lengths: Sequence[int | None],
+    model: str,
+    baseline: str,
 ) -> Figure:
-    """Draw RMSE against the number of ratings that the model reads; None is the whole history."""
+    """Draw how many ratings a model must read to be ahead of a baseline: RMSE against the number of
+    ratings, None being the whole history, with the interval of the model; the other curves are
+    gray."""
     figure, axes = make_subplots(1, 1, (7.6, 4.2))
     axis = axes[0][0]
     positions = np.arange(len(history_lengths))
-    for number, (name, curve) in enumerate(curves.items()):
-        value, low, high = np.array(curve).T
-        shifted = positions + (number - (len(curves) - 1) / 2) * 0.09
-        color = COLORS.get(name)
-        axis.vlines(shifted, low, high, color=color, alpha=0.28, lw=3)
-        axis.plot(shifted, value, "o-", color=color, ms=4.5, lw=1.8, label=name)
+    others = [name for name in curves if name not in (model, baseline)]
+    for name in others:
+        values = [x.value for x in curves[name]]
+        label = f"others: {', '.join(others)}" if name == others[0] else None
+        axis.plot(positions, values, "-", color="#bdbdbd", lw=1.2, label=label)
+    if baseline in curves:
+        values = [x.value for x in curves[baseline]]
+        axis.plot(positions, values, "s--", color="#444444", ms=4.5, lw=1.8, label=baseline)
+    if model in curves:
+        value, low, high = np.array(curves[model]).T
+        axis.fill_between(positions, low, high, color=COLORS.get(model), alpha=0.18, lw=0)
+        axis.plot(positions, value, "o-", color=COLORS.get(model), ms=5, lw=2.4, label=model)
     axis.set_xticks(positions, ["all" if n is None else str(n) for n in history_lengths])
     axis.set_xlabel("ratings of the new user that the model reads")
     axis.set_ylabel("RMSE of held-out ratings")
-    axis.set_title("How many ratings of a new user are enough?")
-    axis.legend(ncols=len(curves), loc="upper right", columnspacing=1.2, handlelength=1.4)
+    axis.legend(loc="upper right")
     return figure
+
+
+def first_length_ahead(
+    curves: Mapping[str, Sequence[Interval]],
+    history_lengths: Sequence[int | None],
+    model: str,
+    baseline: str,
+) -> str:
+    """Say from how many ratings on the RMSE of a model is below that of a baseline."""
+    ahead = [a.value < b.value for a, b in zip(curves[model], curves[baseline], strict=True)]
+    first = len(ahead) - next((n for n, x in enumerate(ahead[::-1]) if not x), len(ahead))
+    if first == len(ahead):
+        return f"With a whole history, `{model}` is not ahead of `{baseline}`."
+    length = history_lengths[first]
+    ratings = "the whole history" if length is None else f"{length} rating{'s' * (length != 1)}"
+    return f"`{model}` is ahead of `{baseline}` from {ratings} on."
 
 
 @with_style
@@ -144,55 +177,59 @@ def plot_reliability(shares: Mapping[str, NDArray[Any]], levels: Sequence[float]
 
 @with_style
 def plot_attention(weights: NDArray[Any], n_shown: int = 80) -> Figure:
-    """Draw attention weights [heads, new users, key users]: those of the `n_shown` key users with
-    the largest mean weight, and over how many key users each head spreads its attention."""
+    """Draw attention weights [heads, new users, key users], as means over heads, of the `n_shown`
+    key users with the largest mean weight."""
     from matplotlib.colors import LogNorm
 
-    n_heads, n_users, n_keys = weights.shape
-    figure, axes = make_subplots(1, 2, (10.5, 4.2), width_ratios=[2.1, 1])
-    matrix_axis, box_axis = axes[0]
+    _, n_users, n_keys = weights.shape
+    figure, axes = make_subplots(1, 1, (7.6, 4.2))
+    axis = axes[0][0]
     relative = weights.mean(0) * n_keys  # 1: the weight of uniform attention
     top_keys = np.argsort(-relative.mean(0), kind="stable")[:n_shown]
     order = np.argsort(relative[:, top_keys].argmax(1), kind="stable")
-    image = matrix_axis.imshow(
+    image = axis.imshow(
         relative[np.ix_(order, top_keys)].clip(0.1),
         aspect="auto",
-        cmap="magma",
+        cmap="Blues",
         norm=LogNorm(0.1, max(10.0, float(relative.max()))),
         interpolation="nearest",
     )
-    matrix_axis.grid(False)
-    keys = f"the {len(top_keys)} of {n_keys} key users with the largest weights"
-    matrix_axis.set(title="Attention on key users", xlabel=keys, ylabel=f"{n_users} new users")
-    figure.colorbar(image, ax=matrix_axis, label="weight (1 = uniform attention)", pad=0.02)
+    axis.grid(False)
+    axis.set_xlabel(f"the {len(top_keys)} of {n_keys} key users with the largest weights")
+    axis.set_ylabel(f"{n_users} new users")
+    figure.colorbar(image, ax=axis, label="weight (1 = uniform attention)", pad=0.02)
+    return figure
+
+
+@with_style
+def plot_attention_spread(weights: NDArray[Any]) -> Figure:
+    """Draw over how many key users each head spreads its attention: the exponential of the entropy
+    of its weights [heads, new users, key users]."""
+    n_heads, _, n_keys = weights.shape
+    figure, axes = make_subplots(1, 1, (6.2, 3.6))
+    axis = axes[0][0]
     entropy = -(weights * np.log(weights.clip(1e-12))).sum(-1)
     effective_keys = np.exp(entropy)  # [heads, new users]
-    plots = box_axis.boxplot(list(effective_keys), widths=0.55, patch_artist=True, showfliers=False)
+    plots = axis.boxplot(list(effective_keys), widths=0.55, patch_artist=True, showfliers=False)
     for box, median in zip(plots["boxes"], plots["medians"], strict=True):
         box.set(facecolor="#cfe3f1", edgecolor="#0072b2")
         median.set(color="#0072b2", lw=2)
-    box_axis.axhline(n_keys, color="#999999", ls=":", lw=1.2)
-    box_axis.set_xticks(range(1, n_heads + 1), [f"head {n + 1}" for n in range(n_heads)])
-    box_axis.set(title="Effective number of key users", ylim=(0, n_keys * 1.06))
-    box_axis.set_ylabel("exp(entropy); dotted: uniform attention")
+    axis.axhline(n_keys, color="#999999", ls=":", lw=1.2)
+    axis.set_xticks(range(1, n_heads + 1), [f"head {n + 1}" for n in range(n_heads)])
+    axis.set(ylim=(0, n_keys * 1.06), ylabel="effective number of key users")
     return figure
 
 
 @with_style
 def plot_training(logs: Mapping[str, Mapping[str, TrainingLog]]) -> Figure:
-    """Draw validation RMSE and training loss by model and stage; a ring marks the chosen epoch."""
-    figure, axes = make_subplots(2, 2, (10.5, 5.6))
+    """Draw the validation RMSE by model and stage; a ring marks the chosen epoch."""
+    figure, axes = make_subplots(1, 2, (9.0, 3.6))
     for name, stages in logs.items():
-        for column, log in enumerate(stages.values()):
-            for axis, key in zip(axes[:, column], ("valid", "loss"), strict=True):
-                _plot_curve(axis, log, key, name)
-    titles = ("Stage 1, pretraining on key users", "Stage 2, adaption: learning to relate")
-    for axis, title in zip(axes[0], titles, strict=True):
-        axis.set_title(title)
-    axes[0, 0].set_ylabel("RMSE, held-out ratings")
-    axes[0, 1].set_ylabel("RMSE, held-out users")
-    for axis in axes[1]:
-        axis.set(ylabel="training loss", xlabel="epoch")
+        for axis, log in zip(axes[0], stages.values(), strict=False):
+            _plot_curve(axis, log, "valid", name)
+    titles = ("Stage 1, on key users", "Stage 2, adaption to new users")
+    for axis, title, rows in zip(axes[0], titles, ("ratings", "users"), strict=True):
+        axis.set(title=title, xlabel="epoch", ylabel=f"RMSE, held-out {rows}")
     lines = [line for line in axes[0, 0].get_lines() if not line.get_label().startswith("_")]
     figure.legend(handles=lines, loc="outside lower center", ncols=max(len(logs), 1))
     return figure

@@ -6,6 +6,7 @@ word.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -47,6 +48,7 @@ _LEGEND = (
     "the rating in its formula (`ndcg-linear`); – stands where a run was made before the latter "
     "was measured."
 )
+_MAIN_TABLES = ("table2", "table3", "table4")  # systems against one another; others vary settings
 _HEADER = ("system", "paper", "published", "clean", "against", "seconds")
 _MAX_REASON_LENGTH = 60
 
@@ -76,11 +78,13 @@ def render_pages(results: Path) -> dict[str, str]:
     specs = load_tables()
     data = {d: _DatasetResults.load(results, d) for spec in specs.values() for d in spec.datasets}
     pages: dict[str, str] = {}
-    sections: list[Section] = []
+    sections: list[Section] = [Section("How to read the tables", _LEGEND)]
     for name, spec in specs.items():
         legend = split_pages.LEGEND if spec.reference else _LEGEND
         tables = list(_tables(spec, results, data))
-        parts = [f"# {spec.title}", "", spec.shows, "", legend]
+        headline = "" if spec.reference else _headline([spec], data)
+        parts = [f"# {spec.title}", "", *([f"**{headline}**", ""] if headline else []), spec.shows]
+        parts += ["", *format_contents([x.title for x in tables]), "", legend]
         for table in tables:
             parts += ["", f"## {table.title}", "", *(f"{note}  " for note in table.notes), ""]
             parts.append(format_markdown_grid(table.header, table.model_lines))
@@ -88,9 +92,43 @@ def render_pages(results: Path) -> dict[str, str]:
         sections += [
             Section(spec.title, f"{spec.shows} {legend if spec.reference else ''}".strip())
         ]
-        sections += [Section(table.title, table=table) for table in tables]
-    pages["index.html"] = render_html("The paper's tables, and ours", _LEGEND, sections, "")
+        sections += [
+            Section(table.title, table=table, level=3, is_open=table is tables[0])
+            for table in tables
+        ]
+    lead = "Each table of the paper with our numbers beside its own; a click unfolds a part."
+    title = "The paper's tables, and ours"
+    best = _headline([specs[name] for name in _MAIN_TABLES if name in specs], data)
+    headline = f"Tables 2 to 4: {best[:1].lower()}{best[1:]}" if best else ""
+    pages["index.html"] = render_html(title, lead, sections, "", headline=headline)
     return pages
+
+
+def _headline(specs: Iterable[TableSpec], data: Mapping[str, _DatasetResults]) -> str:
+    """Return which systems are best under clean settings in most columns of some tables: one column
+    for each dataset, split and user group, by the first metric."""
+    winners: dict[tuple[str, str, str], str | None] = {}
+    for spec in specs:
+        for column in spec.columns():
+            key = (column.dataset, column.split, column.users)
+            if key not in winners:
+                winners[key] = _ColumnReport(spec, column, data[column.dataset]).best_system()
+    compared = [x for x in winners.values() if x]
+    if not compared:
+        return ""
+    (best, n), *others = Counter(compared).most_common(3)
+    rest = "".join(f", `{name}` in {count}" for name, count in others)
+    noun = "comparison" if len(compared) == 1 else "comparisons"
+    return (
+        f"Under clean settings, `{best}` has the best number in {n} of {len(compared)} {noun} "
+        f"(dataset, split and group of users, by the first metric){rest}."
+    )
+
+
+def format_contents(titles: Sequence[str]) -> list[str]:
+    """Return a Markdown list of links to sections, by the anchors that GitHub and MyST give."""
+    slugs = [re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles]
+    return [f"- [{title}](#{slug})" for title, slug in zip(titles, slugs, strict=True)]
 
 
 def _tables(
@@ -261,6 +299,15 @@ class _ColumnReport:
             if model != "random" and (mean := self._mean_over_seeds(model, preset))
         ]
         return best_value(self.column.metric, values) if len(values) > 1 else None
+
+    def best_system(self) -> str | None:
+        """Return the system with the best clean mean; None if there are not two to compare."""
+        best = self.best_by_preset["clean"]
+        for model in self.spec.systems:
+            mean = self._mean_over_seeds(model, "clean")
+            if mean and mean.value == best and model != "random":
+                return model
+        return None
 
     def _published_cell(self, model: str) -> str:
         """Return the number that the paper prints, or why there is none; a * marks the best."""

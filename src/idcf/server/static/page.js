@@ -25,7 +25,7 @@ const WORDS = {
     title: "Recommendations from a few ratings",
     lead: "Rate some titles. Your ratings stay in this browser tab; the server does not store them.",
     name: "Your ratings", none: "No ratings yet. Search for a title, or rate one in the list.",
-    question: "Your rating of this title would help most", skip: "I do not know it",
+    question: "Your rating of this title would help most", skip: "Skip",
     given: "rated", removed: "All ratings removed.", recency: "all your ratings count alike",
     link: "A link that holds your ratings",
     share: "Whoever opens it sees these ratings and gets the same list. The server stores nothing.",
@@ -42,7 +42,7 @@ const WORDS = {
 };
 const words = () => WORDS[model.implicit ? "likes" : "ratings"];
 const history = () => [...ratings].map(([item_id, { rating }]) => (model.implicit ? { item_id } : { item_id, rating }));
-const notice = createNotice(LIST), searchNotice = createNotice("#search-notice"), linkNotice = createNotice("#ratings-notice");
+const notice = createNotice(LIST), searchNotice = createNotice("#search-notice"), linkNotice = createNotice("#link-notice");
 
 // ---- rating controls: at most ten steps ----------------------------------------------------------
 function ratingSteps() {
@@ -497,7 +497,7 @@ async function copyLink() {
 // Take over the history of a link; true if the list is on its way with it.
 async function openLink() {
   const refuse = (reason) => {
-    linkNotice.tell("#ratings-notice", `The link was not used: ${reason}. Ask for the link again, or go on without it.`);
+    linkNotice.tell("#link-notice", `The link was not used: ${reason}. Ask for the link again, or go on without it.`);
     forgetFragment();
     return false;
   };
@@ -513,11 +513,11 @@ async function openLink() {
     ratings.clear();
     known.forEach((x, k) => ratings.set(x.item_id, { title: items[k].title, rating: x.rating ?? 1 }));
     forgetFragment();
-    if (unknown.size) linkNotice.tell("#ratings-notice", `This server does not know ${unknown.size} of the ${linked.length} titles in the link; they were left out.`);
+    if (unknown.size) linkNotice.tell("#link-notice", `This server does not know ${unknown.size} of the ${linked.length} titles in the link; they were left out.`);
     refresh("The titles of the link were taken over.");
     return true;
   } catch (error) {
-    linkNotice.fail("#ratings-notice", `The link was not opened. ${describe(error)}`, openLink);
+    linkNotice.fail("#link-notice", `The link was not opened. ${describe(error)}`, openLink);
     return false;
   }
 }
