@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import re
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 from builders import id_rows, write_file
 from pyarrow import parquet
 
+from idcf import Recommender
 from idcf.data.columns import DataWarning
 from idcf.data.readers import read_interactions, read_table, read_train_test
 from idcf.errors import DataError
@@ -245,3 +247,19 @@ def test_gaps_and_bad_values_are_counted_together(tmp_path: Path) -> None:
         pytest.raises(DataError, match=r"line 2, .*; 2 rows cannot be used \(line 2, line 5; 2"),
     ):
         read_interactions(path, missing="drop")
+
+
+def test_a_warning_points_at_the_line_that_called_the_library(tmp_path: Path) -> None:
+    path = write_file(tmp_path, "t.csv", "userId,movieId,stars\na,1,2\na,1,3\n")
+    table = pa.table({"user_id": ["a", None], "item_id": ["i", "j"]})
+    recommender = Recommender.from_factors([[2], [1]], item_ids="ab", implicit=True)
+    for call in (
+        lambda: read_interactions(path),
+        lambda: read_interactions(table, missing="drop"),
+        lambda: Recommender("popularity", key_threshold=1).fit(str(path)),
+        lambda: recommender.recommend(["unknown"]),
+        lambda: recommender.embed(["unknown"]),
+    ):
+        with pytest.warns(DataWarning) as caught, suppress(DataError):
+            call()
+        assert {x.filename for x in caught} == {__file__}

@@ -6,6 +6,7 @@ Does not know files. Dataframes are read through narwhals, which is imported on 
 from __future__ import annotations
 
 import re
+import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 EncodedIds = tuple[Vocab, Ints]
 _PAIR_CHUNK = 1 << 20
+_LIBRARY = ("idcf", "contextlib", "functools")  # modules between the caller and a warning
 _INTEGER = re.compile(r"0|-?[1-9][0-9]{0,17}")  # "007" and "+7" are text ids, not numbers
 
 
@@ -364,5 +366,8 @@ def instant_of(value: Any) -> float | None:
 
 
 def warn_about_data(message: str) -> None:
-    """Issue a DataWarning that points at the caller of the calling function."""
-    warnings.warn(message, DataWarning, stacklevel=3)
+    """Issue a DataWarning that points at the line that called the library."""
+    frame, level = sys._getframe(1), 2
+    while frame.f_back and frame.f_globals.get("__name__", "").partition(".")[0] in _LIBRARY:
+        frame, level = frame.f_back, level + 1
+    warnings.warn(message, DataWarning, stacklevel=level)

@@ -81,6 +81,7 @@ def run_demo(
 ) -> Path:
     """Train and compare models on new users and write `report.html` and `rows.json` to a folder.
     Return the path of the report. `echo` is called with each text for the console."""
+    figures.require_matplotlib()
     began = time.perf_counter()
     try:
         dataset, notice = load_dataset("ml-100k"), ""

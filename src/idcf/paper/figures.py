@@ -50,6 +50,14 @@ _STYLE = {
 P = ParamSpec("P")
 
 
+def require_matplotlib() -> None:
+    """Raise ConfigError without matplotlib; called before long work whose end is a figure."""
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError:
+        raise ConfigError('plots need matplotlib; pip install "idcf[plots]"') from None
+
+
 def with_style(draw: Callable[P, Figure]) -> Callable[P, Figure]:
     """Decorate a function that returns a figure: draw it in this module's style, and leave the
     caller's matplotlib settings as they are."""
@@ -57,10 +65,9 @@ def with_style(draw: Callable[P, Figure]) -> Callable[P, Figure]:
     @wraps(draw)
     def draw_with_style(*args: P.args, **options: P.kwargs) -> Figure:
         """Draw in the style of this module; raise ConfigError without matplotlib."""
-        try:
-            from matplotlib import rc_context
-        except ImportError:
-            raise ConfigError("plots need matplotlib; install 'idcf[plots]'") from None
+        require_matplotlib()
+        from matplotlib import rc_context
+
         with rc_context(_STYLE):  # type: ignore[arg-type]
             return draw(*args, **options)
 

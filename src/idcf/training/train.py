@@ -35,6 +35,7 @@ from idcf.training.job import QueryUserMode, TrainingJob, TrainingResult, start_
 from idcf.training.loop import TrainConfig
 from idcf.training.memory import check_memory
 from idcf.training.presets import StageConfig, stage_configs
+from idcf.training.progress import progress_bar
 from idcf.training.recency import fit_recency
 from idcf.training.solvers import SolverContext
 from idcf.training.two_stage import train_two_stage
@@ -175,8 +176,9 @@ def fit_list_recency(name: str, job: TrainingJob, result: TrainingResult) -> flo
     def train_on(table: Interactions) -> Model:
         """Train the model on other rows, with the settings that it chose on all of them."""
         split = dataclasses.replace(job.split, train=table, test=table.where(table.item < 0))
-        quiet = dataclasses.replace(job, split=split, progress=False)
-        return train(name, quiet, options={**result.options, **chosen}).model
+        return train(
+            name, dataclasses.replace(job, split=split), options={**result.options, **chosen}
+        ).model
 
     table = job.training_table().as_implicit()
     return fit_recency(table, train_on, random_stream(job.seed, "recency"))
@@ -246,7 +248,10 @@ def _train_by_solver(name: str, job: TrainingJob, options: Mapping[str, Any]) ->
     if len(candidates) > 1:
         metric = model_entry(name).implicit_grid_metric
         train_rows, validate = grid_search_validation(table, job.seed, metric)
-        errors = [validate(solver(configure(name, x), train_rows, context)) for x in candidates]
+        quiet = dataclasses.replace(context, progress_label=None)
+        label = f"{name}: options" if job.progress else None
+        with progress_bar(label, steps=candidates, unit="fit") as bar:
+            errors = [validate(solver(configure(name, x), train_rows, quiet)) for x in bar]
         best = candidates[errors.index(min(errors))]
     model = solver(configure(name, best), table, context).to(job.runtime.device).eval()
     return TrainingResult(model, model, table.mean_rating, best, details=context.details)
