@@ -33,6 +33,8 @@ NAMES = [
     "Cohort",
     "Question",
     "Questions",
+    "SimilarUser",
+    "SimilarUsers",
     "PredictionInterval",
     "Comparison",
     "ModelDifference",

@@ -31,6 +31,8 @@ _PUBLIC = {
     "Cohort": "idcf.results",
     "Question": "idcf.results",
     "Questions": "idcf.results",
+    "SimilarUser": "idcf.results",
+    "SimilarUsers": "idcf.results",
     "PredictionInterval": "idcf.results",
 }
 __all__ = [  # noqa: RUF022 - grouped by use
@@ -52,6 +54,8 @@ __all__ = [  # noqa: RUF022 - grouped by use
     "Cohort",
     "Question",
     "Questions",
+    "SimilarUser",
+    "SimilarUsers",
     "PredictionInterval",
     "Comparison",
     "ModelDifference",

@@ -29,6 +29,8 @@ __all__ = [  # noqa: RUF022 - in the order of the page
     "Cohort",
     "Question",
     "Questions",
+    "SimilarUser",
+    "SimilarUsers",
     "PredictionInterval",
 ]
 
@@ -377,6 +379,36 @@ class Questions(TabularList[Question]):
         return [TextTable(title, columns, _NUMBERS, len(self) - MAX_LINES)]
 
 
+class SimilarUser(NamedTuple):
+    """A user whose saved embedding resembles that of another one."""
+
+    user_id: Any
+    similarity: float  # cosine of the two embeddings
+
+
+class SimilarUsers(TabularList[SimilarUser]):
+    """Users that resemble one user, most similar first: a list that is printed as a table."""
+
+    def to_arrow(self) -> Any:
+        """Return an Arrow table: user_id and similarity."""
+        import pyarrow as pa
+
+        similarities = pa.array([x.similarity for x in self], pa.float32())
+        return pa.table(
+            {"user_id": pa.array([x.user_id for x in self]), "similarity": similarities}
+        )
+
+    def _text_tables(self) -> list[TextTable]:
+        """Return the table that is printed."""
+        first = self[:MAX_LINES]
+        columns = {
+            "user_id": [str(x.user_id) for x in first],
+            "similarity": format_numbers([x.similarity for x in first]),
+        }
+        title = f"{type(self).__name__}: {_count(len(self), 'user')}"
+        return [TextTable(title, columns, _NUMBERS, len(self) - MAX_LINES)]
+
+
 class _PredictionIntervalFields(NamedTuple):
     """The fields of `PredictionInterval`."""
 
@@ -413,7 +445,7 @@ class PredictionInterval(_PredictionIntervalFields, Tabular):
 
 _NUMBERS = (
     *("rank", "score", "probability", "rating", "std", "effect", "size", "weight"),
-    *("expected_gain", "low", "high"),
+    *("expected_gain", "similarity", "low", "high"),
 )
 
 

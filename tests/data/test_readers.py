@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import gzip
 import re
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from builders import id_rows, write_file
 from pyarrow import parquet
+from scipy.sparse import coo_array, csr_array, csr_matrix
 
+from idcf import Recommender
 from idcf.data.columns import DataWarning
 from idcf.data.readers import read_interactions, read_table, read_train_test
 from idcf.errors import DataError
@@ -245,3 +249,48 @@ def test_gaps_and_bad_values_are_counted_together(tmp_path: Path) -> None:
         pytest.raises(DataError, match=r"line 2, .*; 2 rows cannot be used \(line 2, line 5; 2"),
     ):
         read_interactions(path, missing="drop")
+
+
+def test_a_warning_points_at_the_line_that_called_the_library(tmp_path: Path) -> None:
+    path = write_file(tmp_path, "t.csv", "userId,movieId,stars\na,1,2\na,1,3\n")
+    table = pa.table({"user_id": ["a", None], "item_id": ["i", "j"]})
+    recommender = Recommender.from_factors([[2], [1]], item_ids="ab", implicit=True)
+    for call in (
+        lambda: read_interactions(path),
+        lambda: read_interactions(table, missing="drop"),
+        lambda: Recommender("popularity", key_threshold=1).fit(str(path)),
+        lambda: recommender.recommend(["unknown"]),
+        lambda: recommender.embed(["unknown"]),
+    ):
+        with pytest.warns(DataWarning) as caught, suppress(DataError):
+            call()
+        assert {x.filename for x in caught} == {__file__}
+
+
+def test_a_sparse_matrix_is_a_table_and_a_batch_of_histories() -> None:
+    rng = np.random.default_rng(0)
+    dense = rng.integers(0, 6, (30, 12)) * (rng.random((30, 12)) < 0.7)
+    dense[:, 5] = 0  # nobody has item 5
+    users, items = dense.nonzero()
+    columns = {"user_id": users, "item_id": items, "rating": dense[users, items]}
+    expected = read_interactions(pa.table(columns))
+    for matrix in (csr_array(dense), coo_array(dense), csr_matrix(dense.astype(np.int8))):
+        table = read_interactions(matrix)
+        assert (table.users, table.items, table.implicit) == (
+            expected.users, expected.items, False
+        )  # fmt: skip
+        for name in ("user", "item", "rating"):
+            np.testing.assert_array_equal(getattr(table, name), getattr(expected, name))
+    clicks = read_interactions(csr_array(dense), implicit=True)
+    assert clicks.implicit
+    assert set(clicks.rating) == {1.0}
+    with pytest.raises(DataError, match="sparse matrix: no rows"):
+        read_interactions(csr_array((3, 3)))
+    recommender = Recommender("als", device="cpu", embedding_size=2, reg=5.0).fit(csr_array(dense))
+    few = np.zeros((3, 12))
+    few[0, [1, 2]], few[2, 5] = (5, 1), 4
+    with pytest.warns(DataWarning, match="1 of 3|no item of 1 histories"):
+        lists = recommender.recommend(csr_array(few), n=3)
+    assert lists[0] == recommender.recommend({1: 5.0, 2: 1.0}, n=3)
+    assert lists[1] == recommender.recommend({}, n=3)
+    assert recommender.embed(csr_array(few[:2])).shape[0] == 2

@@ -81,7 +81,7 @@ def test_figures_render_as_png() -> None:
 
 def test_figures_need_matplotlib(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(ConfigError, match=r"plots need matplotlib; install 'idcf\[plots\]'"):
+    with pytest.raises(ConfigError, match=r'plots need matplotlib; pip install "idcf\[plots\]"'):
         figures.plot_reliability({"idcf-bayes": np.array([0.5])}, [0.5])
 
 
@@ -201,3 +201,14 @@ def test_the_synthetic_dataset_has_new_users() -> None:
     split, _ = standard_split(demo.synthetic_dataset())
     assert len(split.key_users) == 600
     assert len(split.query_users) == 300
+
+
+def test_the_demo_without_matplotlib_ends_before_it_works(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    messages: list[str] = []
+    with pytest.raises(ConfigError, match="plots need matplotlib"):
+        demo.run_demo(tmp_path, echo=messages.append)
+    assert messages == []
+    assert not list(tmp_path.iterdir())

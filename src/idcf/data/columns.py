@@ -5,13 +5,12 @@ Does not know files. Dataframes are read through narwhals, which is imported on 
 
 from __future__ import annotations
 
-import inspect
 import re
+import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from types import FrameType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
 
 EncodedIds = tuple[Vocab, Ints]
 _PAIR_CHUNK = 1 << 20
+_LIBRARY = ("idcf", "contextlib", "functools")  # modules between the caller and a warning
 _INTEGER = re.compile(r"0|-?[1-9][0-9]{0,17}")  # "007" and "+7" are text ids, not numbers
 
 
@@ -366,13 +366,8 @@ def instant_of(value: Any) -> float | None:
 
 
 def warn_about_data(message: str) -> None:
-    """Issue a DataWarning that points at the first caller outside this package."""
-    level, frame = 2, inspect.currentframe()
-    while frame is not None and frame.f_back is not None and _is_own(frame.f_back):
-        level, frame = level + 1, frame.f_back
+    """Issue a DataWarning that points at the line that called the library."""
+    frame, level = sys._getframe(1), 2
+    while frame.f_back and frame.f_globals.get("__name__", "").partition(".")[0] in _LIBRARY:
+        frame, level = frame.f_back, level + 1
     warnings.warn(message, DataWarning, stacklevel=level)
-
-
-def _is_own(frame: FrameType) -> bool:
-    """Return whether a frame runs code of this package."""
-    return str(frame.f_globals.get("__name__", "")).partition(".")[0] == "idcf"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from difflib import get_close_matches
-from itertools import compress, islice
+from itertools import compress, islice, pairwise
 from math import inf, isfinite
 from typing import Any, NamedTuple, NoReturn
 
@@ -55,6 +55,8 @@ _EMPTY_NEW_USER = NewUser(
 def has_many_users(history: Any, columns: Mapping[str, str] | None = None) -> bool:
     """Whether an input holds several histories: a list of histories, or a table with `user_id` (see
     `resolve_columns`). A list of tuples is one history: a tuple is an (item, rating) pair."""
+    if hasattr(history, "tocsr"):
+        return True
     if isinstance(history, list):
         return bool(history) and isinstance(history[0], Mapping | list)
     names: Any = getattr(history, "column_names", None)  # `columns` of an Arrow table are its data
@@ -104,8 +106,11 @@ class HistoryReader:
         return self.read_pairs(*self._pairs_from_table(history))
 
     def read_histories(self, histories: Any) -> tuple[list[Hashable], list[NewUser]]:
-        """Parse a list of histories (see `read_history`), or a table with a column user_id. Returns
-        the user ids in order of appearance, None for each history of a list; and the users."""
+        """Parse a list of histories (see `read_history`), a sparse matrix with a history in each
+        row, or a table with a column user_id. Returns the user ids in order of appearance, None for
+        each history of a list or matrix; and the users."""
+        if hasattr(histories, "tocsr"):
+            histories = _rows_of_matrix(histories)
         if isinstance(histories, list | tuple):
             return [None] * len(histories), [self.read_history(x) for x in histories]
         frame = self._history_frame(histories)
@@ -394,3 +399,13 @@ def as_users(new_users: Sequence[NewUser]) -> Users:
         rows = [average if x.features is None else x.features for x in new_users]
         features = torch.from_numpy(np.stack(rows))
     return Users(torch.full((len(new_users),), -1), history, features)
+
+
+def _rows_of_matrix(matrix: Any) -> list[dict[int, float]]:
+    """Return {column: value} of each row of a sparse matrix, whose order says nothing of times."""
+    rows = matrix.tocsr()
+    starts = rows.indptr.tolist()
+    items, values = rows.indices.tolist(), rows.data.astype(np.float64).tolist()
+    return [
+        dict(zip(items[low:high], values[low:high], strict=True)) for low, high in pairwise(starts)
+    ]

@@ -29,7 +29,7 @@ from idcf.data.datasets.formats import (
     read_recbole,
     wrong_width_message,
 )
-from idcf.data.interactions import Interactions, align_vocabularies
+from idcf.data.interactions import Interactions, align_vocabularies, encode_ids
 from idcf.data.missing_values import MissingRule, interactions_from_rows
 from idcf.data.parquet_reader import ParquetColumns, parquet_errors, parquet_files
 from idcf.data.shards import ShardedTable, is_sharded_folder
@@ -56,7 +56,8 @@ def read_interactions(
     Parameters
     ----------
     source
-        A pandas, Polars or Arrow table, the path of a file (.csv, .tsv, .parquet, .inter, .data,
+        A pandas, Polars or Arrow table, a sparse matrix of SciPy (users x items, whose ids are the
+        numbers of rows and columns), the path of a file (.csv, .tsv, .parquet, .inter, .data,
         .base, .test, .dat; text may be gzipped), of a folder of Parquet files or of shards (see
         `idcf shard`), or `Interactions`.
     columns
@@ -76,6 +77,8 @@ def read_interactions(
     """
     if isinstance(source, Interactions):
         return source.as_implicit() if implicit and not source.implicit else source
+    if hasattr(source, "tocsr"):
+        return _read_matrix(source, implicit)
     if not isinstance(source, str | Path):
         frame = to_dataframe(
             source,
@@ -99,6 +102,15 @@ def read_interactions(
     if suffix in ("data", "base", "test", "dat"):
         return read_movielens(path, columns, implicit)
     raise DataError(f"{path}: the format cannot be told from the name; give {_SUPPORTED_SUFFIXES}")
+
+
+def _read_matrix(matrix: Any, implicit: bool | None) -> Interactions:
+    """Read the stored values of a sparse matrix; those of equal places are added up."""
+    entries = matrix.tocsr().tocoo()
+    values = entries.data.astype(np.float64)
+    origin = ColumnOrigin("sparse matrix", "entry {}".format)
+    users, items = (encode_ids(x.astype(np.int64)) for x in (entries.row, entries.col))
+    return build_interactions(origin, users, items, values, None, bool(implicit))
 
 
 def read_train_test(
@@ -129,7 +141,7 @@ def read_train_test(
 
 def column_names(source: Any) -> list[str]:
     """Names of the columns of a dataframe, or of a CSV or Parquet file; none of another source."""
-    if isinstance(source, Interactions):
+    if isinstance(source, Interactions) or hasattr(source, "tocsr"):
         return []
     if not isinstance(source, str | Path):
         return list(

@@ -22,6 +22,7 @@ import torch
 from tqdm import tqdm
 
 from idcf.errors import ConfigError
+from idcf.training.progress import progress_bar
 
 T = TypeVar("T")
 _WORKER_DIED = "a worker process died (out of memory?); try --jobs 1"
@@ -56,7 +57,8 @@ def run_as_completed(
     """Call a function for every task and yield (name, result or exception) as tasks end. Tasks
     start in their order. If a worker process dies, the tasks that were lost with it are run again
     one by one; a task that kills its worker again yields a `ConfigError`."""
-    with tqdm(total=len(tasks), unit="model", disable=None if progress else True) as bar:
+    label = next(iter(tasks), None) if progress else None
+    with progress_bar(label, total=len(tasks), unit="model") as bar:
         if n_jobs == 1 or len(tasks) == 1:
             for name, task in tasks.items():
                 bar.set_description(name)

@@ -8,14 +8,15 @@ from typing import Any, Self
 from idcf.errors import ConfigError, unknown_name_message
 from idcf.inference.manifest import RecommenderConfig
 from idcf.inference.predictor import Predictor
+from idcf.inference.similar_users import find_similar_users
 from idcf.models.registry import model_entry
-from idcf.results import TextTable
+from idcf.results import SimilarUsers, TextTable
 
 _ARGUMENTS = ("model", "key_threshold", "key_users", "preset", "seed", "device")
 
 
 class Estimator:
-    """The base class of `Recommender`: `get_params`, `set_params` and the printed form."""
+    """The base class of `Recommender`: parameters, similar users and the printed form."""
 
     config: RecommenderConfig  # what the next `fit` does
     _predictor: Predictor | None  # None before `fit`
@@ -55,6 +56,34 @@ class Estimator:
         arguments = {k: options.pop(k) for k in _ARGUMENTS}
         self.config = replace(self.config, options=options, **arguments)
         return self
+
+    def similar_users(
+        self, history: Any, embeddings: Any, n: int = 10, *, features: Any = None
+    ) -> SimilarUsers:
+        """Return the n users whose saved embeddings are most similar to that of one new user.
+
+        Parameters
+        ----------
+        history, features
+            Those of `recommend` for one user.
+        embeddings
+            The file or folder that `idcf embed` wrote with this model, or a table with the columns
+            user_id and embedding. The model itself stores no users.
+
+        Examples
+        --------
+        >>> import pyarrow as pa
+        >>> from idcf import Recommender
+        >>> model = Recommender.from_factors([[2], [1], [-1]], item_ids="abc", implicit=True)
+        >>> vectors = model.embed([["a"], ["c"]])
+        >>> saved = pa.table({"user_id": ["x", "y"], "embedding": list(vectors)})
+        >>> [user.user_id for user in model.similar_users(["b"], saved)]
+        ['x', 'y']
+        """
+        if self._predictor is None:
+            raise ConfigError("this recommender is not fitted; call fit, or use Recommender.load")
+        new_user = self._predictor.read_new_user(history, features)
+        return find_similar_users(self._predictor.embed([new_user])[0], embeddings, n)
 
     def __repr__(self) -> str:
         if self._predictor is None:

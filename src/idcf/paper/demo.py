@@ -86,8 +86,8 @@ def run_demo(
 ) -> Path:
     """Train and compare models on new users and write `report.html` and `rows.json` to a folder.
     Return the path of the report. `echo` is called with each text for the console."""
-    began = time.perf_counter()
     figures.require_matplotlib()
+    began = time.perf_counter()
     try:
         dataset, notice = load_dataset("ml-100k"), ""
     except DataError as error:

@@ -51,11 +51,11 @@ P = ParamSpec("P")
 
 
 def require_matplotlib() -> None:
-    """Raise ConfigError without matplotlib: to be called before long work that ends in a plot."""
+    """Raise ConfigError without matplotlib; called before long work whose end is a figure."""
     try:
         import matplotlib  # noqa: F401
     except ImportError:
-        raise ConfigError("plots need matplotlib; install 'idcf[plots]'") from None
+        raise ConfigError('plots need matplotlib; pip install "idcf[plots]"') from None
 
 
 def with_style(draw: Callable[P, Figure]) -> Callable[P, Figure]:

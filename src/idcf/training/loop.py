@@ -29,6 +29,7 @@ from idcf.training.checkpoint import EpochRecord, TrainingLog, read_checkpoint, 
 from idcf.training.job import LOCAL_RUNTIME, Runtime
 from idcf.training.objectives import ContrastOver, LossName, Objective
 from idcf.training.optimizer import Optimizer
+from idcf.training.progress import progress_bar
 from idcf.types import Batch
 
 
@@ -220,7 +221,6 @@ def _save_progress(
 def _progress_bar(
     progress_label: str | None, initial: int, total: int, runtime: Runtime
 ) -> tqdm[NoReturn]:
-    """Return a bar that is shown in the process of rank 0 if there is a label and a terminal."""
-    # with None, tqdm shows the bar if the output is a terminal
-    disable = None if progress_label and runtime.rank == 0 else True
-    return tqdm(total=total, initial=initial, desc=progress_label, disable=disable)
+    """Return a bar that is shown in the process of rank 0 if there is a label."""
+    label = progress_label if runtime.rank == 0 else None
+    return progress_bar(label, total=total, initial=initial)

@@ -37,6 +37,7 @@ from idcf.training.job import QueryUserMode, TrainingJob, TrainingResult, start_
 from idcf.training.loop import TrainConfig
 from idcf.training.memory import check_memory
 from idcf.training.presets import StageConfig, stage_configs
+from idcf.training.progress import progress_bar
 from idcf.training.recency import fit_recency
 from idcf.training.solvers import SolverContext
 from idcf.training.two_stage import train_two_stage
@@ -180,8 +181,9 @@ def fit_list_recency(name: str, job: TrainingJob, result: TrainingResult) -> flo
     def train_on(table: Interactions) -> Model:
         """Train the model on other rows, with the settings that it chose on all of them."""
         split = dataclasses.replace(job.split, train=table, test=table.where(table.item < 0))
-        quiet = dataclasses.replace(job, split=split, progress=False)
-        return train(name, quiet, options={**result.options, **chosen}).model
+        return train(
+            name, dataclasses.replace(job, split=split), options={**result.options, **chosen}
+        ).model
 
     table = job.training_table().as_implicit()
     return fit_recency(table, train_on, random_stream(job.seed, "recency"))
@@ -247,7 +249,7 @@ def _train_by_solver(name: str, job: TrainingJob, options: Mapping[str, Any]) ->
         new_user_lengths=job.new_user_lengths(),
     )
 
-    def solve(candidate: Mapping[str, Any], rows: Interactions) -> Model:
+    def solve(candidate: Mapping[str, Any], rows: Interactions, context: SolverContext) -> Model:
         """Return the model of some options; DivergenceError: there is no finite one."""
         try:
             model = solver(configure(name, candidate), rows, context)
@@ -260,7 +262,7 @@ def _train_by_solver(name: str, job: TrainingJob, options: Mapping[str, Any]) ->
     def error_of(candidate: Mapping[str, Any]) -> float:
         """Return the error on held-out users; infinity if the model has no finite solution."""
         try:
-            error = validate(solve(candidate, train_rows))
+            error = validate(solve(candidate, train_rows, quiet))
         except DivergenceError:
             return math.inf
         return math.inf if math.isnan(error) else error
@@ -270,9 +272,12 @@ def _train_by_solver(name: str, job: TrainingJob, options: Mapping[str, Any]) ->
     if len(candidates) > 1:
         metric = model_entry(name).implicit_grid_metric
         train_rows, validate = grid_search_validation(table, job.seed, metric)
-        errors = [error_of(x) for x in candidates]
+        quiet = dataclasses.replace(context, progress_label=None)
+        label = f"{name}: options" if job.progress else None
+        with progress_bar(label, steps=candidates, unit="fit") as bar:
+            errors = [error_of(x) for x in bar]
         best = candidates[errors.index(min(errors))]
-    model = solve(best, table).to(job.runtime.device).eval()
+    model = solve(best, table, context).to(job.runtime.device).eval()
     return TrainingResult(model, model, table.mean_rating, best, details=context.details)
 
 

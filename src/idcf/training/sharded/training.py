@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from tqdm import tqdm
 
 from idcf.data.interactions import Floats, Interactions, Ints, Vocab
 from idcf.data.shards import UserBlocks
@@ -24,6 +23,7 @@ from idcf.training.block_sums import (
     run_shard,
 )
 from idcf.training.engine import Engine, State
+from idcf.training.progress import progress_bar
 from idcf.training.sharded.pass_store import PassStore
 from idcf.training.sharded.passes import (
     N_BUCKETS,
@@ -128,11 +128,8 @@ class ShardedTraining:
     def _run(self, name: str, work: BlockWork, state: State) -> Any:
         """Yield positions and results of the shards, with a progress bar."""
         rows_per_block = self.table.n_rows / max(self.table.n_blocks, 1)
-        # with None, tqdm shows the bar if the output is a terminal
-        disable = None if self.progress else True
-        with tqdm(
-            total=self.table.n_rows, desc=name, unit=" rows", unit_scale=True, disable=disable
-        ) as bar:
+        label = name if self.progress else None
+        with progress_bar(label, total=self.table.n_rows, unit=" rows", unit_scale=True) as bar:
             tasks = [(work, self.table, shard) for shard in self.shards]
             for position, result in self.engine.map(run_shard, tasks, state):
                 bar.update(round(rows_per_block * len(self.shards[position])))

@@ -19,7 +19,6 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
-from tqdm import tqdm
 
 from idcf.data.interactions import Floats, Interactions, Ints, slice_index
 from idcf.data.split import (
@@ -45,6 +44,7 @@ from idcf.models.layers.ragged import (
     transpose,
 )
 from idcf.rng import derive_seed, random_stream
+from idcf.training.progress import progress_bar
 from idcf.training.solvers import SolverContext
 from idcf.training.solvers.blockwise_gibbs import (
     FEATURE_WARMUP_SWEEPS,
@@ -137,9 +137,7 @@ def _run_sampler(
     config, n_blocks = blocks.config, len(blocks.model.noise_precision)
     per_block = -(-config.sweeps // n_blocks)
     sweeps = range(-config.burn_in, per_block * n_blocks)
-    # with None, tqdm shows the bar if the output is a terminal
-    disable = None if progress_label else True
-    with tqdm(sweeps, desc=progress_label, unit="sweep", disable=disable) as bar:
+    with progress_bar(progress_label, steps=sweeps, unit="sweep") as bar:
         for number in bar:
             blocks.add_sweep(sampler, number // per_block, 1 / per_block)
             if number >= 0 and (number + 1) % per_block == 0:

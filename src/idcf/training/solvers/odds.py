@@ -22,6 +22,7 @@ from torch import Tensor
 from idcf.data.interactions import Interactions, Ints, slice_index
 from idcf.models.odds import OddsConfig, OddsModel, design_matrix
 from idcf.rng import random_stream
+from idcf.training.progress import progress_bar
 from idcf.training.solvers import SolverContext
 from idcf.training.solvers.item_item import ease_weights, shrunk_cosines
 from idcf.training.solvers.singular_directions import right_singular_vectors
@@ -49,9 +50,11 @@ def fit_odds(config: OddsConfig, table: Interactions, context: SolverContext) ->
     in_table = context.query_users_in_table
     rng = random_stream(context.seed, "odds")
     rows = []
-    for train_matrix, held_out in held_out_folds(config, x, in_table, rng):
-        fold_model = build_without_coefficients(config, domain, train_matrix, in_table, x)
-        rows.append(sample_logit_rows(fold_model, *held_out, rng, config.negatives))
+    with progress_bar(context.progress_label, total=config.folds, unit="fold") as bar:
+        for train_matrix, held_out in held_out_folds(config, x, in_table, rng):
+            fold_model = build_without_coefficients(config, domain, train_matrix, in_table, x)
+            rows.append(sample_logit_rows(fold_model, *held_out, rng, config.negatives))
+            bar.update()
     features, labels, weights = (np.concatenate(column) for column in zip(*rows, strict=True))
     model = build_without_coefficients(config, domain, x, in_table, x)
     coefficients = fit_logistic(features, labels, weights, config.ridge)

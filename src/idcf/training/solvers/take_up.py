@@ -26,6 +26,7 @@ from idcf.metrics import RelevantItems, ndcg_at
 from idcf.models.layers.ragged import sum_pool
 from idcf.models.take_up import N_LINK_KNOTS, TakeUpConfig, TakeUpModel, take_up_features
 from idcf.rng import random_stream
+from idcf.training.progress import progress_bar
 from idcf.training.solvers import SolverContext
 from idcf.training.solvers.cooccurrences import CooccurrenceSource, MatrixSource
 from idcf.training.solvers.item_relation import (
@@ -112,7 +113,8 @@ def fit_relation(
     share = rows.others.n_entries / max(whole.n_entries, 1)
     relation = ItemRelation(config, rows.others, share)
     n_history = _history_lengths(config, context, np.diff(light_rows.indptr), rng)
-    settings = choose_settings(config, relation, cut_after(light_rows, n_history, n_next, rng))
+    shown = cut_after(light_rows, n_history, n_next, rng)
+    settings = choose_settings(config, relation, shown, context.progress_label)
     context.details.update(_details(settings))
     model = TakeUpModel(config, domain).eval()  # adds whole rows where they are small
     _set_relation(model, *relation.stored(settings))
@@ -191,7 +193,10 @@ def _hold_out_users(
 
 
 def choose_settings(
-    config: TakeUpConfig, relation: ItemRelation, held_out: HeldOutUsers
+    config: TakeUpConfig,
+    relation: ItemRelation,
+    held_out: HeldOutUsers,
+    progress_label: str | None = None,
 ) -> Settings:
     """Return the settings with the best NDCG@20 of the held-out users; those of the config stay."""
     given = {name: getattr(config, name) for name in Settings._fields}
@@ -200,12 +205,16 @@ def choose_settings(
     if relation.is_small and given.get("regression") == "nearest":
         first = _FIRST_LARGE
     best, ndcg_by_settings = first._replace(**given), dict[Settings, float]()
-    for stage in _SMALL_STAGES if relation.is_small else _LARGE_STAGES:
-        trials = [best, *(best._replace(**_without(x, given)) for x in stage)]
-        for settings in trials:
-            if settings not in ndcg_by_settings:
-                ndcg_by_settings[settings] = _mean_ndcg(relation.in_settings(settings), held_out)
-        best = max(trials, key=ndcg_by_settings.__getitem__)
+    stages = _SMALL_STAGES if relation.is_small else _LARGE_STAGES
+    with progress_bar(progress_label, total=sum(1 + len(x) for x in stages), unit="fit") as bar:
+        for stage in stages:
+            trials = [best, *(best._replace(**_without(x, given)) for x in stage)]
+            for settings in trials:
+                if settings not in ndcg_by_settings:
+                    parts = relation.in_settings(settings)
+                    ndcg_by_settings[settings] = _mean_ndcg(parts, held_out)
+                bar.update()
+            best = max(trials, key=ndcg_by_settings.__getitem__)
     return best
 
 
