@@ -208,11 +208,12 @@ def record(name: str, data: GoldenData, kind: str, options: Mapping[str, Any]) -
         return {"refused": type(error).__name__}
 
     # the order of expected ratings, which is that of models without a take-up model
-    order = {"quality": 1.0} if recommender.artifact.take_up_model else {}
+    order: dict[str, Any] = {"quality": 1.0} if recommender.artifact.take_up_model else {}
+    order["return_std"] = recommender.artifact.model.has_uncertainty
 
     def recommend_known(n: int, **filters: Any) -> Any:
         users = list(data.known_users)
-        return recommender.recommend(users=users, n=n, return_std=True, **order, **filters)
+        return recommender.recommend(users=users, n=n, **order, **filters)
 
     by_item = [
         {row.item_id: score_or_rating(row) for row in recommendations}
@@ -238,7 +239,7 @@ def record(name: str, data: GoldenData, kind: str, options: Mapping[str, Any]) -
         "std": lambda x: numbers(recommender.predict_interval(x, items, **features).std),
         "embeddings": lambda x: numbers(recommender.embed(x, **features)),
         "lists": lambda x: listed(
-            recommender.recommend(x, n=LENGTH + 1, return_std=True, **order, **features),
+            recommender.recommend(x, n=LENGTH + 1, **order, **features),
         ),
     }
     for key, request in requests.items():

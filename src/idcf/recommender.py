@@ -390,9 +390,11 @@ class Recommender(Estimator):
             For one user {item_id: rating}, a list of (item_id, rating) or of (item_id, rating,
             timestamp) or, for implicit feedback, a list of item ids. For several users a list of
             dicts or lists, or a table with a column user_id. An empty history, or one of unknown
-            items alone, gets popular items, or those liked by users of its features: `source`.
+            items alone, gets popular items, or those liked by users of its features; `basis` of
+            the result says which. It does not fail a batch, and a warning names the user.
         users
-            Instead of a history: the id, or a list of ids, of users in the table of `fit`.
+            Instead of a history: the id, or a list of ids, of users in the table of `fit`. Others
+            are warned of and get popular items.
         filter_seen
             Whether to leave out the items of the history.
         candidates, exclude
@@ -425,7 +427,8 @@ class Recommender(Estimator):
         Raises
         ------
         ColdUserError
-            If the model cannot score new users, or was not trained on one of the `users`.
+            If the model cannot score new users, and was not trained on one of the `users`, or has
+            no table of `fit`, because it was loaded.
 
         Examples
         --------
@@ -496,7 +499,7 @@ class Recommender(Estimator):
         return predict_interval(self.predictor, new_user, items, confidence_level)
 
     def similar_items(self, item: Any, n: int = 10) -> Recommendations:
-        """Return the n items most similar to one item; the score is the similarity.
+        """Return the n items most similar to one item; the score is the similarity, at most 1.
 
         Examples
         --------
@@ -545,10 +548,11 @@ class Recommender(Estimator):
         candidates: Iterable[Any] | None = None,
         features: Any = None,
     ) -> Questions:
-        """Return the n items whose ratings would say most about a new user, best first.
+        """Return the n items whose answers would say most about a new user, best first.
 
         `history` and `features` are those of `recommend` for one user; items of the history are not
-        asked about, and the model needs a posterior.
+        asked about. With ratings, the model needs a posterior, and the answer is a rating; for
+        idcf-takeup and idcf-odds it is whether the user took the item up or knows it.
 
         Parameters
         ----------
