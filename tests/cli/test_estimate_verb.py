@@ -46,7 +46,7 @@ def test_a_file_and_its_parquet_have_one_estimate(
 def test_of_parquet_the_ids_are_counted_without_a_table(tmp_path: Path, monkeypatch) -> None:
     path = write_parquet(tmp_path, user_id="who", rating="stars")
     table = readers.read_interactions(path, columns={"user_id": "who", "rating": "stars"})
-    monkeypatch.setattr(readers, "interactions_from_dataframe", lambda *a, **k: pytest.fail("read"))
+    monkeypatch.setattr(readers, "interactions_from_rows", lambda *a, **k: pytest.fail("read"))
     counted = count_ids(path, {"user_id": "who", "rating": "stars"}, None)
     assert counted is not None
     counts, n_items, implicit = counted

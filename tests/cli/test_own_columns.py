@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import stat
 from pathlib import Path
 from typing import Any
 
@@ -136,3 +138,20 @@ def test_new_items_come_in_tables_of_the_same_names() -> None:
     assert "new" in fitted.partial_fit_items(new).predictor.item_ids
     roles = new.rename(columns={"customer": "user_id", "sku": "item_id", "note": "rating"})
     assert "newer" in fitted.partial_fit_items(roles.assign(item_id="newer")).predictor.item_ids
+
+
+def test_files_have_the_mode_of_the_umask(model: Path, tmp_path: Path) -> None:
+    path = tmp_path / "h.csv"
+    path.write_text("user_id,item_id,rating\na,i5,1\n")
+    umask = os.umask(0o027)
+    try:
+        Recommender.load(model).save(tmp_path / "model")
+        for ending in ("csv", "jsonl", "parquet"):
+            call("embed", str(model), str(path), "--out", str(tmp_path / "out" / f"v.{ending}"))
+    finally:
+        os.umask(umask)
+    files = [*(tmp_path / "model").iterdir(), *(tmp_path / "out").iterdir()]
+    assert {x.name: stat.S_IMODE(x.stat().st_mode) for x in files} == dict.fromkeys(
+        (x.name for x in files), 0o640
+    )
+    assert len(files) == 7

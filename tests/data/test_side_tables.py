@@ -189,3 +189,13 @@ def test_attributes_are_no_features() -> None:
     data = add_side_tables(table, None, items, attributes=frame, reads_item_features=False)
     assert data.attributes.rows({"genre": "War", "long": "no"}).tolist() == [1]
     assert add_side_tables(table, None, None, attributes={}).attributes is None
+
+
+def test_ids_of_a_column_that_is_named_stay_text(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("sku,title,year\n007,Bond,1962\n7,Seven,1995\n")
+    table = read_side_table(tmp_path / "t.csv", "item", {"item_id": "sku", "user_id": "who"})
+    assert table.ids == ["007", "7"]
+    assert table.titles == {"007": "Bond", "7": "Seven"}
+    assert list(table.columns) == ["year"]
+    with pytest.raises(DataError, match="no column named 'item_id'"):
+        read_side_table(tmp_path / "t.csv", "item")
