@@ -13,7 +13,7 @@ import resource
 from collections import Counter, OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import count
+from itertools import count, islice, takewhile
 from secrets import token_hex
 from typing import Any
 
@@ -30,6 +30,7 @@ _REQUEST_ID = re.compile(rb"[A-Za-z0-9._-]{1,64}")
 _RESERVED_FILES = 128  # files that are no connections, and connections that are being accepted
 _MAX_OPEN_FILES = 65_536
 _SWEEP_DELAY_S = 0.02
+_MAX_SWEPT = 32  # connections closed in one turn of the event loop
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,23 +139,22 @@ class ConnectionTable:
         loop.call_later(_SWEEP_DELAY_S, self._sweep, loop)
 
     def _sweep(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Close the connections whose clients have taken too long."""
+        """Close connections whose clients have taken too long, a few in a turn of the loop."""
         start = loop.time() - self.limits.timeout_s
-        for connection in self.waiting_since(start):
+        connections = self.waiting_since(start, _MAX_SWEPT)
+        for connection in connections:
             connection.on_timeout()
-        self._is_sweeping = bool(self._waiting)
-        if self._is_sweeping:
+        self._is_sweeping = bool(self._waiting) or len(connections) == _MAX_SWEPT
+        if len(connections) == _MAX_SWEPT:
+            loop.call_later(0, self._sweep, loop)
+        elif self._is_sweeping:
             first = next(iter(self._waiting.values()))
             loop.call_later(max(first - start, 0.0), self._sweep_soon, loop)
 
-    def waiting_since(self, time: float) -> list[LimitedProtocol]:
-        """Return the connections that wait for their clients since this time or longer."""
-        connections = []
-        for connection, start in self._waiting.items():
-            if start > time:
-                break
-            connections.append(connection)
-        return connections
+    def waiting_since(self, time: float, n: int | None = None) -> list[LimitedProtocol]:
+        """Return up to n connections that wait for their clients since this time or longer."""
+        waiting = takewhile(lambda x: x[1] <= time, self._waiting.items())
+        return [connection for connection, _ in islice(waiting, n)]
 
 
 class LimitedProtocol(HttpToolsProtocol):
