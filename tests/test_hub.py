@@ -185,6 +185,11 @@ def test_errors_are_sentences(
         idcf.hub.push_to_hub(recommender, "ann/films", token="hf_wrong")
     with pytest.raises(ConfigError, match="not fitted"):
         idcf.hub.push_to_hub(Recommender(), "ann/films", token=TOKEN)
+    rows = Recommender("idcf-gc", key_threshold=12, device="cpu", epochs=1).fit(
+        board(60, 30, 6, 16)
+    )
+    with pytest.raises(ConfigError, match="what every key user rated"):
+        idcf.hub.push_to_hub(rows, "ann/films", token=TOKEN)
     for name, options in (
         ("bob/none", {}),
         ("no name / at all", {}),

@@ -27,7 +27,8 @@ def save_model(recommender: Recommender, path: str | Path, **options: Any) -> No
     """Save a fitted recommender as an MLflow model in a new folder.
 
     `options` are those of `mlflow.pyfunc.save_model`, such as `pip_requirements`, by default this
-    version of idcf and of torch.
+    version of idcf and of torch. Models that hold rows of their training table are refused, as by
+    `Recommender.save`.
     """
     mlflow = _import_mlflow()
     with TemporaryDirectory() as folder:
@@ -89,8 +90,9 @@ class ListModel:
         if "features" in data.columns:
             features = [_without_gaps(cells) for cells in data["features"]]
         try:
+            has_std = self.recommender.artifact.model.has_uncertainty
             lists = self.recommender.recommend(
-                histories, features=features, return_std=True, **(params or {})
+                histories, features=features, return_std=has_std, **(params or {})
             )
         except IdcfError as error:
             raise MlflowException.invalid_parameter_value(str(error)) from None

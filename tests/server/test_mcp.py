@@ -19,6 +19,8 @@ from serve_world import EVEN_HISTORY, TITLES, fitted, served
 
 from idcf import ConfigError, Recommender
 from idcf.server import mcp_tools
+from idcf.server.access import AccessRules
+from idcf.server.run import ServerOptions
 from idcf.server.service import RecommendationService
 
 HISTORY = [{"item": TITLES[k], "rating": v} for k, v in EVEN_HISTORY.items()]
@@ -131,6 +133,7 @@ def test_errors_are_the_sentences_of_the_library(address: str) -> None:
             for name, arguments in (
                 ("recommend", {"history": [{"item": "Film 1", "rating": 5}]}),
                 ("recommend", {"history": [{"item": "i2"}]}),
+                ("recommend", {"history": [{"item": "i2", "rating": 90}]}),
                 ("recommend", {"n": 0}),
                 ("recommend", {"hist": []}),
                 ("recommend", {"where": {"genre": "drama"}}),
@@ -138,9 +141,10 @@ def test_errors_are_the_sentences_of_the_library(address: str) -> None:
             )
         ]
 
-    ambiguous, no_rating, no_items, typo, where, unknown = call(address, errors)
+    ambiguous, no_rating, off_scale, no_items, typo, where, unknown = call(address, errors)
     assert ambiguous.startswith("no item named 'Film 1'; did you mean 'Film ")
     assert no_rating == "item 'i2' has no rating; the model was trained on ratings"
+    assert off_scale.startswith("rating 90.0 of item 'i2' is outside")
     assert no_items == "arguments of recommend: Expected `int` >= 1 - at `$.n`"
     assert typo == "arguments of recommend: Object contains unknown field `hist`"
     assert where.startswith("where: this model knows no attributes of items")
@@ -223,6 +227,21 @@ def test_requests_that_are_refused(address: str) -> None:
         assert client.post(address, content=b"x" * (1 << 20)).status_code == 413
         metrics = client.get(address.replace("/mcp", "/metrics")).text
     assert 'route="/mcp",status="200"' in metrics.replace('", ', '",')
+
+
+def test_the_rules_of_access_hold_for_agents(address: str) -> None:
+    rules = AccessRules(api_keys={"agent": "a-key-of-the-tests"}, allowed_hosts=["127.0.0.1"])
+    body = {"jsonrpc": "2.0", "id": 1, "method": "tools/list"}
+    headers = {"accept": "application/json, text/event-stream", "x-api-key": "a-key-of-the-tests"}
+    options = ServerOptions(rules=rules)
+    with (
+        served(fitted(POSTERIOR), options=options, mcp=True) as server,
+        httpx2.Client() as client,
+    ):
+        assert client.post(f"{server}/mcp", json=body).status_code == 401
+        assert client.post(f"{server}/mcp", json=body, headers=headers).status_code == 200
+        headers["host"] = "example.com"
+        assert client.post(f"{server}/mcp", json=body, headers=headers).status_code == 421
 
 
 def test_without_the_flag_there_is_no_route(client: httpx2.Client) -> None:
