@@ -65,7 +65,10 @@ def train(
     address: o.ClusterAddress = None,
     resume: Annotated[
         Path | None,
-        o.option("FOLDER", "With --engine: folder of finished passes; an interrupted fit goes on."),
+        o.option(
+            "FOLDER",
+            "Folder of checkpoints (with --engine, of passes); an interrupted fit goes on.",
+        ),
     ] = None,
     allow_training_rows: Annotated[
         bool,
@@ -101,7 +104,7 @@ def train(
     )
     _check_arguments(model, options, out, allow_training_rows)
     with ExitStack() as stack:
-        opened = _open_engine(engine, workers, address, resume, stack)
+        opened = _open_engine(engine, workers, address, stack)
         if opened is None:
             data = _open_data(dataset, column, implicit, drop_missing, progress=not as_json)
         else:
@@ -174,14 +177,13 @@ def _open_engine(
     name: str | None,
     workers: int | None,
     address: str | None,
-    resume: Path | None,
     stack: ExitStack,
 ) -> Engine | None:
     """Return the engine, which ends with the stack; None: no engine is named."""
     from idcf.training.engine import open_engine
 
     if name is None:
-        given = {"--workers": workers, "--address": address, "--resume": resume}
+        given = {"--workers": workers, "--address": address}
         for option in (key for key, value in given.items() if value is not None):
             raise ConfigError(f"{option} needs --engine; give one, or leave it out")
         return None

@@ -151,13 +151,14 @@ def load_artifact(folder: str | Path) -> Artifact:
         artifact = Artifact(manifest, models.model, items, titles, models.take_up_model, attributes)
     except (IdcfError, SafetensorError) as error:
         raise ArtifactError(f"{path} cannot be read: {error}") from None
-    check_scores(artifact, f"{path} cannot be used")
-    return artifact
+    return check_scores(artifact, f"{path} cannot be used")
 
 
 @torch.no_grad()
-def check_scores(artifact: Artifact, label: str = "the model cannot be used") -> None:
-    """Raise ArtifactError, which begins with `label`, unless a new user gets finite scores.
+def check_scores(artifact: Artifact, label: str = "the model cannot be used") -> Artifact:
+    """Return an artifact whose scores for a new user are finite.
+
+    ArtifactError, which begins with `label`: they are not, or the model cannot score.
 
     Models that score no new users, or no whole catalogue in a reasonable time, are not tried.
     """
@@ -180,6 +181,7 @@ def check_scores(artifact: Artifact, label: str = "the model cannot be used") ->
             model.train(was_training)
         if not bool(scores.isfinite().all()):
             raise ArtifactError(f"{label}: the scores of a new user are not finite; train again")
+    return artifact
 
 
 class _Models(NamedTuple):

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from idcf.errors import ArtifactError
-from idcf.files import atomic_path
+from idcf.errors import ArtifactError, ConfigError
+from idcf.files import atomic_path, write_text
+
+_IDENTITY = "training.json"
 
 EpochRecord = dict[str, float]  # epoch, loss, seconds and, if there is validation data, valid
 
@@ -131,3 +133,33 @@ def read_checkpoint(path: Path) -> Checkpoint | None:
         number, _, key = name.partition(".")
         optimizer.setdefault(int(number), {})[key] = value
     return Checkpoint(parts["model"], parts["best"], optimizer, log)
+
+
+def claim_folder(folder: Path, identity: Mapping[str, Any], *, writes: bool = True) -> None:
+    """Note in a folder of checkpoints which training they are of, by values that are compared.
+
+    Raises `ConfigError`, which names what differs, if the folder is of another training. Without
+    `writes`, which all processes but one give, nothing is written.
+    """
+    path = folder / _IDENTITY
+    values = {key: json.loads(json.dumps(x, default=str)) for key, x in identity.items()}
+    if path.exists():
+        try:
+            known = dict(json.loads(path.read_text(encoding="utf-8")))
+        except (OSError, ValueError) as error:
+            raise ArtifactError(f"{path} cannot be read ({error}); delete the folder") from None
+        differing = sorted(
+            key for key in values.keys() | known if values.get(key) != known.get(key)
+        )
+        if differing:
+            raise ConfigError(
+                f"{folder} holds checkpoints of another training, with other {_and(differing)}; "
+                "resume with what it began with, or give another folder"
+            )
+    elif writes:
+        write_text(path, json.dumps(values, indent=1) + "\n")
+
+
+def _and(names: Sequence[str]) -> str:
+    """Return names as a phrase, such as "seed and options"."""
+    return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))

@@ -50,8 +50,6 @@ def fit(
     check_options(config.model, config.options)
     if arguments.engine is not None:
         return _fit_over_shards(config, interactions, arguments), None
-    if arguments.resume is not None:
-        raise ConfigError("resume is for a fit by passes over shards; give an engine, too")
     table = read_interactions(
         interactions,
         columns=arguments.columns,
@@ -66,6 +64,7 @@ def fit(
         progress=arguments.progress,
         callback=arguments.callback,
         memory=arguments.memory,
+        resume=None if arguments.resume is None else Path(arguments.resume).expanduser(),
     )
     manifest = replace(artifact.manifest, columns=dict(arguments.columns or {}))
     return replace(artifact, manifest=manifest), data.interactions

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import math
 import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,6 +15,7 @@ import torch
 from torch.linalg import LinAlgError  # type: ignore[attr-defined]
 from tqdm import tqdm
 
+import idcf
 from idcf.config import dataclass_to_dict
 from idcf.data.interactions import Interactions
 from idcf.data.side_tables import EnrichedInteractions
@@ -29,7 +32,7 @@ from idcf.inference.manifest import (
 from idcf.models.base import Model
 from idcf.models.registry import configure, has_option, model_entry, resolve_model
 from idcf.rng import random_stream
-from idcf.training.checkpoint import EpochCallback
+from idcf.training.checkpoint import EpochCallback, claim_folder
 from idcf.training.choice_slope import fit_choice_slope
 from idcf.training.fit_cost import TableSize, estimate_fit
 from idcf.training.gradient import fit_standalone, select_stage
@@ -53,6 +56,7 @@ __all__ = [
     "train_take_up_model",
 ]
 
+_CHECKPOINT_SECONDS = 10.0  # least time between two checkpoints of a stage
 MIN_KEY_USERS = 3  # one for validation, and two for a variance
 
 
@@ -64,20 +68,20 @@ def fit_artifact(
     progress: bool = False,
     callback: EpochCallback | None = None,
     memory: int | float | str | None = None,
+    resume: Path | None = None,
 ) -> Artifact:
     """Train a model on the key users of a table and describe it: the work of `Recommender.fit`.
 
-    `titles` has one entry per item; `memory` is the limit of `check_memory`. Raises `DataError` if
+    `titles` has one entry per item; `memory` is the limit of `check_memory`; `resume` is a folder
+    for checkpoints, from which an interrupted training by epochs goes on. Raises `DataError` if
     there are too few key users, and `ConfigError` for an unknown option, for a `callback` of a
     model that has no epochs, or if the fit needs too much memory.
     """
     table, (split, threshold) = data.interactions, _split_key_users(data.interactions, config)
     name = resolve_model(config.model, table.implicit)
     entry = model_entry(name)
-    if callback and entry.solver:
-        raise ConfigError(
-            f"{config.model!r} is solved, not trained by epochs: leave out the callback or tracker"
-        )
+    if entry.solver:
+        _refuse_epochs(config.model, callback, resume)
     job = TrainingJob(
         split,
         preset=config.preset,
@@ -85,11 +89,14 @@ def fit_artifact(
         runtime=start_runtime(config.device),
         progress=progress,
         callback=callback,
+        folder=resume and resume / "model",
+        checkpoint_seconds=_CHECKPOINT_SECONDS,
     )
     _check_cost(config, split, memory, progress)
     options = _route_train_options(name, config.options)
     result = train(name, job, options=options)
-    curve = _measure_curve(name, job, options) if config.card_metrics else None
+    curve_job = dataclasses.replace(job, folder=resume and resume / "card")
+    curve = _measure_curve(name, curve_job, options) if config.card_metrics else None
     take_up = train_take_up_model(entry.take_up_model, job)
     details, slope = {name: dict(result.details)}, None
     if entry.take_up_model and take_up:
@@ -119,8 +126,17 @@ def fit_artifact(
     model = make_contiguous(result.model)
     take_up_model = make_contiguous(take_up.model) if take_up else None
     artifact = Artifact(manifest, model, table.items, tuple(titles), take_up_model, data.attributes)
-    check_scores(artifact, f"{config.model!r} cannot be used")
-    return artifact
+    return check_scores(artifact)
+
+
+def _refuse_epochs(model: str, callback: EpochCallback | None, resume: Path | None) -> None:
+    """Raise ConfigError for arguments of `fit_artifact` that a solver cannot read."""
+    for argument, value in (("the callback or tracker", callback), ("resume", resume)):
+        if value is not None:
+            raise ConfigError(
+                f"{model!r} is solved, not trained by epochs: leave out {argument}"
+                + (", or give an engine" if argument == "resume" else "")
+            )
 
 
 def _all_options(name: str | None, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -231,11 +247,34 @@ def train(
     )
     if model_entry(name).solver:
         return _train_by_solver(name, job, configs[name].options)
+    if job.folder:
+        identity = _training_identity(name, job, configs)
+        claim_folder(job.folder, identity, writes=job.runtime.rank == 0)
     backbone_name = model_entry(name).backbone
     with torch.random.fork_rng():
         if backbone_name is None:
             return _train_single_stage(name, job, configs[name])
         return train_two_stage(name, backbone_name, job, configs[name], configs[backbone_name])
+
+
+def _training_identity(
+    name: str, job: TrainingJob, configs: Mapping[str, StageConfig]
+) -> dict[str, Any]:
+    """Return what the weights of a training depend on, by name."""
+    table, digest = job.split.train, hashlib.sha256()
+    columns = (table.user, table.item, table.rating, table.user_features, table.item_features)
+    for column in (*columns, job.split.key_users):
+        if column is not None:
+            digest.update(f"{column.shape}{column.dtype}".encode())
+            digest.update(np.ascontiguousarray(column).tobytes())
+    return {
+        "data": digest.hexdigest(),
+        "model": name,
+        "options": {key: dataclass_to_dict(x) for key, x in configs.items()},
+        "seed": job.seed,
+        "treatment of query users": job.query_user_mode,
+        "version of idcf": idcf.__version__,
+    }
 
 
 def _train_by_solver(name: str, job: TrainingJob, options: Mapping[str, Any]) -> TrainingResult:
