@@ -284,7 +284,8 @@ def test_recommend_with_no_item_left_and_with_reasons(model: Path) -> None:
     items = Recommender.load(model).predictor.item_ids
     exclude = [x for item in items for x in ("--exclude", str(item))]
     assert call(*arguments, *exclude) == "no items to recommend\n"
-    assert json.loads(call(*arguments, *exclude, "--json")) == {"items": [], "unknown_items": []}
+    nothing = {"items": [], "unknown_items": [], "basis": "popularity"}
+    assert json.loads(call(*arguments, *exclude, "--json")) == nothing
     rated = ["--rate", "i2=5", "--rate", "i4=1"]
     values = json.loads(call(*arguments, *rated, "--explain", "--json"))["items"]
     assert {x["item_id"] for x in values[0]["reasons"]} <= {"i2", "i4"}
@@ -292,7 +293,7 @@ def test_recommend_with_no_item_left_and_with_reasons(model: Path) -> None:
     assert len(lines) == 2 + sum(len(x["reasons"]) for x in values)
     plain = call(*arguments, *rated).splitlines()
     assert plain == [x for x in lines if not x.startswith(" " * 12)]
-    assert len(call(*arguments, "-n", "1000").splitlines()) == len(items)
+    assert len(call(*arguments, "-n", "1000").splitlines()) == len(items) + 1  # and the basis
 
 
 def test_names_between_commas() -> None:

@@ -200,7 +200,7 @@ def test_the_posterior_of_an_item_equals_a_slow_computation() -> None:
 
 def test_errors() -> None:
     recommender, rows = trained(), new_rows(2)
-    with pytest.raises(ConfigError, match=r"needs a model that stores the uncertainty.*'bias'"):
+    with pytest.raises(ConfigError, match=r"needs the uncertainty of items, which 'bias'"):
         Recommender("bias", key_threshold=1, device="cpu").fit(old_rows()).partial_fit_items(rows)
     with pytest.raises(DataError, match="no column named 'rating'"):
         recommender.partial_fit_items(rows.drop(columns="rating"))

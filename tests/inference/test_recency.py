@@ -15,7 +15,8 @@ from builders import board
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from idcf.errors import ColdUserError, ConfigError, DataError
+from idcf.data.columns import DataWarning
+from idcf.errors import ConfigError, DataError
 from idcf.inference.recency import recency_weights, stacked_recency_weights
 from idcf.recommender import Recommender
 
@@ -194,8 +195,8 @@ def test_what_lacks_an_order_or_a_weight() -> None:
     with pytest.raises(ConfigError, match="FoldInModel cannot: fit 'idcf-bayes' or, for implicit"):
         als.recommend(RATED, recency=0.2)
     assert als.recommend(RATED, recency=0) == als.recommend(RATED)
-    with pytest.raises(ColdUserError):
-        fitted().recommend(users="nobody", recency=0.2)
+    with pytest.warns(DataWarning, match="user 'nobody' is not in the table"):
+        assert fitted().recommend(users="nobody", recency=0.2) == fitted().recommend()
 
 
 @pytest.mark.parametrize(

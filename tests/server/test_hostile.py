@@ -141,7 +141,7 @@ def test_an_unexpected_error_is_500_without_a_trace_and_one_escaped_line_in_the_
         raise RuntimeError(forged)
 
     with served(fitted("bias")) as address, caplog.at_level(logging.ERROR, LOG.name):
-        monkeypatch.setattr("idcf.inference.predictor.Predictor.similar_items", broken)
+        monkeypatch.setattr("idcf.server.service.similar_items", broken)
         monkeypatch.setattr("idcf.server.service.RecommendationService.predict", broken)
         responses = [
             httpx2.get(f"{address}/v1/items/i2/similar"),
