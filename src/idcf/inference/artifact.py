@@ -202,7 +202,8 @@ class _Models(NamedTuple):
         except (RuntimeError, TypeError):  # a model whose constructor computes with its data
             shapes = build_model(manifest), _build_take_up_model(manifest)
         options = ("user_features", "item_features")
-        reads_features = any(manifest.options.get(x) for x in options)
+        given = {**manifest.backbone_options, **manifest.options}
+        reads_features = any(given.get(x) for x in options)
         names = [x for x in tensors if x.startswith(_TAKE_UP_PREFIX)] if shapes[1] else []
         parts = tensors, {x.removeprefix(_TAKE_UP_PREFIX): tensors.pop(x) for x in names}
         for model, part in zip(shapes, parts, strict=True):
