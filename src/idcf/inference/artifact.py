@@ -201,11 +201,14 @@ class _Models(NamedTuple):
                 shapes = build_model(manifest), _build_take_up_model(manifest)
         except (RuntimeError, TypeError):  # a model whose constructor computes with its data
             shapes = build_model(manifest), _build_take_up_model(manifest)
+        options = ("user_features", "item_features")
+        given = {**manifest.backbone_options, **manifest.options}
+        reads_features = any(given.get(x) for x in options)
         names = [x for x in tensors if x.startswith(_TAKE_UP_PREFIX)] if shapes[1] else []
         parts = tensors, {x.removeprefix(_TAKE_UP_PREFIX): tensors.pop(x) for x in names}
         for model, part in zip(shapes, parts, strict=True):
             if model is not None:
-                _check_shapes(model, part, folder)
+                _check_shapes(model, part, folder, reads_features)
         models = cls(build_model(manifest), _build_take_up_model(manifest))
         for model, part in zip(models, parts, strict=True):
             if model is not None:
@@ -281,17 +284,21 @@ def _check_names(state: Mapping[str, Tensor], tensors: Mapping[str, Tensor], fol
         raise ArtifactError(f"{folder / _WEIGHTS} {problem} the tensor {name!r}")
 
 
-def _check_shapes(model: Model, tensors: Mapping[str, Tensor], folder: Path) -> None:
+def _check_shapes(
+    model: Model, tensors: Mapping[str, Tensor], folder: Path, reads_features: bool
+) -> None:
     """Raise ArtifactError unless tensors have the shapes of a model of the manifest.
 
-    Where the model that is built without data has a length of 0, it depends on the data.
+    Where the model that is built without data has a length of 0, it depends on the data. So do,
+    with features, all lengths but the number of items.
     """
     state = model.state_dict()
     _check_names(state, tensors, folder)
     for name, value in tensors.items():
         expected = state[name].shape
         if len(expected) == value.ndim and all(
-            want in (0, size) for want, size in zip(expected, value.shape, strict=True)
+            want in (0, size) or (reads_features and want != model.n_items)
+            for want, size in zip(expected, value.shape, strict=True)
         ):
             continue
         raise ArtifactError(
