@@ -94,7 +94,8 @@ def test_hooks_do_nothing_by_default():
         "item_popularity": (),
         "ranking_without_data": (),
     }
-    others = {"extra_loss_terms", "interval_ratio", "user_data_with", "discard_training_state"}
+    others = {"corrects_scores", "extra_loss_terms", "interval_ratio"}
+    others |= {"user_data_with", "discard_training_state"}
     assert hooks == {*with_default_none, *others, *HOOK_OF_FLAG.values()}
     for name, arguments in with_default_none.items():
         assert getattr(base.Model, name)(None, *arguments) is None

@@ -80,7 +80,7 @@ def single_user_scorer(model: Model, embedder: BatchEmbedder | None) -> SingleUs
 def posterior_kernel(model: Model) -> BayesPosteriorKernel | None:
     """Return the kernel of embeddings and standard deviations, or None if the model has none."""
     build = _POSTERIOR_KERNELS.get(type(model))
-    return None if build is None else build(model)
+    return None if build is None or model.corrects_scores() else build(model)
 
 
 class MatrixVectorProduct:
@@ -250,6 +250,9 @@ class BayesSingleUserScorer:
         self.packed_weight = np.where(low[0] == low[1], 1, 2).astype(np.float32)
         self.noise_variance = float((1 / model.noise_precision).mean())
         self.std_scale = float(model.std_scale)
+        self.neighbor_items = model.neighbor_items.cpu().numpy()
+        self.neighbor_weights = to_float32_array(model.neighbor_weights)
+        self.neighbor_scale = float(model.neighbor_scale)
 
     def __call__(self, item_rows: Ints, values: Floats) -> Floats:
         """Return the score of every item [I] for a history of item rows and values."""
@@ -259,7 +262,19 @@ class BayesSingleUserScorer:
         inverse = 1 / (1 + len(item_rows))
         first, second = self.selection_coefficients
         scores += mean[:, -1].mean() + first * inverse**0.5 + second * inverse
+        if self.neighbor_items.shape[1]:
+            scores += self._correction(item_rows, values - scores[item_rows])
         return scores
+
+    def _correction(self, item_rows: Ints, residuals: Floats) -> Floats:
+        """Return what the residuals of the history add to the score of every item [I]."""
+        cells = self.neighbor_items.take(item_rows, 0).ravel()
+        weights = self.neighbor_weights.take(item_rows, 0)
+        n_items = len(self.neighbor_items)
+        sums = np.bincount(cells, (weights * residuals[:, None]).ravel(), n_items)
+        total = np.bincount(cells, weights.ravel(), n_items)
+        correction: Floats = (self.neighbor_scale * sums / (1 + total)).astype(np.float32)
+        return correction
 
     def posterior(self, item_rows: Ints, values: Floats) -> tuple[Floats, Floats]:
         """Return mean [T, D] and precision [T, D, D] of (p_u, b_u) in each block."""

@@ -35,6 +35,7 @@ from idcf.types import History, Users
 
 OPSET = 18
 _MAX_DENSE_ITEMS = 20_000  # 1.6 GB of weights; a file of ONNX holds at most 2 GB
+_MAX_CORRECTED_ITEMS = 5000  # a matrix of all pairs of items, 4 bytes each, goes into the file
 
 
 def export_onnx(artifact: Artifact, path: str | Path) -> Path:
@@ -139,6 +140,15 @@ class DenseBayes(nn.Module):
     def __init__(self, model: BayesModel) -> None:
         super().__init__()
         self.model, self.items = model, model.embed_catalog()
+        self.neighbors: Tensor | None = None
+        if model.corrects_scores():
+            if model.n_items > _MAX_CORRECTED_ITEMS:
+                raise ConfigError(
+                    f"idcf-bayes with neighbors has no ONNX form for {model.n_items:,} items, "
+                    f"only for up to {_MAX_CORRECTED_ITEMS:,}; train with neighbors=0 to export it"
+                )
+            self.neighbors = torch.zeros(model.n_items, model.n_items)
+            self.neighbors.scatter_add_(1, model.neighbor_items, model.neighbor_weights)
 
     def forward(self, rated: Tensor, ratings: Tensor) -> tuple[Tensor, Tensor]:
         """Return user vectors [B, D] and scores [B, I] for dense histories [B, I]."""
@@ -163,7 +173,11 @@ class DenseBayes(nn.Module):
         offset = coefficients[0] * inverse.sqrt() + coefficients[1] * inverse
         bias = (1 - is_empty) * (mean[..., -1].mean(1, keepdim=True) + offset)
         vector = torch.cat([mean[..., :-1].flatten(1) * (1 - is_empty), is_empty], 1)
-        return vector, vector @ self.items.vector.T + bias + (self.items.bias + model.mean)
+        scores = vector @ self.items.vector.T + bias + (self.items.bias + model.mean)
+        if self.neighbors is None:
+            return vector, scores
+        errors = model.neighbor_scale * (ratings - scores) * rated
+        return vector, scores + errors @ self.neighbors / (1 + rated @ self.neighbors)
 
     def _prior(self, rated: Tensor, n: Tensor) -> Tensor:
         """Return precision times mean of the prior of each user: [B, T, D]."""

@@ -142,7 +142,8 @@ class CatalogRanker:
         self.model = model
         has_towers = isinstance(model, TwoTower)
         self._is_product = isinstance(model, TwoTower) and isinstance(model.head, DotHead)
-        is_neural = has_towers and not self._is_product
+        self._is_product &= not model.corrects_scores()
+        is_neural = isinstance(model, TwoTower) and not isinstance(model.head, DotHead)
         self._floats_per_score = _HIDDEN_UNITS_PER_SCORE if is_neural else 1
         with torch.inference_mode():
             self.scan = catalog_scan(model)
@@ -196,7 +197,8 @@ class CatalogRanker:
         The bias changes no order, and adding it to every item would cost as much as top-k. The
         caller may write into the scores.
         """
-        if isinstance(users, Users) and not isinstance(self.model, TwoTower):
+        has_towers = isinstance(self.model, TwoTower) and not self.model.corrects_scores()
+        if isinstance(users, Users) and not has_towers:
             scorer = self.single_user_scorer
             on_cpu = self.model.device.type == "cpu"
             if isinstance(scorer, TakeUpSingleUserScorer) and scorer.is_sparse and on_cpu:
@@ -440,6 +442,8 @@ def catalog_scan(model: Model) -> QuantizedScan | None:
     """
     is_large = model.n_items >= _MIN_SCANNED_ITEMS and model.device.type == "cpu"
     if not is_large or not isinstance(model, TwoTower) or not has_item_table(model):
+        return None
+    if model.corrects_scores():
         return None
     if not multiplies_codes():
         return None

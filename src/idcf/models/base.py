@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from copy import deepcopy
+from copy import copy, deepcopy
 from itertools import chain
-from typing import Any, ClassVar, Literal, TypeVar
+from typing import Any, ClassVar, Literal, Self, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -20,7 +20,8 @@ from torch import Tensor, nn
 from idcf.errors import ColdUserError, ConfigError
 from idcf.models.layers.embedding import EmbeddingTable
 from idcf.models.layers.heads import Head
-from idcf.types import Batch, CohortWeights, Embeddings, LossTerms, Ragged, Users
+from idcf.models.layers.neighbors import Neighbors, SparseCorrection
+from idcf.types import Batch, CohortWeights, Embeddings, History, LossTerms, Ragged, Users
 
 HOOK_MARK = "_is_hook"  # the attribute that `hook` sets
 DEVICE_NAMES = ("auto", "cpu", "cuda")
@@ -231,6 +232,11 @@ class Model(nn.Module, ABC):
             f"{type(self).__name__} has no {capability}; use a model that has, such as idcf-bayes"
         )
 
+    @hook
+    def corrects_scores(self) -> bool:
+        """Return whether scores are more than the product of two towers; False by default."""
+        return False
+
     @property
     def device(self) -> torch.device:
         """The device that the weights are on."""
@@ -296,6 +302,7 @@ class TwoTower(Model):
         """Score `items` [M, K] for the users `owner` [M]: [M, K]."""
         return self.score_embedded(self.embed_users(users), users, items, owner)
 
+    @hook
     def score_embedded(
         self, user_embeddings: Embeddings, users: Users, items: Tensor, owner: Tensor
     ) -> Tensor:
@@ -321,9 +328,69 @@ class TwoTower(Model):
         score = self.head.score_all_pairs(user_embeddings.vector, item_embeddings.vector)
         return score + user_embeddings.bias[:, None] + (item_embeddings.bias + self.mean)
 
+    @hook
     def score_catalog(self, users: Users) -> Tensor:
         """Return the scores of every item for every user: [B, I]."""
         return self.score_all_pairs(self.embed_users(users), self.embed_catalog())
+
+
+class CorrectedTwoTower(TwoTower):
+    """A two-tower model whose scores are corrected by its errors on the nearest items.
+
+    `idcf.models.layers.neighbors` has the formula. Without neighbors nothing is corrected.
+    """
+
+    neighbor_items: Tensor  # int64 [I, N]: see `Neighbors`; N = 0 without a correction
+    neighbor_weights: Tensor  # [I, N]
+    neighbor_scale: Tensor  # []: w
+
+    def register_neighbors(self) -> None:
+        """Register the buffers, without neighbors."""
+        self.register_buffer("neighbor_items", torch.zeros(self.n_items, 0, dtype=torch.int64))
+        self.register_buffer("neighbor_weights", torch.zeros(self.n_items, 0))
+        self.register_buffer("neighbor_scale", torch.ones(()))
+
+    def corrects_scores(self) -> bool:
+        """Return whether the model has neighbors."""
+        return self.neighbor_items.shape[1] > 0
+
+    def score_embedded(
+        self, user_embeddings: Embeddings, users: Users, items: Tensor, owner: Tensor
+    ) -> Tensor:
+        """Score items [M, K] or [M] for users [M] whose embeddings [B, D] are given."""
+        scores = super().score_embedded(user_embeddings, users, items, owner)
+        if not self.corrects_scores():
+            return scores
+        history = users.history
+        of_history = super().score_embedded(user_embeddings, users, history.items, history.owner())
+        return scores + self._correction(history, of_history).of_pairs(items, owner)
+
+    def score_catalog(self, users: Users) -> Tensor:
+        """Return the scores of every item for every user: [B, I]."""
+        scores, history = super().score_catalog(users), users.history
+        if not self.corrects_scores():
+            return scores
+        correction = self._correction(history, scores[history.owner(), history.items])
+        return correction.add_to_catalog(scores)
+
+    def _correction(self, history: History, scores: Tensor) -> SparseCorrection:
+        """Return what is added to scores; `scores` [N] are those of the entries of the history."""
+        neighbors = Neighbors(self.neighbor_items, self.neighbor_weights)
+        residuals = self.neighbor_scale * (history.values - scores)
+        return neighbors.correction(history, residuals, self.n_items)
+
+    def with_neighbors(self, neighbors: Neighbors, scale: float = 1.0) -> Self:
+        """Return a model with another correction that shares the other buffers; `scale` is w."""
+        out = copy(self)
+        out._buffers = dict(self._buffers)
+        out.set_neighbors(neighbors, scale)
+        return out
+
+    def set_neighbors(self, neighbors: Neighbors, scale: float) -> None:
+        """Replace the correction of this model; see `with_neighbors`."""
+        self.neighbor_scale = torch.full_like(self.neighbor_scale, scale)
+        self.neighbor_items = neighbors.items.to(self.neighbor_scale.device)
+        self.neighbor_weights = neighbors.weights.to(self.neighbor_scale.device)
 
 
 class EmbeddingTableModel(Model):

@@ -6,7 +6,9 @@
 a Markov chain (`idcf.training.solvers.bayes`). The model stores T blocks of consecutive sweeps,
 each as means and second moments of the items; with one block per sweep this would be the average
 over samples. A new user costs one linear solve per block. The mean score over blocks is one dot
-product of concatenated vectors, so that ranking is that of any two-tower model.
+product of concatenated vectors, so that ranking is that of any two-tower model. Where held-out
+users preferred it, the errors on the nearest items of the history are added to the scores
+(`idcf.models.layers.neighbors`).
 
 Shapes: T blocks, D = embedding_size + 1 with the bias last, P = D(D + 1)/2, F features of a user,
 R directions of histories, C cohorts, E = T · embedding_size + 1.
@@ -25,7 +27,7 @@ from scipy.special import ndtri
 from torch import Tensor
 
 from idcf.config import Count, CountOrZero, Depth, Lengths, PseudoCount, Ridge, Share, Size
-from idcf.models.base import TwoTower
+from idcf.models.base import CorrectedTwoTower
 from idcf.models.layers.heads import DotHead, Head
 from idcf.models.layers.ragged import DEFAULT_ITEM_SHRINKAGE, segment_sum, sum_pool
 from idcf.types import CohortWeights, Domain, Embeddings, Ragged, RaggedRows, Users
@@ -61,6 +63,7 @@ class BayesConfig:
     history_lengths: Lengths = (1, 29)  # of the histories that the prior is fitted on
     user_features: bool = False  # the prior of a user reads user features
     item_features: bool = False  # the prior of an item reads item features
+    neighbors: CountOrZero = 50  # N: nearest items that correct scores, where held-out users gain
     validation: Share = 0.05  # least share of users, the lightest, who calibrate intervals
 
     def n_blocks(self, n_items: int) -> int:
@@ -68,6 +71,10 @@ class BayesConfig:
         if self.blocks is not None:
             return self.blocks
         return 1 if n_items >= LARGE_CATALOG else 4
+
+    def n_neighbors(self, n_items: int) -> int:
+        """Return N: the scores of a large catalogue are products of vectors alone."""
+        return 0 if n_items >= LARGE_CATALOG else self.neighbors
 
 
 class UserPosterior(NamedTuple):
@@ -92,7 +99,7 @@ class Moments(NamedTuple):
         return cls(mean, second_moments[..., low[0], low[1]])
 
 
-class BayesModel(TwoTower):
+class BayesModel(CorrectedTwoTower):
     """Posterior moments of the items, and the prior of a new user.
 
     The buffers are zeros, ones or identities until `idcf.training.solvers.bayes` fills them.
@@ -157,6 +164,7 @@ class BayesModel(TwoTower):
         }
         for name, shape in shapes.items():
             self.register_buffer(name, torch.zeros(shape))
+        self.register_neighbors()
         self.noise_precision += 1  # an unfitted model has a proper prior
         self.precision += torch.eye(size)
         self.item_precision += torch.eye(size)
@@ -437,8 +445,8 @@ def with_items(
 ) -> BayesModel:
     """Return a model with the moments of K items replaced or added; rows from `n_items` on are new.
 
-    `n_raters` [K] is added to the model's. New items get no row in `basis`: a rating of one is
-    evidence, but φ does not see it.
+    `n_raters` [K] is added to the model's. New items get no row in `basis` and no neighbors: a
+    rating of one is evidence, but φ does not see it.
     """
     out = copy(model)
     out._buffers = dict(model._buffers)
@@ -448,7 +456,7 @@ def with_items(
         "second_moments": moments.second_moments,
         "empty_history_offset": empty_history_offset,
     }
-    for name in (*replacements, "basis", "n_raters"):
+    for name in (*replacements, "basis", "n_raters", "neighbor_items", "neighbor_weights"):
         buffer: Tensor = getattr(model, name)
         extended = buffer.new_zeros(out.n_items, *buffer.shape[1:])
         extended[: model.n_items] = buffer

@@ -53,7 +53,8 @@ from idcf.training.solvers.blockwise_gibbs import (
     MomentSums,
 )
 from idcf.training.solvers.cohorts import fit_cohorts
-from idcf.training.solvers.conformal_intervals import calibrate, held_out_errors, plan_folds
+from idcf.training.solvers.conformal_intervals import calibrate, plan_folds, predict_held_out
+from idcf.training.solvers.neighbor_weights import choose_weight, find_neighbors
 from idcf.training.solvers.normal_wishart import (
     PRIOR_PSEUDO_COUNT,
     FeatureWeights,
@@ -94,8 +95,14 @@ def fit_bayes(config: BayesConfig, table: Interactions, context: SolverContext) 
     fit_cohorts(model, key_users, context.seed)
     rng = random_stream(context.seed, "intervals")
     folds = list(plan_folds(table, config.validation, config.history_lengths, context, rng))
-    part = ChainPart(sampler, blocks, user_rows, n_fold_sweeps(config, len(folds)))
-    calibrate(model, held_out_errors(folds, part.fit_without), context)
+    part = ChainPart(sampler, blocks, user_rows, n_fold_sweeps(config, len(folds)), table)
+    rows = predict_held_out(folds, part.fit_without)
+    weight = choose_weight(rows.user, rows.error, rows.correction)
+    n_neighbors = config.n_neighbors(model.n_items)
+    if weight:
+        model.set_neighbors(find_neighbors(table, n_neighbors), weight)
+    context.details.update(neighbors=n_neighbors, neighbor_weight=weight)
+    calibrate(model, rows.errors(weight), context)
     return model
 
 
@@ -180,6 +187,7 @@ class ChainPart:
     blocks: BlockAccumulator  # of the whole chain, whose model is fitted
     user_rows: Ints  # [U]: rows of the chain's users in the table
     n_sweeps: int  # the first third is discarded
+    table: Interactions  # of the chain
 
     def fit_without(self, users: Ints) -> BayesModel:
         """Return a model of one block that has not seen the ratings of some users."""
@@ -195,7 +203,11 @@ class ChainPart:
             block = min(number, 0)  # those before 0 are discarded
             blocks.add_sweep(sampler, block, 1 / (self.n_sweeps - n_discarded))
         blocks.end_block(sampler, 0)
-        return model
+        n_neighbors = self.blocks.config.n_neighbors(model.n_items)
+        if not n_neighbors:
+            return model
+        rows = self.table.where(~self.table.user_mask(users)[self.table.user])
+        return model.with_neighbors(find_neighbors(rows, n_neighbors))
 
 
 class SideData(NamedTuple):

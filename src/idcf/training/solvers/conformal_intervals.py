@@ -29,6 +29,7 @@ from idcf.data.split import PredictionTask, least_active_users, rank_in_user, sa
 from idcf.inference.scoring import interaction_std, score_interactions
 from idcf.metrics.calibration import interval_half_width
 from idcf.models.bayes import INTERVAL_LEVELS, BayesModel
+from idcf.models.layers.neighbors import Neighbors
 from idcf.training.solvers import SolverContext
 
 N_FOLDS = 4
@@ -72,6 +73,19 @@ class HeldOutErrors:
         n_finite = int(np.isfinite(half_widths).sum())
         ratios[n_finite:] = ratios[n_finite - 1]
         return ratios
+
+
+class HeldOutRows(NamedTuple):
+    """Predictions of N held-out rows."""
+
+    user: Ints  # [N]
+    error: Doubles  # [N]: score less rating, without a correction
+    std: Doubles  # [N]
+    correction: Doubles  # [N]: what a `BayesModel` with `corrects_scores` adds to the score
+
+    def errors(self, weight: float = 0.0) -> HeldOutErrors:
+        """Return the errors of scores to which `weight` times the correction is added."""
+        return HeldOutErrors(self.user, np.abs(self.error + weight * self.correction) / self.std)
 
 
 class Fold(NamedTuple):
@@ -121,20 +135,25 @@ def plan_folds(
         yield Fold(np.sort(fold), PredictionTask(rows.where(in_history), targets))
 
 
-def held_out_errors(folds: Iterable[Fold], fit_fold: FitFold) -> HeldOutErrors:
-    """Return the errors of every fold's model on the users of the fold."""
-    user, z = [np.empty(0, np.int64)], [np.empty(0)]
+def predict_held_out(folds: Iterable[Fold], fit_fold: FitFold) -> HeldOutRows:
+    """Return the predictions of every fold's model for the users of the fold."""
+    parts = [HeldOutRows(np.empty(0, np.int64), *np.empty((3, 0)))]
     for fold in folds:
         model, targets, history = (
             fit_fold(fold.users),
             fold.task.target_table,
             fold.task.history_table,
         )
-        error = score_interactions(model, targets, history, anonymous=True) - targets.rating
+        plain = model.with_neighbors(Neighbors.none(model.n_items))
+        score = score_interactions(plain, targets, history, anonymous=True)
+        correction = np.zeros(len(score))
+        if model.corrects_scores():
+            corrected = score_interactions(model, targets, history, anonymous=True)
+            correction = corrected.astype(np.float64) - score
         std = interaction_std(model, targets, history, anonymous=True)
-        user.append(targets.user)
-        z.append(np.abs(error, dtype=np.float64) / std)
-    return HeldOutErrors(np.concatenate(user), np.concatenate(z))
+        error = (score - targets.rating).astype(np.float64)
+        parts.append(HeldOutRows(targets.user, error, std.astype(np.float64), correction))
+    return HeldOutRows(*(np.concatenate(x) for x in zip(*parts, strict=True)))
 
 
 def calibrate(model: BayesModel, errors: HeldOutErrors, context: SolverContext) -> None:
