@@ -211,7 +211,7 @@ def test_errors_say_what_to_do() -> None:
     with pytest.raises(DataError, match="threshold 400 leaves no key user: the most active has"):
         Recommender("bias", key_threshold=400, device="cpu").fit(interactions())
     with pytest.raises(ConfigError, match="did you mean 'heads'"):
-        Recommender("idcf-dot", head=3, device="cpu").fit(interactions())
+        Recommender("idcf-dot", head_s=3, device="cpu").fit(interactions())
     with pytest.raises(DataError, match="ratings are needed"):
         fitted().recommend(["i2"])
     with pytest.raises(ConfigError, match="device"):
@@ -239,7 +239,7 @@ def test_five_users_are_enough_and_two_are_not(name: str) -> None:
 @pytest.mark.parametrize("name", INDUCTIVE)
 def test_a_loaded_recommender_gives_the_same_lists(name: str, tmp_path: Path) -> None:
     recommender = fitted(name)
-    loaded = Recommender.load(recommender.save(tmp_path / "model"))
+    loaded = Recommender.load(recommender.save(tmp_path / "model", allow_training_rows=True))
     for history in (EVEN, {}, [EVEN, {}]):
         assert loaded.recommend(history) == recommender.recommend(history)
 

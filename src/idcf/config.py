@@ -33,11 +33,13 @@ CountOrZero = Annotated[int, Field(ge=0, le=1_000_000)]
 BatchSize = Annotated[int, Field(ge=1, le=1_000_000_000)]  # the largest: all rows at once
 Length = Annotated[int, Field(ge=0, le=1_000_000_000)]  # the largest: of any history
 Size = Annotated[int, Field(ge=1, le=10_000)]  # of a vector or a layer
+SizeOrZero = Annotated[int, Field(ge=0, le=10_000)]  # 0: biases alone
 Sizes = Annotated[tuple[Size, ...], Field(max_length=16)]  # of the layers of a network
 Depth = Annotated[int, Field(ge=1, le=64)]  # layers, heads, blocks
 Lengths = Annotated[tuple[Length, Length], AfterValidator(_in_order)]  # shortest, longest
 Weight = Annotated[float, Field(ge=0, le=1e9)]  # of a penalty or a term; 0 leaves it out
 Ridge = Annotated[float, Field(gt=0, le=1e9)]  # a penalty that an equation needs to be solvable
+DegreesOfFreedom = Annotated[float, Field(gt=0)]  # infinite: a normal distribution
 PseudoCount = Annotated[float, Field(ge=0)]  # infinite: nothing but the prior counts
 Scale = Annotated[float, Field(ge=1e-6, le=1e3)]  # a unit, or a standard deviation
 Rate = Annotated[float, Field(ge=1e-12, le=10)]  # of learning

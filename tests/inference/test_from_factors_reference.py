@@ -14,6 +14,7 @@ from idcf.errors import ConfigError, DataError
 from idcf.inference import from_factors as module
 from idcf.inference.from_factors import Biases, FoldInSpec, from_factors
 from idcf.inference.onnx import to_dense_model
+from idcf.inference.predictions import predict_scores
 from idcf.inference.predictor import Predictor
 
 ITEMS, USERS, SIZE = 15, 40, 3
@@ -48,7 +49,7 @@ def user_vector(p: Predictor, history: Any, size: int = SIZE) -> Any:
 
 
 def scores(p: Predictor, history: Any) -> Any:
-    return p.predict(p.read_new_user(history), IDS, return_std=False)[0]
+    return predict_scores(p, p.read_new_user(history), IDS)
 
 
 def slow_prior(users: Any) -> tuple[Any, Any]:

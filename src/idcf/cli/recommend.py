@@ -145,7 +145,7 @@ def recommend(
     bulk.refuse_folder_options("leave it out, or give --histories")
     recommender = Recommender.load(model_folder)
     predictor = recommender.predictor
-    titles = TitleIndex(predictor.item_ids, predictor.titles)
+    titles = TitleIndex(predictor.item_ids, predictor.titles, predictor.log_popularity)
     options = _with_item_ids(options, predictor)
     options["return_std"] = predictor.artifact.model.has_uncertainty
     history = dict(parse_rating(x, titles, predictor) for x in rate or [])
@@ -155,19 +155,15 @@ def recommend(
         recommender.explain, features=features, quality=quality, damping=damping,
         recency=options["recency"],
     )  # fmt: skip
-    explanations = [explain_item(history, x.item_id) for x in recommendations if explain]
-    o.print_result(
-        _json_values(recommendations, explanations),
-        _format_recommendations(recommendations, explanations),
-        as_json,
-    )
+    lists = recommendations, [explain_item(history, x.item_id) for x in recommendations if explain]
+    o.print_result(_json_values(*lists), _format_recommendations(*lists), as_json)
 
 
 def _with_item_ids(options: ListOptions, predictor: Predictor) -> ListOptions:
     """Return options with item ids in place of the titles or ids of --exclude."""
     from idcf.data.title_search import TitleIndex
 
-    titles = TitleIndex(predictor.item_ids, predictor.titles)
+    titles = TitleIndex(predictor.item_ids, predictor.titles, predictor.log_popularity)
     excluded = [predictor.item_ids[find_item_row(x, titles)] for x in options["exclude"] or []]
     return {**options, "exclude": excluded}
 

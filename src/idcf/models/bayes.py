@@ -26,7 +26,17 @@ from numpy.typing import NDArray
 from scipy.special import ndtri
 from torch import Tensor
 
-from idcf.config import Count, CountOrZero, Depth, Lengths, PseudoCount, Ridge, Share, Size
+from idcf.config import (
+    Count,
+    CountOrZero,
+    DegreesOfFreedom,
+    Depth,
+    Lengths,
+    PseudoCount,
+    Share,
+    Size,
+    SizeOrZero,
+)
 from idcf.models.base import CorrectedTwoTower
 from idcf.models.layers.heads import DotHead, Head
 from idcf.models.layers.ragged import DEFAULT_ITEM_SHRINKAGE, segment_sum, sum_pool
@@ -53,13 +63,15 @@ BLOCK_BUFFERS = (  # the buffers whose first dimension is the block
 class BayesConfig:
     """Options of idcf-bayes."""
 
-    embedding_size: Size = 20  # D
+    embedding_size: SizeOrZero = 20  # D
     blocks: Depth | None = None  # T; None: 4, or 1 from `LARGE_CATALOG` items on
     sweeps: Count = 160  # of the chain after the burn-in, divided among the blocks
     burn_in: CountOrZero = 40  # sweeps that are discarded
     rank: Size = 30  # R: directions in which the prior distinguishes histories
     shrinkage: PseudoCount = 50.0  # pseudo-count of users in the regression of latents on features
-    noise_dof: Ridge = 8.0  # ν of the Student t noise in training; larger: users' noise more equal
+    noise_dof: DegreesOfFreedom = (
+        8.0  # ν of the Student t noise in training; larger: users' noise more equal
+    )
     history_lengths: Lengths = (1, 29)  # of the histories that the prior is fitted on
     user_features: bool = False  # the prior of a user reads user features
     item_features: bool = False  # the prior of an item reads item features

@@ -123,7 +123,7 @@ def test_a_saved_model_reads_features_after_loading(name, tmp_path):
         options |= {"weight_decay": 0.0}
     model = Recommender(name, key_threshold=8, device="cpu", **options)
     model.fit(rows, users=users, items=items)
-    loaded = Recommender.load(model.save(tmp_path / "model"))
+    loaded = Recommender.load(model.save(tmp_path / "model", allow_training_rows=True))
     for kind in (0, 1):
         features = {"kind": f"k{kind}"}
         expected = model.recommend({}, n=6, features=features)

@@ -9,7 +9,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from idcf.config import Count, Dropout, Size, Weight
+from idcf.config import CountOrZero, Dropout, Size, Weight
 from idcf.models.base import TwoTower
 from idcf.models.layers.heads import DotHead, Head
 from idcf.models.layers.ragged import item_ridge_biases
@@ -32,7 +32,7 @@ class MultVAEConfig(HistoryEncoderConfig):
     hidden: Size = 64  # size of the hidden layers
     dropout: Dropout = 0.5
     beta: Weight = 0.2  # β, weight of the KL divergence
-    anneal: Count = 1000  # training steps until the weight reaches β
+    anneal: CountOrZero = 1000  # training steps until the weight reaches β
 
 
 class MultVAE(TwoTower):
