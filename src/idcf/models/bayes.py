@@ -70,7 +70,7 @@ class BayesConfig:
     rank: Size = 30  # R: directions in which the prior distinguishes histories
     shrinkage: PseudoCount = 50.0  # pseudo-count of users in the regression of latents on features
     noise_dof: DegreesOfFreedom = (
-        8.0  # ν of the Student t noise in training; larger: users' noise more equal
+        8.0  # ν of the Student t noise of users in training
     )
     history_lengths: Lengths = (1, 29)  # of the histories that the prior is fitted on
     user_features: bool = False  # the prior of a user reads user features
