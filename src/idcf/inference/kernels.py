@@ -80,7 +80,7 @@ def single_user_scorer(model: Model, embedder: BatchEmbedder | None) -> SingleUs
 def posterior_kernel(model: Model) -> BayesPosteriorKernel | None:
     """Return the kernel of embeddings and standard deviations, or None if the model has none."""
     build = _POSTERIOR_KERNELS.get(type(model))
-    return None if build is None or model.corrects_scores() else build(model)
+    return None if build is None else build(model)
 
 
 class MatrixVectorProduct:

@@ -28,7 +28,7 @@ from idcf.inference.kernels import (
     single_user_scorer,
 )
 from idcf.inference.quantized_scan import MAX_SCANNED_USERS, QuantizedScan, multiplies_codes
-from idcf.models.base import Model, TwoTower
+from idcf.models.base import CorrectedTwoTower, Model, TwoTower
 from idcf.models.layers.heads import DotHead
 from idcf.types import Embeddings, History, Users
 
@@ -142,8 +142,7 @@ class CatalogRanker:
         self.model = model
         has_towers = isinstance(model, TwoTower)
         self._is_product = isinstance(model, TwoTower) and isinstance(model.head, DotHead)
-        self._is_product &= not model.corrects_scores()
-        is_neural = isinstance(model, TwoTower) and not isinstance(model.head, DotHead)
+        is_neural = has_towers and not self._is_product
         self._floats_per_score = _HIDDEN_UNITS_PER_SCORE if is_neural else 1
         with torch.inference_mode():
             self.scan = catalog_scan(model)
@@ -197,8 +196,7 @@ class CatalogRanker:
         The bias changes no order, and adding it to every item would cost as much as top-k. The
         caller may write into the scores.
         """
-        has_towers = isinstance(self.model, TwoTower) and not self.model.corrects_scores()
-        if isinstance(users, Users) and not has_towers:
+        if isinstance(users, Users) and not isinstance(self.model, TwoTower):
             scorer = self.single_user_scorer
             on_cpu = self.model.device.type == "cpu"
             if isinstance(scorer, TakeUpSingleUserScorer) and scorer.is_sparse and on_cpu:
@@ -212,7 +210,12 @@ class CatalogRanker:
             return model.score_all_pairs(Embeddings(vector, bias), items), None
         vector = F.pad(vector, (0, 1), value=1.0)
         out = None if buffer is None else buffer[: len(vector)]
-        return torch.mm(vector, vectors_with_bias.T, out=out), bias
+        scores = torch.mm(vector, vectors_with_bias.T, out=out)
+        if isinstance(model, CorrectedTwoTower) and model.corrects_scores():
+            assert isinstance(users, Users)
+            history = users.history.to(model.device)
+            return model.correct_catalog(scores.add_(bias[:, None]), history), None
+        return scores, bias
 
     def _score_one_by_one(self, users: Users, scorer: TakeUpSingleUserScorer) -> Tensor:
         """Return the scores [B, I] by a kernel that reads only items with a relation, which is much
@@ -349,9 +352,9 @@ class CatalogRanker:
     ) -> tuple[RankedItems, Tensor]:
         """Return what `top_k_block` does for users with histories, and the deviations [B, k]."""
         kernel = self._posterior_kernel
-        if kernel is None:
+        if kernel is None or self.model.corrects_scores():  # a correction reads the histories
             ranked = self.top_k_block(users, k, excluded_by_user, candidates, buffer)
-            return ranked, self.rating_std(users, ranked.item_rows)
+            return ranked, self.rating_std_with_histories(users, ranked.item_rows)
         posterior = kernel.posterior(users)
         embeddings = kernel.embed_users(users, posterior)
         ranked = self.top_k_block(embeddings, k, excluded_by_user, candidates, buffer)

@@ -367,7 +367,10 @@ class CorrectedTwoTower(TwoTower):
 
     def score_catalog(self, users: Users) -> Tensor:
         """Return the scores of every item for every user: [B, I]."""
-        scores, history = super().score_catalog(users), users.history
+        return self.correct_catalog(super().score_catalog(users), users.history)
+
+    def correct_catalog(self, scores: Tensor, history: History) -> Tensor:
+        """Return the scores [B, I] of two towers with the correction."""
         if not self.corrects_scores():
             return scores
         correction = self._correction(history, scores[history.owner(), history.items])
