@@ -202,7 +202,7 @@ def test_the_table_shows_the_committed_rows() -> None:
 
 def test_the_sentence_below_the_table_is_that_of_the_rows() -> None:
     text = " ".join(TEXT.split())
-    for name in ("ML-100K", "ML-1M"):
+    for name in ("Douban", "ML-100K", "ML-1M"):
         assert f"{readme_table.lead(name)} on {name}" in text, readme_table.lead(name)
     n_draws = {name: readme_table.n_draws(name) for name in readme_table.NAMES}
     assert n_draws["Douban"] == 0
