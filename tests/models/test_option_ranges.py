@@ -20,7 +20,8 @@ NUMBERS = [
     for field in dataclasses.fields(kind)
     if isinstance(field.default, int | float) and not isinstance(field.default, bool)
 ]
-OPEN_ENDED = {"shrinkage", "item_shrinkage", "bias_shrinkage", "prior"}  # infinity has a meaning
+# infinity has a meaning
+OPEN_ENDED = {"shrinkage", "item_shrinkage", "bias_shrinkage", "prior", "noise_dof"}
 
 
 @pytest.mark.parametrize(("kind", "option"), NUMBERS)
