@@ -69,9 +69,7 @@ class BayesConfig:
     burn_in: CountOrZero = 40  # sweeps that are discarded
     rank: Size = 30  # R: directions in which the prior distinguishes histories
     shrinkage: PseudoCount = 50.0  # pseudo-count of users in the regression of latents on features
-    noise_dof: DegreesOfFreedom = (
-        8.0  # ν of the Student t noise of users in training
-    )
+    noise_dof: DegreesOfFreedom = 8.0  # ν of the Student t noise of users in training
     history_lengths: Lengths = (1, 29)  # of the histories that the prior is fitted on
     user_features: bool = False  # the prior of a user reads user features
     item_features: bool = False  # the prior of an item reads item features
