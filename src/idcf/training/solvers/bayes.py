@@ -101,7 +101,7 @@ def fit_bayes(config: BayesConfig, table: Interactions, context: SolverContext) 
     n_neighbors = config.n_neighbors(model.n_items)
     if weight:
         model.set_neighbors(find_neighbors(table, n_neighbors), weight)
-    context.details.update(neighbors=n_neighbors, neighbor_weight=weight)
+    context.details.update(neighbors=n_neighbors, neighbor_weight=round(weight, 2))
     calibrate(model, rows.errors(weight), context)
     return model
 
