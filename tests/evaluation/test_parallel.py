@@ -11,6 +11,7 @@ from pathlib import Path
 
 import parallel_tasks
 import pytest
+from tqdm import tqdm
 
 from idcf.errors import ConfigError
 from idcf.evaluation.parallel import available_cores, run_all, run_as_completed
@@ -105,3 +106,24 @@ def is_running(process: int) -> bool:
     except FileNotFoundError:
         return False
     return state != "Z"
+
+
+def show_a_bar(path: str) -> None:
+    """Show a progress bar in a worker."""
+    with Path(path).open("w", encoding="utf-8") as file:
+        list(tqdm(range(3), file=file))
+
+
+def test_a_worker_that_shows_a_bar_leaves_no_semaphore(tmp_path: Path) -> None:
+    code = (
+        f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r})\n"
+        "from idcf.evaluation.parallel import run_all\n"
+        "from test_parallel import show_a_bar\n"
+        "if __name__ == '__main__':\n"
+        f"    run_all(show_a_bar, {{x: ({str(tmp_path)!r} + '/' + x,) for x in 'ab'}}, n_jobs=2)\n"
+    )
+    program = tmp_path / "program.py"
+    program.write_text(code, encoding="utf-8")
+    result = subprocess.run([sys.executable, program], capture_output=True, text=True, check=True)
+    assert "leaked" not in result.stderr
+    assert (tmp_path / "a").read_text(encoding="utf-8")

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from multiprocessing import get_context, parent_process
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
-from threading import Thread, current_thread, main_thread
+from threading import RLock, Thread, current_thread, main_thread
 from typing import Any, TypeVar, cast
 
 import torch
@@ -185,6 +185,7 @@ def _work(connection: Connection, n_threads: int) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     Thread(target=_end_with_parent, daemon=True).start()
     torch.set_num_threads(n_threads)
+    tqdm.set_lock(RLock())  # that of tqdm is a semaphore, which a killed process would not release
     connection.send(None)
     while True:
         try:
