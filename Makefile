@@ -10,10 +10,11 @@ READY := $(VENV)/.ready
 CLIENT := $(VENV)/client/.ready
 MODEL := runs/ml-100k
 PORT ?= 8000
+SEED ?= 1
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo serve test docs bench bench-scale clean
+.PHONY: help demo serve test campaign docs bench bench-scale clean
 
 help: ## What can be made
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST)
@@ -34,6 +35,9 @@ test: $(READY) $(CLIENT) ## Format, lint, types, import contract, tests, documen
 	$(BIN)/lint-imports
 	$(BIN)/pytest -n 2
 	$(MAKE) docs
+
+campaign: $(READY) ## Attack everything: kills, broken files, hostile requests; SEED=1 for other cases
+	$(BIN)/python tests/campaign/campaign.py --seed $(SEED) --out benchmarks/reports/campaign-$(SEED).json
 
 docs: $(READY) ## The documentation site, in docs/_build/html
 	$(BIN)/sphinx-build -W --keep-going -q -b html -d docs/_build/doctrees docs docs/_build/html
