@@ -1,4 +1,4 @@
-"""What an attack is: cases drawn from a seed, each counted, and the failures with the seed to repeat them."""
+"""What an attack returns: cases counted by kind, and the failures with what repeats them."""
 
 from __future__ import annotations
 
