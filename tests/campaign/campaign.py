@@ -17,9 +17,16 @@ import time
 from pathlib import Path
 from typing import Any
 
+sys.path.append(str(Path(__file__).resolve().parents[1]))  # for `builders` and others
+
 from attack import Tally
 
-ATTACKS: tuple[str, ...] = ()
+ATTACKS: tuple[str, ...] = (
+    "artifact_mutations",
+    "hostile_files",
+    "full_disk",
+    "training_rows",
+)
 """The modules, in the order in which they run."""
 
 
