@@ -19,7 +19,7 @@ from typing import Any
 
 from attack import Tally
 
-ATTACKS: tuple[str, ...] = ()
+ATTACKS: tuple[str, ...] = ("kills",)
 """The modules, in the order in which they run."""
 
 

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import httpx2
 import pytest
-from attack import KINDS, LINE, attack, call, host_and_port
 from serve_world import fitted, served
+from slow_clients import KINDS, LINE, attack, call, host_and_port
 
 from idcf.server import routes
 from idcf.server.connections import MAX_HEAD_BYTES, MAX_HEADERS, ConnectionLimits

@@ -1,7 +1,7 @@
 """Slow and endless clients all at once against a running server, beside clients that are served.
 
-`python tests/server/attack.py URL PID --sockets 2048` prints a line of JSON: the answers to other
-clients while the sockets are open, and the memory of the process before and after.
+`python tests/server/slow_clients.py URL PID --sockets 2048` prints a line of JSON: the answers to
+other clients while the sockets are open, and the memory of the process before and after.
 """
 
 from __future__ import annotations
