@@ -22,23 +22,31 @@ GET = b"GET /v1/model HTTP/1.1\r\nHost: localhost\r\n\r\n"
 HEALTH = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 
-@contextmanager
-def stopped_loop(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Hold the event loop of a server before it accepts the next connection."""
-    go_on = threading.Event()
+@pytest.fixture
+def accepts(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """An event without which the loop of a server stands still when it is to accept."""
+    event = threading.Event()
+    event.set()
     accept = Acceptor._accept
 
     def late_accept(self: Acceptor) -> None:
-        assert go_on.wait(60)
+        assert event.wait(60)
         accept(self)
 
     monkeypatch.setattr(Acceptor, "_accept", late_accept)
+    return event
+
+
+@contextmanager
+def stopped(accepts: threading.Event) -> Iterator[None]:
+    """Accept nothing meanwhile."""
+    accepts.clear()
     yield
-    go_on.set()
+    accepts.set()
 
 
 def test_status_requests_come_first_then_complete_requests(
-    monkeypatch: pytest.MonkeyPatch,
+    accepts: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All connections wait to be accepted at the same time."""
     started: list[bytes] = []
@@ -51,7 +59,7 @@ def test_status_requests_come_first_then_complete_requests(
     monkeypatch.setattr(Acceptor, "start", noted_start)
     requests = [b"", *[POST + b"{"] * 30, *[GET] * 10, POST + b"{}", *[HEALTH] * 2]
     with ExitStack() as stack, served(fitted("bias")) as address:
-        with stopped_loop(monkeypatch):
+        with stopped(accepts):
             clients = [stack.enter_context(connected(address, x)) for x in requests]
         for client in clients[-13:]:
             assert response(client).startswith(b"HTTP/1.1 200 OK")
@@ -101,11 +109,11 @@ def test_bytes_before_a_half_close_reach_the_parser() -> None:
         assert received(client).startswith((b"HTTP/1.1 400", b""))
 
 
-def test_complete_requests_are_not_closed_to_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_complete_requests_are_not_closed_to_make_room(accepts: threading.Event) -> None:
     """Those that have no place are told so."""
     limits = ConnectionLimits(max_connections=20, max_per_address=0)
     with served(fitted("bias"), connections=limits) as address, ExitStack() as stack:
-        with stopped_loop(monkeypatch):
+        with stopped(accepts):
             clients = [stack.enter_context(connected(address, GET)) for _ in range(60)]
         statuses = [response(x)[9:12] for x in clients]
     assert set(statuses) == {b"200", b"503"}

@@ -17,7 +17,7 @@ from contextlib import suppress
 from functools import partial
 from ssl import SSLContext
 
-from idcf.server.connections import MAX_HEAD_BYTES, ConnectionTable
+from idcf.server.connections import MAX_HEAD_BYTES, ConnectionTable, LimitedProtocol
 from idcf.server.routes import log_error
 
 _MAX_ACCEPTED = 64  # connections in one turn; fewer than the reserved files of `connections`
@@ -82,7 +82,7 @@ class Acceptor:
         self,
         listener: socket.socket,
         table: ConnectionTable,
-        make_protocol: Callable[..., asyncio.Protocol],  # with the data that it begins with
+        make_protocol: Callable[..., LimitedProtocol],
         tls: SSLContext | None = None,
     ) -> None:
         self.listener, self.table = listener, table
@@ -120,7 +120,7 @@ class Acceptor:
             connection.close()
 
     def forget(self, connection: NewConnection) -> None:
-        """Watch a connection no longer: it is started or closed."""
+        """Forget a connection that is closed."""
         self._unwatch(connection)
         self.connections.discard(connection)
         self.table.remove(connection, connection.address)
@@ -156,7 +156,7 @@ class Acceptor:
             if not self.tls:
                 with suppress(OSError):  # closing a socket with unread data would reset it
                     connection.data = connection.socket.recv(MAX_HEAD_BYTES)
-            self.start(connection)  # its protocol has no place either, and says so
+            self.start(connection, has_place=False)
             return
         if not self.tls:
             self._receive(connection)
@@ -223,13 +223,24 @@ class Acceptor:
                 self.start(connection)
                 n -= 1
 
-    def start(self, connection: NewConnection) -> None:
-        """Give a connection its protocol; a TLS handshake has the time limit of a request."""
-        self.forget(connection)
+    def start(self, connection: NewConnection, has_place: bool = True) -> None:
+        """Give a connection its protocol, which refuses it if it has no place.
+
+        One of TLS gets its place after the handshake, which has the time limit of a request.
+        """
+        self._unwatch(connection)
+        self.connections.discard(connection)
+        if self.tls:
+            self.table.remove(connection, connection.address)
+        else:
+            self.table.stop_waiting(connection)
+        protocol = self.make_protocol(
+            early_data=connection.data, has_place=None if self.tls else has_place
+        )
         timeout = self.table.limits.timeout_s if self.tls else None
         task: asyncio.Task[object] = self.loop.create_task(
             self.loop.connect_accepted_socket(
-                partial(self.make_protocol, early_data=connection.data),
+                lambda: protocol,
                 connection.socket,
                 ssl=self.tls,
                 ssl_handshake_timeout=timeout,
@@ -237,11 +248,15 @@ class Acceptor:
             )
         )
         self._tasks.add(task)
-        task.add_done_callback(self._finish_start)
+        task.add_done_callback(partial(self._finish_start, connection, protocol))
 
-    def _finish_start(self, task: asyncio.Task[object]) -> None:
+    def _finish_start(
+        self, connection: NewConnection, protocol: LimitedProtocol, task: asyncio.Task[object]
+    ) -> None:
         """Log what went wrong, but for clients that have gone or do not speak TLS."""
         self._tasks.discard(task)
+        if protocol.transport is None and not self.tls:  # otherwise the protocol does this
+            self.table.remove(connection, connection.address)
         error = None if task.cancelled() else task.exception()
         if isinstance(error, Exception) and not isinstance(error, OSError):
             log_error("a connection cannot be served", error)

@@ -183,11 +183,17 @@ class LimitedProtocol(HttpToolsProtocol):
     request_id: bytes  # of the last head that is complete
 
     def __init__(
-        self, table: ConnectionTable, *args: Any, early_data: bytes = b"", **options: Any
+        self,
+        table: ConnectionTable,
+        *args: Any,
+        early_data: bytes = b"",
+        has_place: bool | None = None,
+        **options: Any,
     ) -> None:
         super().__init__(*args, **options)
         self.table = table
         self.early_data = early_data  # that was received before there was a protocol
+        self.has_place = has_place  # in the table; None: it has to be asked
         self.address = ""
         self.headers = []
         self.content_length = -1  # announced by the head; -1: no length
@@ -203,7 +209,11 @@ class LimitedProtocol(HttpToolsProtocol):
         """Limit the time until the first request, and the number of connections."""
         super().connection_made(transport)
         self.address = self.client[0] if self.client else ""
-        if not self.table.add(self, self.address):
+        if self.has_place is None:
+            self.has_place = self.table.add(self, self.address)
+        else:
+            self.table.wait_for(self)
+        if not self.has_place:
             self.refuse(HTTPException(503, "too many connections are open", {"retry-after": "1"}))
         elif self.early_data:
             self.data_received(self.early_data)

@@ -16,7 +16,7 @@ import uvicorn
 
 from idcf.server.acceptor import Acceptor
 from idcf.server.batcher import RequestBatcher
-from idcf.server.connections import ConnectionTable
+from idcf.server.connections import ConnectionTable, LimitedProtocol
 
 BACKLOG = 2048  # connections that wait to be accepted
 _IDLE_S = 1.0  # a connection without a request for this time is closed
@@ -49,7 +49,7 @@ class DrainingServer(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Accept connections of the sockets, with a time limit of TLS handshakes."""
         loop = asyncio.get_running_loop()
-        make_protocol: Callable[..., asyncio.Protocol] = partial(
+        make_protocol: Callable[..., LimitedProtocol] = partial(  # type: ignore[assignment]
             self.config.http_protocol_class,  # type: ignore[call-arg]
             config=self.config,
             server_state=self.server_state,
