@@ -17,11 +17,15 @@ import time
 from pathlib import Path
 from typing import Any
 
-sys.path.append(str(Path(__file__).resolve().parents[1]))  # for `builders` and others
+TESTS = Path(__file__).resolve().parents[1]
+sys.path += [str(TESTS), str(TESTS / "server")]  # for modules that the attacks share with tests
 
-from attack import Tally
+from attack import Tally  # noqa: E402
 
 ATTACKS: tuple[str, ...] = (
+    "kills",
+    "overload",
+    "hot_swaps",
     "artifact_mutations",
     "hostile_files",
     "full_disk",

@@ -9,7 +9,8 @@ import torch
 from builders import board
 from scipy.sparse import csr_array
 
-from idcf.data.interactions import Interactions
+from idcf import Recommender
+from idcf.data.interactions import Interactions, Vocab
 from idcf.inference.topk import CatalogRanker
 from idcf.models.registry import configure, model_entry
 from idcf.models.take_up import TakeUpConfig, TakeUpModel, interpolate
@@ -465,3 +466,10 @@ def test_two_fits_of_a_small_table_are_equal(name: str) -> None:
         for _ in range(2)
     )
     assert all(torch.equal(value, second[key]) for key, value in first.items())
+
+
+def test_users_with_one_row_each_can_be_fitted() -> None:
+    rows = np.arange(12)
+    table = Interactions(Vocab(range(12)), Vocab(range(12)), rows, rows, np.ones(12, np.float32))
+    model = Recommender("idcf-takeup", device="cpu").fit(table.as_implicit())
+    assert np.isfinite(model.predict([0], range(12))).all()

@@ -241,7 +241,7 @@ class FoldInModel(TwoTower):
         self.popularity_weight = 0.0 if self.predicts_ratings else config.popularity_weight
         self.head: Head = DotHead()
         self.register_buffer("factors", torch.zeros(domain.n_items, size))
-        self.register_buffer("gram", torch.eye(size))
+        self.register_buffer("gram", torch.zeros(size, size).fill_diagonal_(1))
         self.register_buffer("prior_rhs", torch.zeros(size))
         self.register_buffer("negative_terms", torch.zeros(size, size + 1))
         self.register_buffer("positive_target", torch.tensor((1 + self.alpha) / self.alpha))

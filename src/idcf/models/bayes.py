@@ -177,8 +177,8 @@ class BayesModel(CorrectedTwoTower):
             self.register_buffer(name, torch.zeros(shape))
         self.register_neighbors()
         self.noise_precision += 1  # an unfitted model has a proper prior
-        self.precision += torch.eye(size)
-        self.item_precision += torch.eye(size)
+        for matrices in (self.precision, self.item_precision):  # `torch.eye` is slow on "meta"
+            matrices.diagonal(dim1=-2, dim2=-1).add_(1)
         self.feature_std += 1
         self.std_scale += 1
         self.interval_ratios += 1
@@ -520,7 +520,7 @@ def history_features(basis: Tensor, history: RaggedRows) -> Tensor:
 
 def packed_triangle_index(size: int) -> Tensor:
     """Return the position of [d, e] and of [e, d] in a packed lower triangle: int64 [D, D]."""
-    low = torch.tril_indices(size, size)
-    out = torch.empty(size, size, dtype=torch.int64)
-    out[low[0], low[1]] = out[low[1], low[0]] = torch.arange(low.shape[1])
-    return out
+    row, column = np.tril_indices(size)
+    out = np.empty((size, size), np.int64)
+    out[row, column] = out[column, row] = np.arange(len(row))
+    return torch.from_numpy(out)
