@@ -114,6 +114,12 @@ def local_ridge(nearest: NearestItems, reg: float, count_reg: float, width: int)
     return _by_target(nearest, _neighbor_weights(nearest, reg, count_reg, width))
 
 
+def nearest_cosines(nearest: NearestItems) -> csr_array:
+    """Return B [I, I]: B_ji = G_ji / √((n_i + s)(n_j + s)) for the nearest items j of i."""
+    scale = (nearest.n_users + _SUPPORT).rsqrt()
+    return _by_target(nearest, nearest.counts * scale[nearest.items.long()] * scale[:, None])
+
+
 def _neighbor_weights(nearest: NearestItems, reg: float, count_reg: float, width: int) -> Tensor:
     """Return the weights of the first nearest items of each item: [I, W]."""
     n_items, width = nearest.n_items, min(width, nearest.items.shape[1])
