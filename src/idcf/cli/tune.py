@@ -42,6 +42,8 @@ def tune(
     column: o.ColumnMapping = None,
     implicit: o.ImplicitSwitch = None,
     drop_missing: o.DropMissingSwitch = False,
+    weight: o.WeightColumn = None,
+    duplicates: o.Duplicates = "last",
     key_threshold: o.KeyThreshold = None,
     device: o.Device = "auto",
     threads: o.Threads = 1,
@@ -59,7 +61,13 @@ def tune(
     for path in (storage, toml_file):
         check_writable(path)
     data = o.open_dataset_argument(
-        dataset, column, implicit, drop_missing=drop_missing, progress=not as_json
+        dataset,
+        column,
+        implicit,
+        drop_missing=drop_missing,
+        weight=weight,
+        duplicates=duplicates,
+        progress=not as_json,
     )
     start = time.perf_counter()
     result = tuning.tune(

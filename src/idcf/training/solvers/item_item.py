@@ -174,6 +174,7 @@ def initialize_model(
     fit_base_bias(model.bias_model, config.shrinkage, table)
     user, item = table.user, table.item
     value = model.list_values(torch.from_numpy(table.rating)).numpy()
+    value = value if table.weight is None else value * table.weight
     if model.predicts_ratings:
         order, _ = table.rows_by_user
         user, item = user[order], item[order]
