@@ -266,21 +266,22 @@ def coverage_table(table: PageTable) -> Cells:
 
 
 def interview_table(table: PageTable) -> Cells:
-    """RMSE after five questions about any item, with equal weight for users."""
-    rows = {
-        r["asked"]: r
-        for r in read_jsonl(REPORTS / "interview.jsonl")
-        if (r["pool"], r["weight"], r["users"]) == ("anything", "users", "test")
-    }
+    """RMSE after five questions about any item, with equal weight for ratings and for users."""
     names = {"`next_question`": "next_question", "random items": "random"}
     names |= {"most popular items": "popular", "no question": "nothing"}
+    rows = {
+        (r["weight"], r["asked"]): r
+        for r in read_jsonl(REPORTS / "interview.jsonl")
+        if (r["pool"], r["users"]) == ("anything", "test")
+    }
     cells = {}
     for row, (label, *_) in enumerate(table.rows):
-        values = rows[names[label]]
-        cells[row, 1] = number(values["rmse"])
-        if label in ("random items", "most popular items"):
-            low, high = (number(-values[f"difference_{x}"]) for x in ("high", "low"))
-            cells[row, 2] = f"{number(-values['difference'])} ({low} to {high})"
+        for column, weight in ((1, "ratings"), (3, "users")):
+            values = rows[weight, names[label]]
+            cells[row, column] = number(values["rmse"])
+            if label != "`next_question`":
+                low, high = (number(-values[f"difference_{x}"]) for x in ("high", "low"))
+                cells[row, column + 1] = f"{number(-values['difference'])} ({low} to {high})"
     return cells
 
 
