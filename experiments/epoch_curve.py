@@ -24,6 +24,7 @@ from idcf.data.split import PredictionTask
 from idcf.evaluation.evaluation_set import EvaluationSet
 from idcf.evaluation.measure import ModelAssignment, compute_metrics
 from idcf.evaluation.protocol import open_dataset, standard_split
+from idcf.evaluation.source_commit import source_commit
 from idcf.models.base import Model
 from idcf.models.registry import model_entry
 from idcf.training import gradient, two_stage
@@ -61,7 +62,8 @@ def record_curve(curve: Curve, path: Path, device: str = "cpu") -> int:
 
     def append(row: dict[str, Any]) -> None:
         with path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(curve.fields() | row) + "\n")
+            line = curve.fields() | row | {"commit": source_commit()}
+            file.write(json.dumps(line) + "\n")
 
     def metric(task: PredictionTask, metric_seed: int) -> Callable[[Model], float]:
         """Return the validation error of the preset, which records all errors when called."""
