@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+import json
+import re
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -12,6 +14,7 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 import torch
+from scipy import stats
 
 from idcf.data.interactions import Interactions, Vocab
 from idcf.data.split import split_by_key_users
@@ -220,3 +223,29 @@ def test_levels_at_uneven_distances_are_predicted_better(study: ModuleType) -> N
     with study.ordered_probit(np.array(domain.levels), domain.mean):
         ordered = train("idcf-bayes", job, options=options).model
     assert rmse_on(ordered, test, split.train) < 0.97 * rmse_on(gaussian, test, split.train)
+
+
+def test_the_page_says_what_the_rows_say() -> None:
+    lines = (ROOT / "experiments/results/ordered-probit.jsonl").read_text().splitlines()
+    rows = [json.loads(line) for line in lines]
+    page = (ROOT / "docs/negative-results.md").read_text(encoding="utf-8")
+    names = {"ML-100K": "ml-100k", "Douban": "douban"}
+    users = {"held-out key users": "validation", "test": "test"}
+    table = re.findall(r"^\| (ML-100K|Douban), ([\w -]+) \| (.*) \|$", page, re.MULTILINE)
+    table = [line for line in table if line[1] in users]
+    assert len(table) == 4
+    for dataset, group, cells in table:
+        chosen = [r for r in rows if (r["dataset"], r["on"]) == (names[dataset], users[group])]
+        by_run = {(r["likelihood"], r["seed"]): r for r in chosen}
+        expected = []
+        for metric in ("rmse", "nll", "log-score"):
+            changes = np.array(
+                [
+                    by_run["ordered-probit", seed][metric] - by_run["gaussian", seed][metric]
+                    for seed in range(3)
+                ]
+            )
+            half_width = stats.t.ppf(0.975, 2) * changes.std(ddof=1) / 3**0.5
+            expected.append(f"{changes.mean():+.4f} ± {half_width:.4f}".replace("0.", "."))
+        shown = [x.strip().replace("−", "-") for x in cells.split("|")]
+        assert shown[:3] == expected
