@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import ClassVar
 
@@ -12,10 +11,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from idcf.config import Count, Depth, Dropout, Size, Weight
 from idcf.models.base import Model, UserData
 from idcf.paper.layers.rgcn import RGCN, SubgraphEdges
 from idcf.paper.layers.subgraph import CappedHistories, NodeOffsets, RatingGraph, Subgraphs
+from idcf.paper.model_options import IGMCConfig
 from idcf.types import Batch, Domain, LossTerms, Users
 
 _MAX_CELLS = 1 << 25  # cells of subgraphs in memory at a time on a GPU
@@ -23,25 +22,6 @@ _MAX_CPU_CELLS = _MAX_CELLS >> 6  # on a CPU, where they should stay in the cach
 _N_LABELS = 4  # target user, target item, other user, other item
 _N_NODE_FEATURES = 5  # beside the label, with `residual`; see `_node_features`
 _LOG_COUNT_SCALE = 5  # divides log counts, to bring them to the size of the other features
-
-
-@dataclass(frozen=True, kw_only=True)
-class IGMCConfig:
-    """Options of IGMC."""
-
-    residual: bool = (
-        True  # edges carry residuals of the nodes' offsets; False: levels, as published
-    )
-    layers: Depth = 2  # graph convolutions
-    size: Size = 32  # of a node's state
-    bases: Depth = 4  # of the weights of levels
-    hidden: Size = 128  # units of the readout
-    cap: Count = 255  # largest number of neighbours on each side of a subgraph
-    train_cap: Count = 63  # `cap` in training, drawn anew in each step: faster, and as accurate
-    dropout: Dropout = 0.1  # of the hidden layer
-    edge_dropout: Dropout = 0.0  # share of edges dropped in training
-    smoothness: Weight = 0.001  # weight of the adjacent rating penalty (ARR)
-    center: bool = True  # add the mean rating; always so with `residual`
 
 
 class IGMC(Model):
