@@ -26,13 +26,15 @@ def fit_als(config: FoldInConfig, table: Interactions, context: SolverContext) -
     Ratings are fitted less their ridge biases, implicit feedback with confidence 1 + α on
     interactions and 1 elsewhere.
     """
-    model = FoldInModel(config, table.domain())
+    domain = table.domain()
+    model = FoldInModel(config, domain)
     fit_base_bias(model.bias_model, config.shrinkage, table)
     model.popularity = item_counts_tensor(table) * (0.0 if model.predicts_ratings else 1.0)
     users = table.history(np.arange(len(table.users)))
     items, entry_order = transpose(users.as_ragged(), len(table.items))
     if model.predicts_ratings:
-        target = model.bias_model.user_bias_and_residuals(users)[1]
+        # the factors fit ratings of any unit, since a user's vector is linear in the residuals
+        target = model.bias_model.user_bias_and_residuals(users)[1] / domain.rating_unit
     else:
         target = torch.full_like(users.values, (1 + model.alpha) / model.alpha)
     size = config.embedding_size
