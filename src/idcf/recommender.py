@@ -243,6 +243,38 @@ class Recommender(Estimator):
             )
         return self
 
+    def forget(self, interactions: Any, user_ids: Sequence[Any], **arguments: Any) -> Self:
+        """Fit again on a table without some users, and return this recommender.
+
+        The model is that of a `fit` on a table which never had them, to the last bit; options,
+        seed and columns are those of the first fit. `arguments` are those of `fit`: the tables
+        `users`, `items`, `titles` and `attributes` must be given if they were then, and `engine`,
+        `memory` and `progress` may be. If `interactions` is a folder of shards, it is written again
+        without the users; any other table is left as it is.
+
+        Raises
+        ------
+        DataError
+            If a user is not in the table; the message does not say which.
+        ConfigError
+            If the model was not made by `fit` alone.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from idcf.testing.synthetic import checkerboard
+        >>> table = checkerboard(30, 12, np.random.default_rng(0))  # users u0 ..., items i0 ...
+        >>> Recommender("bias", device="cpu").fit(table).forget(table, ["u7"])
+        <Recommender bias: 27 key users, 230 rows of ratings, 12 items>
+        """
+        from idcf.training.forget import fit_without
+
+        device = self.config.device
+        self._set_state(
+            *fit_without(self.manifest, interactions, user_ids, arguments, device=device)
+        )
+        return self
+
     def save(self, folder: str | Path, *, allow_training_rows: bool = False) -> Path:
         """Save the model, its item ids and titles into a folder, and return the folder.
 
