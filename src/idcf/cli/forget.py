@@ -47,6 +47,8 @@ def forget(
     items: Annotated[
         Path | None, o.option("FILE", "Table of items, if `idcf train` had one.")
     ] = None,
+    weight: o.WeightColumn = None,
+    duplicates: o.Duplicates = "last",
     outputs: Annotated[
         list[Path] | None,
         o.option(
@@ -89,7 +91,8 @@ def forget(
             recommender = _load(model, out, device, allow_training_rows)
             arguments: dict[str, Any] = {"users": user_features, "items": items, "memory": memory}
             arguments["engine"] = stack.enter_context(open_engine_options(engine, workers, address))
-            _fit_again(recommender, dataset, ids, arguments, progress=not as_json)
+            rules = {"weight": weight, "duplicates": duplicates}
+            _fit_again(recommender, dataset, ids, arguments, rules, progress=not as_json)
             save_or_keep(recommender, out, allow_training_rows)
             values |= {"folder": str(out), "n_rows": recommender.manifest.training_data.n_rows}
         values["removed_rows"] = _remove_rows(outputs or [], ids)
@@ -152,10 +155,11 @@ def _fit_again(
     dataset: str,
     ids: Sequence[str],
     arguments: dict[str, Any],
+    rules: dict[str, Any],
     *,
     progress: bool,
 ) -> None:
-    """Fit the model again on the dataset without the users."""
+    """Fit the model again on the dataset, which is read by these rules, without the users."""
     from idcf.evaluation.protocol import open_dataset
 
     manifest = recommender.manifest
@@ -167,6 +171,7 @@ def _fit_again(
             implicit=manifest.domain.implicit or None,
             missing="drop",
             progress=progress,
+            **rules,
         )
         interactions = data.interactions
         arguments |= {"titles": data.titles or None, "attributes": data.attributes or None}

@@ -13,8 +13,8 @@ from typing import Any, TypeVar
 import torch
 from tqdm import tqdm
 
+from idcf.data.progress import progress_bar
 from idcf.errors import ConfigError
-from idcf.training.progress import progress_bar
 from idcf.training.worker_pool import LostTaskError, WorkerPool
 
 T = TypeVar("T")

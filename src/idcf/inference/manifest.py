@@ -148,6 +148,7 @@ class FitRecord:
     key_threshold: int | None
     card_metrics: bool
     side_tables: tuple[str, ...]  # the arguments of `fit` that were tables
+    weighted: bool  # the table had weights of clicks
     over_shards: bool  # an engine trained
 
 

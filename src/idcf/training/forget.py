@@ -22,7 +22,8 @@ from idcf.inference.artifact import Artifact
 from idcf.inference.manifest import FitRecord, Manifest, RecommenderConfig, table_sha256
 from idcf.training.fit import FitArguments, fit
 
-_ARGUMENTS = ("users", "items", "titles", "attributes", "engine", "memory", "progress")
+_TABLES = ("users", "items", "titles", "attributes", "weight", "duplicates")
+_ARGUMENTS = (*_TABLES, "engine", "memory", "progress")
 
 
 def fit_without(
@@ -30,8 +31,7 @@ def fit_without(
     interactions: Any,
     user_ids: Sequence[Any],
     arguments: Mapping[str, Any],
-    *,
-    device: str = "auto",
+    device: str,
 ) -> tuple[Artifact, Interactions | None]:
     """Fit the model of a manifest again without some users; see `Recommender.forget`."""
     record = check_refit(manifest, arguments)
@@ -53,22 +53,32 @@ def fit_without(
         implicit = manifest.domain.implicit or None
         engine = fit_arguments.engine or "local"
         return fit(config, source, replace(fit_arguments, engine=engine, implicit=implicit))
-    fit_arguments = replace(fit_arguments, columns=manifest.columns or None)
+    is_sharded = isinstance(interactions, str | Path) and is_sharded_folder(
+        Path(interactions).expanduser()
+    )
     table = read_interactions(
         interactions,
-        columns=fit_arguments.columns,
+        columns=None if is_sharded else manifest.columns or None,
         implicit=manifest.domain.implicit or None,
         missing="drop",  # without missing values that changes nothing
+        weight=fit_arguments.weight,
+        duplicates=fit_arguments.duplicates,
     )
+    if (table.weight is not None) != record.weighted:
+        raise ConfigError("give the weight and duplicates of the first fit, and no others")
     if table_sha256(table) != manifest.training_data.sha256:
         warn_about_data(
             "the table is not the one that the model was fitted to, or has changed since; the new "
             "model is fitted to what it holds now"
         )
     reduced = without_users(table, user_ids)
-    if isinstance(interactions, str | Path) and is_sharded_folder(Path(interactions).expanduser()):
+    if is_sharded:
         remove_users_from_shards(Path(interactions), user_ids, progress=fit_arguments.progress)
-    return fit(config, reduced, fit_arguments)
+    return fit(
+        config,
+        reduced,
+        replace(fit_arguments, columns=manifest.columns or None, weight=None, duplicates="last"),
+    )
 
 
 def check_refit(manifest: Manifest, arguments: Mapping[str, Any]) -> FitRecord:

@@ -16,8 +16,10 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array, vstack
 
 from idcf.data.interactions import Interactions
-from idcf.models.baselines import ItemItemModel, SlimConfig
-from idcf.training.array_store import ArrayStore, StoredSteps
+from idcf.data.progress import progress_bar
+from idcf.models.baselines import ItemItemModel
+from idcf.models.options import SlimConfig
+from idcf.training.array_store import StoredSteps
 from idcf.training.solvers import SolverContext
 from idcf.training.solvers.item_item import first_per_row, initialize_model, shrunk_cosines
 from idcf.training.solvers.nearest_items import nonnegative_elastic_net
@@ -35,13 +37,16 @@ Table = NDArray[np.int64]
 def fit_slim(config: SlimConfig, table: Interactions, context: SolverContext) -> ItemItemModel:
     """Fit the weights of every item."""
     model, x = initialize_model(config, table)
-    model.item_weights.set_entries(slim_weights(x, config, context.store))
+    model.item_weights.set_entries(slim_weights(x, config, context))
     return model
 
 
-def slim_weights(x: csr_array, config: SlimConfig, store: ArrayStore | None = None) -> csr_array:
+def slim_weights(
+    x: csr_array, config: SlimConfig, context: SolverContext | None = None
+) -> csr_array:
     """Return W [I, I]; column i holds the weights of the nearest items of item i. What is in the
-    `store` of an interrupted fit is not solved again."""
+    store of an interrupted fit is not solved again."""
+    context = context or SolverContext()
     n_items = x.shape[1]
     cosines = csr_array(shrunk_cosines(x, _SUPPORT, config.neighbors).T)
     nearest = first_per_row(cosines, config.neighbors)
@@ -49,23 +54,29 @@ def slim_weights(x: csr_array, config: SlimConfig, store: ArrayStore | None = No
     step = max(1, _MAX_BLOCK_CELLS // (width + 1) ** 2)
     is_dense = n_items <= _MAX_DENSE_ITEMS
     products = (x.T @ x).toarray().astype(np.float32) if is_dense else None
-    by_item, steps = csr_array(x.T), StoredSteps(store, "items")
+    by_item, steps = csr_array(x.T), StoredSteps(context.store, "items")
     n_stored, state = steps.load()
-    blocks = []
-    if n_stored:
-        blocks = [_solved_rows(state, n_items)]
-    for low in range(n_stored * step, n_items, step):
-        items = _item_table(nearest[low : low + step], low, width)
-        gram = _sparse_gram(by_item, items) if products is None else _dense_gram(products, items)
-        weights = nonnegative_elastic_net(
-            gram[:, :-1, :-1], gram[:, -1, :-1], config.l1_reg, config.reg
-        )
-        row, column = np.nonzero(weights)
-        cells = (row, items[row, column])
-        blocks.append(csr_array((weights[row, column], cells), shape=(len(items), n_items)))
-        if steps.is_due():
-            solved = vstack(blocks, format="csr")
-            steps.save(low // step + 1, {name: getattr(solved, name) for name in _CSR})
+    blocks = [_solved_rows(state, n_items)] if n_stored else []
+    label, n_solved = context.progress_label, n_stored * step
+    with progress_bar(
+        label, total=n_items, initial=n_solved, unit=" items", unit_scale=True
+    ) as bar:
+        for low in range(n_solved, n_items, step):
+            items = _item_table(nearest[low : low + step], low, width)
+            if products is None:
+                gram = _sparse_gram(by_item, items)
+            else:
+                gram = _dense_gram(products, items)
+            weights = nonnegative_elastic_net(
+                gram[:, :-1, :-1], gram[:, -1, :-1], config.l1_reg, config.reg
+            )
+            row, column = np.nonzero(weights)
+            cells = (row, items[row, column])
+            blocks.append(csr_array((weights[row, column], cells), shape=(len(items), n_items)))
+            bar.update(len(items))
+            if steps.is_due():
+                solved = vstack(blocks, format="csr")
+                steps.save(low // step + 1, {name: getattr(solved, name) for name in _CSR})
     return csr_array(vstack(blocks).T)
 
 
