@@ -35,9 +35,9 @@ from idcf.models.base import Backbone, Model, UserData
 from idcf.models.registry import configure, model_entry, resolve_model
 from idcf.types import History, Users
 
-# 5 had tables of users that nothing read, 4 no interval ratios, 3 another take-up model, 2 none;
-# before 2, options had other names
-FORMAT = 6
+# 6 had no arguments of the fit, 5 had tables of users that nothing read, 4 no interval ratios,
+# 3 another take-up model, 2 none; before 2, options had other names
+FORMAT = 7
 _CONFIG, _WEIGHTS, _ITEMS, _CARD = "config.json", "weights.safetensors", "items.parquet", "card.md"
 _FILES = (_WEIGHTS, _ITEMS, _CARD)
 _ALL_FILES = (*_FILES, _CONFIG)

@@ -17,6 +17,7 @@ from idcf.models.layers.ragged import (
 )
 from idcf.models.options import FoldInConfig
 from idcf.rng import derive_seed
+from idcf.training.array_store import StoredSteps
 from idcf.training.solvers import SolverContext
 from idcf.training.solvers.bias import fit_base_bias, item_counts_tensor
 from idcf.types import Ragged, RaggedRows, select_rows
@@ -46,11 +47,17 @@ def fit_als(config: FoldInConfig, table: Interactions, context: SolverContext) -
     generator = torch.Generator().manual_seed(derive_seed(context.seed, "als"))
     factors = torch.randn(len(table.items), size, generator=generator) * 0.1
     ridge = config.reg * torch.eye(size)
-    with progress_bar(context.progress_label, steps=range(config.epochs), unit="sweep") as sweeps:
-        for _ in sweeps:
+    steps = StoredSteps(context.store, "epochs")
+    n_stored, state = steps.load()
+    factors = torch.from_numpy(state["factors"]) if n_stored else factors
+    epochs = range(n_stored, config.epochs)
+    with progress_bar(context.progress_label, steps=epochs, unit="sweep") as sweeps:
+        for epoch in sweeps:
             for side in (user_side, item_side):
                 shared = ridge if model.predicts_ratings else ridge + factors.T @ factors
                 factors = side.solve(factors, shared, model.alpha)
+            if steps.is_due():
+                steps.save(epoch + 1, {"factors": factors.numpy()})
     model.factors = factors
     model.gram = ridge if model.predicts_ratings else ridge + factors.T @ factors
     return model
