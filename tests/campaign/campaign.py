@@ -19,7 +19,13 @@ from typing import Any
 
 from attack import Tally
 
-ATTACKS: tuple[str, ...] = ("kills",)
+ATTACKS: tuple[str, ...] = (
+    "kills",
+    "save_races",
+    "signals",
+    "numerical_worlds",
+    "hostile_options",
+)
 """The modules, in the order in which they run."""
 
 
