@@ -11,7 +11,7 @@ import pytest
 from idcf.config import dataclass_from_dict, range_text
 from idcf.errors import ConfigError
 from idcf.models.registry import all_models, configure
-from idcf.training.loop import TrainConfig
+from idcf.training.options import TrainConfig
 
 CONFIGS = sorted({x.config_class for x in all_models().values()} | {TrainConfig}, key=str)
 NUMBERS = [
