@@ -26,6 +26,10 @@ ATTACKS: tuple[str, ...] = (
     "kills",
     "overload",
     "hot_swaps",
+    "save_races",
+    "signals",
+    "numerical_worlds",
+    "hostile_options",
 )
 """The modules, in the order in which they run."""
 

@@ -188,6 +188,9 @@ def _run(
         outcome = reproduction.reproduce(work.missing_runs, results, **options)
         completed += [str(run) for run in outcome.completed]
         failed |= outcome.failed
+        done = {run.dataset for run in work.runs} - {run.dataset for run in work.missing_runs}
+        for dataset in sorted(done):  # an earlier call may have been killed before this
+            reproduction.compact_results(results, dataset)
     for study, points in work.missing_points.items():
         study_outcome = figure_runs.measure_points(study, points, results, **options)
         completed += study_outcome.completed
