@@ -23,8 +23,12 @@ sys.path += [str(TESTS), str(TESTS / "server")]  # for modules that the attacks 
 from attack import Tally  # noqa: E402
 
 ATTACKS: tuple[str, ...] = (
+    "http_requests",
+    "http_sockets",
     "overload",
     "hot_swaps",
+    "soak",
+    "page_titles",
 )
 """The modules, in the order in which they run."""
 
