@@ -13,6 +13,7 @@ from typing import Any, Self, Unpack, overload
 from idcf.data.history_reader import warn_ignored_ratings
 from idcf.data.interactions import Floats, Interactions
 from idcf.data.missing_values import MissingRule
+from idcf.data.readers import DuplicateRule
 from idcf.errors import ConfigError, require_positive_count
 from idcf.inference import requests
 from idcf.inference.artifact import Artifact, load_artifact, save_artifact
@@ -131,6 +132,8 @@ class Recommender(Estimator):
         columns: Mapping[str, str] | None = None,
         implicit: bool | None = None,
         missing: MissingRule = "error",
+        weight: str | None = None,
+        duplicates: DuplicateRule = "last",
         titles: Mapping[Any, str] | None = None,
         attributes: Any = None,
         card_metrics: bool = False,
@@ -161,6 +164,12 @@ class Recommender(Estimator):
             Whether to ignore ratings. None: if there are none.
         missing
             "drop": leave out rows that lack an id, a rating or a time. "error": refuse them.
+        weight
+            Name of a column of clicks that says how much each counts: a number, a time spent, an
+            amount. Held-out users choose its power: 1, ½ or 0. Ratings are left aside.
+        duplicates
+            Of rows that repeat a user and an item the "last" is kept; with "count" the click counts
+            as often as it is repeated, or as much as the weights of the rows together.
         titles
             {item_id: title}, instead of those of `items`.
         attributes
@@ -190,6 +199,8 @@ class Recommender(Estimator):
             columns=columns,
             implicit=implicit,
             missing=missing,
+            weight=weight,
+            duplicates=duplicates,
             titles=titles,
             attributes=attributes,
             card_metrics=card_metrics,

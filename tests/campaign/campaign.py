@@ -25,6 +25,7 @@ from attack import Tally  # noqa: E402
 ATTACKS: tuple[str, ...] = (
     "http_requests",
     "http_sockets",
+    "kills",
     "overload",
     "hot_swaps",
     "soak",

@@ -9,18 +9,20 @@ import torch
 from builders import board
 from scipy.sparse import csr_array
 
-from idcf.data.interactions import Interactions
+from idcf import Recommender
+from idcf.data.interactions import Interactions, Vocab
 from idcf.inference.topk import CatalogRanker
+from idcf.models.options import TakeUpConfig
 from idcf.models.registry import configure, model_entry
-from idcf.models.take_up import TakeUpConfig, TakeUpModel, interpolate
+from idcf.models.take_up import TakeUpModel, interpolate
 from idcf.testing.synthetic import clusters
+from idcf.training.size_limits import spectral_rank
 from idcf.training.solvers import SolverContext
 from idcf.training.solvers.cooccurrences import MatrixSource
 from idcf.training.solvers.item_relation import (
     MAX_SHOWN_SHARE,
     ItemRelation,
     Settings,
-    spectral_rank,
 )
 from idcf.training.solvers.nearest_items import (
     find_nearest_items,
@@ -140,7 +142,7 @@ def test_with_equal_shares_the_regression_is_a_ridge_whose_penalty_grows_with_th
 @pytest.mark.parametrize("max_dense_items", [60, 0])
 def test_the_spectral_part_is_a_relation_of_low_rank(max_dense_items: int, monkeypatch) -> None:
     """In a small catalogue a part of the weights, in a large one factors."""
-    monkeypatch.setattr("idcf.training.solvers.item_relation._RANK", 4)
+    monkeypatch.setattr("idcf.training.size_limits._RANK", 4)
     x, options = interaction_matrix(table()), {"max_dense_items": max_dense_items}
     plain = relation(x, Settings(reg=5.0, power=1.5), **options)
     both = relation(x, Settings(reg=5.0, power=1.5, spectral_weight=0.5), **options)
@@ -157,7 +159,7 @@ def test_factors_that_would_be_too_large_are_left_out(monkeypatch) -> None:
     assert spectral_rank(large, 10**6, 40_000) == 128
     assert 64 <= spectral_rank(large, 10**6, 90_000) < 70
     assert spectral_rank(large, 10**6, 10**6) == 0
-    monkeypatch.setattr("idcf.training.solvers.item_relation._MAX_FACTOR_CELLS", 60 * 63)
+    monkeypatch.setattr("idcf.training.size_limits._MAX_FACTOR_CELLS", 60 * 63)
     assert spectral_rank(large, 400, 60) == 0
     assert spectral_rank(small, 400, 60) == 59  # a small catalogue has no factors
     settings = Settings(reg=5.0, spectral_weight=1.0)
@@ -168,7 +170,7 @@ def test_factors_that_would_be_too_large_are_left_out(monkeypatch) -> None:
 
 def test_the_spectral_part_of_many_rows_is_that_of_some(monkeypatch) -> None:
     x = interaction_matrix(table())
-    monkeypatch.setattr("idcf.training.solvers.item_relation._RANK", 3)
+    monkeypatch.setattr("idcf.training.size_limits._RANK", 3)
     settings = Settings(reg=5.0, spectral_weight=1.0)
     part = [relation(x, settings) - relation(x, Settings(reg=5.0))]
     monkeypatch.setattr("idcf.training.solvers.item_relation._MAX_SPECTRAL_ROWS", x.nnz // 2)
@@ -194,6 +196,55 @@ def test_a_small_catalogue_may_use_the_nearest_items_too() -> None:
         rtol=1e-5,
     )
     assert np.count_nonzero(relation(x, nearest, local_neighbors=7)) == 7 * 60
+
+
+@pytest.mark.parametrize("max_dense_items", [60, 0])
+def test_cosines_are_those_of_the_nearest_items(max_dense_items: int) -> None:
+    x = interaction_matrix(table())
+    counts, cosines = x.toarray().sum(0), Settings(reg=5.0, regression="cosines")
+    expected = (x.T @ x).toarray() / np.sqrt((counts + 20) * (counts[:, None] + 20))
+    np.fill_diagonal(expected, 0)
+    options = {"max_dense_items": max_dense_items}
+    np.testing.assert_allclose(relation(x, cosines, **options), scaled(expected), rtol=1e-5)
+    columns = np.count_nonzero(relation(x, cosines, **options, local_pairs=7), axis=0)
+    assert (columns == 7).all()
+
+
+def shop_clicks(n_users: int, rng: np.random.Generator) -> tuple[Interactions, np.ndarray]:
+    """Return clicks on 90 items of three departments and five makes, and the weights that users
+    choose by: all items of a department, and all of a make, are equally related."""
+    item, user = np.arange(90), np.arange(n_users)[:, None]
+    weights = np.where(item // 30 == user % 3, 12.0, 1.0) * np.where(item % 5 == user % 5, 4.0, 1)
+    weights = weights / (3 + rng.permutation(90) % 30)
+    order = np.argsort(rng.exponential(size=weights.shape) / weights, axis=1)
+    lengths = rng.integers(3, 15, size=n_users)
+    users, items = np.repeat(user[:, 0], lengths), np.arange(lengths.sum())
+    items -= np.repeat(np.cumsum(lengths) - lengths, lengths)
+    ids, ones = (Vocab(range(n_users)), Vocab(range(90))), np.ones(len(users), np.float32)
+    clicks = Interactions(*ids, users, order[users, items], ones, None, implicit=True)
+    return clicks, weights
+
+
+def test_few_users_of_large_groups_choose_cosines() -> None:
+    """A regression has more to estimate than a few hundred short rows say."""
+    clicks, weights = shop_clicks(1000, np.random.default_rng(0))
+    is_new = np.arange(1000) >= 500
+    rows, solve = clicks.where(~is_new[clicks.user]), model_entry("idcf-takeup").load_solver()
+    context = SolverContext()
+    chosen = solve(configure("idcf-takeup", {}), rows, context)
+    assert context.details["relation"] == "cosines"
+    assert "reg" not in context.details
+    given = configure("idcf-takeup", {"regression": "all"})
+    regression = solve(given, rows, SolverContext())
+    history = clicks.history(np.flatnonzero(is_new))
+
+    def mean_weight(model: TakeUpModel) -> float:
+        """Return the mean weight of ten items of the lists of new users."""
+        score = model.logits(history)
+        score[history.owner(), history.items] = -torch.inf
+        return float(np.take_along_axis(weights[is_new], score.topk(10).indices.numpy(), 1).mean())
+
+    assert mean_weight(chosen) > 1.02 * mean_weight(regression)
 
 
 @pytest.mark.parametrize("at_once", [1 << 23, 1])
@@ -424,7 +475,7 @@ def test_given_settings_are_not_searched(monkeypatch) -> None:
     solve(configure("idcf-takeup", {}), table(), SolverContext())
     # the first settings, and what each stage tries
     assert len(set(seen)) >= 1 + 4 + 3 + 2 + 1
-    assert {x.regression for x in seen} == {"all", "nearest"}
+    assert {x.regression for x in seen} == {"all", "nearest", "cosines"}
 
 
 def test_half_of_the_held_out_histories_are_as_long_as_those_of_new_users() -> None:
@@ -465,3 +516,10 @@ def test_two_fits_of_a_small_table_are_equal(name: str) -> None:
         for _ in range(2)
     )
     assert all(torch.equal(value, second[key]) for key, value in first.items())
+
+
+def test_users_with_one_row_each_can_be_fitted() -> None:
+    rows = np.arange(12)
+    table = Interactions(Vocab(range(12)), Vocab(range(12)), rows, rows, np.ones(12, np.float32))
+    model = Recommender("idcf-takeup", device="cpu").fit(table.as_implicit())
+    assert np.isfinite(model.predict([0], range(12))).all()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
@@ -13,6 +13,7 @@ from idcf.errors import ConfigError
 from idcf.evaluation import DEFAULT_MODELS
 
 if TYPE_CHECKING:
+    from idcf.data.readers import DuplicateRule
     from idcf.evaluation.tables import ReferenceNumbers
 
 _DEFAULT_MODELS = ",".join(DEFAULT_MODELS)
@@ -73,6 +74,8 @@ def evaluate(
     column: o.ColumnMapping = None,
     implicit: o.ImplicitSwitch = None,
     drop_missing: o.DropMissingSwitch = False,
+    weight: o.WeightColumn = None,
+    duplicates: o.Duplicates = "last",
     key_threshold: o.KeyThreshold = None,
     key_users: o.KeyUserChoice = "threshold",
     n_key_users: o.KeyUserCount = None,
@@ -114,6 +117,8 @@ def evaluate(
         columns=o.parse_columns(column),
         implicit=implicit,
         missing="drop" if drop_missing else "error",
+        weight=weight,
+        duplicates=cast("DuplicateRule", duplicates),
         key_threshold=key_threshold,
         key_users=o.parse_key_users(key_users, n_key_users),
         split_seed=split_seed,

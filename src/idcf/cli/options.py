@@ -113,6 +113,22 @@ ImplicitSwitch = Annotated[
         "Treat as implicit feedback: ignore ratings. Default: implicit if there are none.",
     ),
 ]
+WeightColumn = Annotated[
+    str | None,
+    option(
+        "COLUMN",
+        "Column of clicks that says how much each counts: a number, a time spent, an amount. "
+        "Ratings are left aside.",
+    ),
+]
+Duplicates = Annotated[
+    str,
+    option(
+        "RULE",
+        "Rows that repeat a user and an item: last (only the last is kept) or count (the click "
+        "counts as often as it is repeated, or as much as the weights of the rows together).",
+    ),
+]
 MemoryLimit = Annotated[
     str | None,
     option(
@@ -163,15 +179,20 @@ def parse_columns(column: list[str] | None) -> dict[str, str]:
 
 
 def limit_threads(threads: int) -> None:
-    """Set the number of CPU threads; call it before NumPy is imported.
+    """Set the number of CPU threads of torch and NumPy; call it before NumPy is imported."""
+    limit_numpy_threads(threads)
+    import torch
+
+    torch.set_num_threads(threads)
+
+
+def limit_numpy_threads(threads: int) -> None:
+    """Set the number of CPU threads of a verb that does without torch.
 
     The numerical libraries read these environment variables once, when they are loaded.
     """
     for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ.setdefault(name, str(threads))
-    import torch
-
-    torch.set_num_threads(threads)
 
 
 def open_dataset_argument(
@@ -181,10 +202,11 @@ def open_dataset_argument(
     *,
     test: str | None = None,
     drop_missing: bool = False,
+    weight: str | None = None,
+    duplicates: Any = "last",
     progress: bool = True,
 ) -> Dataset:
-    """Load the dataset or file that DATASET, --column, --implicit, --drop-missing and --test
-    describe."""
+    """Load the dataset or file that DATASET and the options of these names describe."""
     from idcf.evaluation.protocol import open_dataset
 
     return open_dataset(
@@ -193,6 +215,8 @@ def open_dataset_argument(
         columns=parse_columns(column),
         implicit=implicit,
         missing="drop" if drop_missing else "error",
+        weight=weight,
+        duplicates=duplicates,
         progress=progress,
     )
 

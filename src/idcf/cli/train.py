@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 import time
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
@@ -15,6 +16,7 @@ from idcf.errors import ArtifactError, ConfigError
 if TYPE_CHECKING:
     from idcf.inference.manifest import Manifest, NewUserCurve
     from idcf.recommender import Recommender
+    from idcf.training.checkpoint import EpochCallback
     from idcf.training.engine import Engine
 
 
@@ -31,6 +33,8 @@ def train(
     column: o.ColumnMapping = None,
     implicit: o.ImplicitSwitch = None,
     drop_missing: o.DropMissingSwitch = False,
+    weight: o.WeightColumn = None,
+    duplicates: o.Duplicates = "last",
     user_features: Annotated[
         Path | None,
         o.option("FILE", "CSV or Parquet table: user_id and one column per user feature."),
@@ -89,7 +93,6 @@ def train(
     o.limit_threads(threads)
     from idcf.config import parse_overrides
     from idcf.recommender import Recommender
-    from idcf.training import trackers
 
     start = time.perf_counter()
     options = parse_overrides(overrides or [])
@@ -106,15 +109,20 @@ def train(
     with ExitStack() as stack:
         opened = _open_engine(engine, workers, address, stack)
         if opened is None:
-            data = _open_data(dataset, column, implicit, drop_missing, progress=not as_json)
+            table = o.open_dataset_argument(
+                dataset,
+                column,
+                implicit,
+                drop_missing=drop_missing,
+                weight=weight,
+                duplicates=duplicates,
+                progress=not as_json,
+            )
+            data = _Data(table.interactions, table.titles, table.attributes)
         else:
-            data = _open_shards(dataset, column, drop_missing)
-        callbacks: list[Any] = []
-        if tensorboard:
-            callbacks.append(stack.enter_context(trackers.TensorBoard(tensorboard)))
-        if mlflow:
-            logged = {"model": model, "dataset": dataset, **options}
-            callbacks.append(stack.enter_context(trackers.MLflow(mlflow, options=logged)))
+            given = {"--column": column, "--drop-missing": drop_missing, "--weight": weight}
+            data = _open_shards(dataset, {**given, "--duplicates": duplicates != "last"})
+        logged = {"model": model, "dataset": dataset, **options}
         recommender.fit(
             data.interactions,
             users=user_features,
@@ -125,15 +133,13 @@ def train(
             attributes=data.attributes,
             card_metrics=(opened is None) if card_metrics is None else card_metrics,
             progress=not as_json,
-            callback=trackers.combine_callbacks(callbacks),
+            callback=_open_trackers(tensorboard, mlflow, logged, stack),
             memory=memory,
             engine=opened,
             resume=resume,
         )
     _save(recommender, out, allow_training_rows)
-    values = _training_summary(recommender.manifest, out, time.perf_counter() - start)
-    curve = recommender.manifest.new_user_curve
-    o.print_result(values, _format_summary(values, curve), as_json)
+    _print_summary(recommender.manifest, out, time.perf_counter() - start, as_json)
 
 
 def _check_arguments(
@@ -192,26 +198,33 @@ def _open_engine(
     return engine
 
 
-def _open_data(
-    dataset: str,
-    column: list[str] | None,
-    implicit: bool | None,
-    drop_missing: bool,
-    progress: bool,
-) -> _Data:
-    """Return the dataset or file."""
-    data = o.open_dataset_argument(
-        dataset, column, implicit, drop_missing=drop_missing, progress=progress
-    )
-    return _Data(data.interactions, data.titles, data.attributes)
+def _open_trackers(
+    tensorboard: Path | None, mlflow: str | None, logged: dict[str, Any], stack: ExitStack
+) -> EpochCallback | None:
+    """Return a callback for what writes training curves, which ends with the stack, if any does."""
+    from idcf.training import trackers
+
+    callbacks: list[Any] = []
+    if tensorboard:
+        callbacks.append(stack.enter_context(trackers.TensorBoard(tensorboard)))
+    if mlflow:
+        callbacks.append(stack.enter_context(trackers.MLflow(mlflow, options=logged)))
+    return trackers.combine_callbacks(callbacks)
 
 
-def _open_shards(dataset: str, column: list[str] | None, drop_missing: bool) -> _Data:
-    """Return the path of a folder of shards, which an engine reads."""
-    for option, is_given in (("--column", column), ("--drop-missing", drop_missing)):
-        if is_given:
+def _open_shards(dataset: str, given: Mapping[str, object]) -> _Data:
+    """Return the path of a folder of shards, which an engine reads; `given` are options of tables,
+    which raise ConfigError."""
+    for option, value in given.items():
+        if value:
             raise ConfigError(f"{option} is for a table, not for a folder of shards: leave it out")
     return _Data(Path(dataset))
+
+
+def _print_summary(manifest: Manifest, out: Path, seconds: float, as_json: bool) -> None:
+    """Print what was trained, as text or as JSON."""
+    values = _training_summary(manifest, out, seconds)
+    o.print_result(values, _format_summary(values, manifest.new_user_curve), as_json)
 
 
 def _training_summary(manifest: Manifest, out: Path, seconds: float) -> dict[str, Any]:

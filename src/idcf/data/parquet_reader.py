@@ -18,8 +18,10 @@ from numpy.typing import NDArray
 
 from idcf.data.column_names import find_columns
 from idcf.data.columns import (
+    NO_WEIGHTS,
     ColumnOrigin,
     EncodedIds,
+    WeightRule,
     build_interactions,
     encode_typed_ids,
     times_from_series,
@@ -92,7 +94,9 @@ class ParquetColumns:
                 parts.append(parquet.ParquetFile(file).read(columns))
         return pa.concat_tables(parts)
 
-    def interactions(self, implicit: bool | None) -> Interactions | None:
+    def interactions(
+        self, implicit: bool | None, weights: WeightRule = NO_WEIGHTS
+    ) -> Interactions | None:
         """Read the table in chunks; None: a value needs the reader of whole tables."""
         users, items = IdCodes(self.n_rows), IdCodes(self.n_rows)
         ratings = np.empty(self.n_rows, np.float32) if "rating" in self.names else None
@@ -117,6 +121,7 @@ class ParquetColumns:
             ratings,
             times,
             implicit,
+            weights,
         )
 
     def chunks(

@@ -11,7 +11,7 @@ import numpy as np
 
 from idcf.data.interactions import Floats, Interactions, Vocab, titles_by_row
 from idcf.data.missing_values import MissingRule
-from idcf.data.readers import read_interactions
+from idcf.data.readers import DuplicateRule, read_interactions
 from idcf.data.shards import ShardedTable, is_sharded_folder
 from idcf.data.side_tables import EnrichedInteractions, add_side_tables
 from idcf.errors import ConfigError
@@ -33,6 +33,8 @@ class FitArguments:
     columns: Mapping[str, str] | None = None
     implicit: bool | None = None
     missing: MissingRule = "error"
+    weight: str | None = None
+    duplicates: DuplicateRule = "last"
     titles: Mapping[Any, str] | None = None
     attributes: Any = None
     card_metrics: bool = False
@@ -55,7 +57,10 @@ def fit(
         columns=arguments.columns,
         implicit=arguments.implicit,
         missing=arguments.missing,
+        weight=arguments.weight,
+        duplicates=arguments.duplicates,
     )
+    arguments = replace(arguments, columns=_columns_of(interactions, arguments))
     config, data = _add_side_tables(config, table, arguments)
     artifact = fit_artifact(
         replace(config, card_metrics=arguments.card_metrics),
@@ -66,8 +71,27 @@ def fit(
         memory=arguments.memory,
         resume=None if arguments.resume is None else Path(arguments.resume).expanduser(),
     )
+    return _remember_columns(artifact, arguments), data.interactions
+
+
+def _columns_of(interactions: Any, arguments: FitArguments) -> Mapping[str, str]:
+    """Return the names of columns that differ from their roles: those given, or those of the table
+    that a folder of shards was made from."""
+    table: ShardedTable | None = None
+    if isinstance(interactions, ShardedTable):
+        table = interactions
+    elif isinstance(interactions, str | Path):
+        path = Path(interactions).expanduser()
+        table = ShardedTable.open(path) if is_sharded_folder(path) else None
+    if arguments.columns or table is None:
+        return arguments.columns or {}
+    return {role: name for role, name in table.manifest.columns.items() if role != name}
+
+
+def _remember_columns(artifact: Artifact, arguments: FitArguments) -> Artifact:
+    """Return the artifact with the names of columns, by which later tables are read."""
     manifest = replace(artifact.manifest, columns=dict(arguments.columns or {}))
-    return replace(artifact, manifest=manifest), data.interactions
+    return replace(artifact, manifest=manifest)
 
 
 def _add_side_tables(
@@ -112,13 +136,14 @@ def _fit_over_shards(
     catalogue = Interactions(
         Vocab(()), table.items, no_rows, no_rows, np.empty(0, np.float32), None, table.implicit
     )
+    arguments = replace(arguments, columns=_columns_of(table, arguments))
     config, data = _add_side_tables(config, catalogue, arguments)
     features: Floats | None = data.interactions.item_features
     engine = arguments.engine
     opened = open_engine(engine) if isinstance(engine, str) else engine
     assert opened is not None
     try:
-        return fit_sharded_artifact(
+        artifact = fit_sharded_artifact(
             config,
             table,
             _titles(table.items, data, arguments),
@@ -128,6 +153,7 @@ def _fit_over_shards(
             resume=None if arguments.resume is None else Path(arguments.resume),
             progress=arguments.progress,
         )
+        return _remember_columns(artifact, arguments)
     finally:
         if isinstance(engine, str):
             opened.close()
@@ -137,7 +163,8 @@ def _open_shards(interactions: Any, arguments: FitArguments) -> ShardedTable:
     """Open a folder of shards; raises ConfigError for arguments that need the table in memory."""
     given = {
         "users": arguments.users is not None,
-        "columns": bool(arguments.columns),
+        "weight": arguments.weight is not None,
+        "duplicates='count'": arguments.duplicates != "last",
         "card_metrics": arguments.card_metrics,
         "callback": arguments.callback is not None,
     }

@@ -7,6 +7,7 @@ import hashlib
 import math
 import sys
 from collections.abc import Mapping, Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from tqdm import tqdm
 import idcf
 from idcf.config import dataclass_to_dict
 from idcf.data.interactions import Interactions
+from idcf.data.progress import progress_bar
 from idcf.data.side_tables import EnrichedInteractions
 from idcf.data.split import Split, default_key_threshold, split_by_key_users
 from idcf.errors import ConfigError, DataError, DivergenceError
@@ -30,17 +32,22 @@ from idcf.inference.manifest import (
     TrainingData,
 )
 from idcf.models.base import Model
-from idcf.models.registry import configure, has_option, model_entry, resolve_model
+from idcf.models.registry import (
+    configure,
+    has_option,
+    model_entry,
+    require_weights,
+    resolve_model,
+)
 from idcf.rng import random_stream
 from idcf.training.checkpoint import EpochCallback, claim_folder
 from idcf.training.choice_slope import fit_choice_slope
 from idcf.training.fit_cost import TableSize, estimate_fit
 from idcf.training.gradient import fit_standalone, select_stage
 from idcf.training.job import QueryUserMode, TrainingJob, TrainingResult, start_runtime
-from idcf.training.loop import TrainConfig
 from idcf.training.memory import check_memory
+from idcf.training.options import TrainConfig
 from idcf.training.presets import StageConfig, stage_configs
-from idcf.training.progress import progress_bar
 from idcf.training.recency import fit_recency
 from idcf.training.solvers import SolverContext
 from idcf.training.two_stage import train_two_stage
@@ -57,6 +64,7 @@ __all__ = [
 ]
 
 _CHECKPOINT_SECONDS = 10.0  # least time between two checkpoints of a stage
+_WEIGHT_POWERS = (1.0, 0.5, 0.0)  # of the weights of clicks; 0: every click counts once
 MIN_KEY_USERS = 3  # one for validation, and two for a variance
 
 
@@ -201,7 +209,7 @@ def fit_list_recency(name: str, job: TrainingJob, result: TrainingResult) -> flo
             name, dataclasses.replace(job, split=split), options={**result.options, **chosen}
         ).model
 
-    table = job.training_table().as_implicit()
+    table = dataclasses.replace(job.training_table().as_implicit(), weight=None)
     return fit_recency(table, train_on, random_stream(job.seed, "recency"))
 
 
@@ -242,6 +250,8 @@ def train(
     win over the preset, and options of the model's grid that are given are not searched.
     """
     name = resolve_model(name, job.split.train.implicit)
+    if job.split.train.weight is not None:
+        require_weights(name)
     configs = stage_configs(
         name, options, preset=job.preset, dataset=job.dataset, query_user_mode=job.query_user_mode
     )
@@ -298,15 +308,17 @@ def _train_by_solver(name: str, job: TrainingJob, options: Mapping[str, Any]) ->
             raise _no_solution(name, f"{tensor!r} is not finite")
         return model
 
-    def error_of(candidate: Mapping[str, Any]) -> float:
+    def error_of(candidate: Mapping[str, Any], power: float) -> float:
         """Return the error on held-out users; infinity if the model has no finite solution."""
         try:
-            error = validate(solve(candidate, train_rows, quiet))
+            error = validate(solve(candidate, train_rows.weights_raised_to(power), quiet))
         except DivergenceError:
             return math.inf
         return math.inf if math.isnan(error) else error
 
-    candidates = model_entry(name).expand_grid(options, table.implicit)
+    powers = (0.0,) if table.weight is None else _WEIGHT_POWERS
+    grid = model_entry(name).expand_grid(options, table.implicit)
+    candidates = list(product(grid, powers))
     best = candidates[0]
     if len(candidates) > 1:
         metric = model_entry(name).implicit_grid_metric
@@ -314,10 +326,13 @@ def _train_by_solver(name: str, job: TrainingJob, options: Mapping[str, Any]) ->
         quiet = dataclasses.replace(context, progress_label=None)
         label = f"{name}: options" if job.progress else None
         with progress_bar(label, steps=candidates, unit="fit") as bar:
-            errors = [error_of(x) for x in bar]
+            errors = [error_of(*x) for x in bar]
         best = candidates[errors.index(min(errors))]
-    model = solve(best, table, context).to(job.runtime.device).eval()
-    return TrainingResult(model, model, table.mean_rating, best, details=context.details)
+    chosen, power = best
+    model = solve(chosen, table.weights_raised_to(power), context).to(job.runtime.device).eval()
+    if table.weight is not None:
+        context.details["weight_power"] = power
+    return TrainingResult(model, model, table.mean_rating, chosen, details=context.details)
 
 
 def _no_solution(name: str, problem: str) -> DivergenceError:

@@ -12,12 +12,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from idcf.models.options import DEFAULT_ITEM_SHRINKAGE, DEFAULT_USER_SHRINKAGE
 from idcf.types import Domain, Ragged, RaggedRows, Values
 
 _MAX_GATHERED_ENTRIES = 1 << 18  # vectors gathered at a time, which bounds memory
 MAX_CHUNK_LENGTH = 256
-DEFAULT_USER_SHRINKAGE = 5.0  # pseudo-count of residuals of 0 in a user's bias, see `shrunk_mean`
-DEFAULT_ITEM_SHRINKAGE = 3.0  # pseudo-count of residuals of 0 in an item's bias
 
 
 def sum_pool(table: Tensor, rows: RaggedRows, weights: Tensor | None = None) -> Tensor:
@@ -190,10 +189,14 @@ def split_into_chunks(ragged: RaggedRows) -> RowChunks:
 
 
 def normal_equations(
-    table: Tensor, rows: RaggedRows, target: Tensor, chunks: RowChunks | None = None
+    table: Tensor,
+    rows: RaggedRows,
+    target: Tensor,
+    chunks: RowChunks | None = None,
+    weights: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Return Σ q qᵀ [R, D, D] and Σ target · q [R, D] over the entries of each row, with q of
-    `table`.
+    """Return Σ w q qᵀ [R, D, D] and Σ w · target · q [R, D] over the entries of each row, with q of
+    `table` and the `weights` w [N], by default 1.
 
     `chunks` is `split_into_chunks(rows)`, to be reused when the rows stay and the table changes.
     """
@@ -201,7 +204,8 @@ def normal_equations(
     parts = []
     for entries in chunks.entry_groups:
         vectors = table[rows.indices[entries]]
-        parts.append((vectors.mT @ vectors).flatten(1))
+        scaled = vectors if weights is None else vectors * weights[entries][..., None]
+        parts.append((scaled.mT @ vectors).flatten(1))
     products = torch.cat(parts) if parts else table.new_zeros(0, size * size)
     outer = sum_pool(products, chunks.chunks_of_rows).view(-1, size, size)
-    return outer, sum_pool(table, rows, target)
+    return outer, sum_pool(table, rows, target if weights is None else weights * target)

@@ -10,17 +10,20 @@ from torch import Tensor
 
 from idcf.data.interactions import Interactions
 from idcf.models.base import Backbone
-from idcf.models.baselines import BiasConfig, BiasModel, PopularityConfig, PopularityModel
+from idcf.models.baselines import BiasModel, PopularityModel
 from idcf.models.layers.ragged import item_ridge_biases
+from idcf.models.options import BiasConfig, PopularityConfig
 from idcf.training.solvers import SolverContext
 
 
 def fit_popularity(
     config: PopularityConfig, table: Interactions, context: SolverContext | None = None
 ) -> PopularityModel:
-    """Return a model that scores items by their number of rows; `context` is not used."""
+    """Return a model that scores items by their number of rows, or the sum of their weights;
+    `context` is not used."""
     model = PopularityModel(config, table.domain())
-    model.counts = item_counts_tensor(table)
+    counts = np.bincount(table.item, table.weight, minlength=len(table.items))
+    model.counts = torch.from_numpy(counts).float()
     return model
 
 

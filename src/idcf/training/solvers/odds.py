@@ -20,9 +20,10 @@ from scipy.sparse import csr_array, diags_array, vstack
 from torch import Tensor
 
 from idcf.data.interactions import Interactions, Ints, slice_index
-from idcf.models.odds import OddsConfig, OddsModel, design_matrix
+from idcf.data.progress import progress_bar
+from idcf.models.odds import OddsModel, design_matrix
+from idcf.models.options import OddsConfig
 from idcf.rng import random_stream
-from idcf.training.progress import progress_bar
 from idcf.training.solvers import SolverContext
 from idcf.training.solvers.item_item import ease_weights, shrunk_cosines
 from idcf.training.solvers.singular_directions import right_singular_vectors
@@ -63,7 +64,7 @@ def fit_odds(config: OddsConfig, table: Interactions, context: SolverContext) ->
 
 
 def interaction_matrix(table: Interactions) -> csr_array:
-    """Return the 0/1 matrix [U, I] of the users with rows.
+    """Return the 0/1 matrix [U, I] of the users with rows, or that of the weights.
 
     The entries of a row are ordered by time, or by position in the table if there are no times.
     """
@@ -71,7 +72,7 @@ def interaction_matrix(table: Interactions) -> csr_array:
     if table.time is not None:
         order = np.lexsort((table.time, table.user))
     shape = (len(table.users), len(table.items))
-    x = csr_array((np.ones(len(table), np.float32), table.item[order], start), shape=shape)
+    x = csr_array((table.row_weights()[order], table.item[order], start), shape=shape)
     return csr_array(x[np.flatnonzero(np.diff(start))])
 
 
