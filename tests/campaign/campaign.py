@@ -23,6 +23,8 @@ sys.path += [str(TESTS), str(TESTS / "server")]  # for modules that the attacks 
 from attack import Tally  # noqa: E402
 
 ATTACKS: tuple[str, ...] = (
+    "http_requests",
+    "http_sockets",
     "kills",
     "overload",
     "hot_swaps",
@@ -30,6 +32,8 @@ ATTACKS: tuple[str, ...] = (
     "signals",
     "numerical_worlds",
     "hostile_options",
+    "soak",
+    "page_titles",
 )
 """The modules, in the order in which they run."""
 
