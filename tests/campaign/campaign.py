@@ -34,6 +34,10 @@ ATTACKS: tuple[str, ...] = (
     "hostile_options",
     "soak",
     "page_titles",
+    "artifact_mutations",
+    "hostile_files",
+    "full_disk",
+    "training_rows",
 )
 """The modules, in the order in which they run."""
 

@@ -135,6 +135,11 @@ class Model(nn.Module, ABC):
         """Remove the tensors that training alone reads, so that they are not saved."""
 
     @hook
+    def index_problem(self) -> str:
+        """Return what is wrong with tensors that index others; "" if they can be used."""
+        return ""
+
+    @hook
     def loss_terms(self, batch: Batch) -> LossTerms | None:
         """Return the training loss of a model that has its own, instead of the preset's loss.
 

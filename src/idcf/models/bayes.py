@@ -27,6 +27,7 @@ from torch import Tensor
 
 from idcf.models.base import CorrectedTwoTower
 from idcf.models.layers.heads import DotHead, Head
+from idcf.models.layers.index_checks import range_problem
 from idcf.models.layers.ragged import segment_sum, sum_pool
 from idcf.models.options import DEFAULT_ITEM_SHRINKAGE, BayesConfig
 from idcf.types import CohortWeights, Domain, Embeddings, Ragged, RaggedRows, Users
@@ -144,6 +145,13 @@ class BayesModel(CorrectedTwoTower):
         cohort_items = torch.zeros(N_COHORTS, N_COHORT_ITEMS, dtype=torch.int64)
         self.register_buffer("cohort_items", cohort_items)
         self.register_buffer("packed_index", packed_triangle_index(size), persistent=False)
+
+    def index_problem(self) -> str:
+        """Return what is wrong with neighbors and items of cohorts; "" if they can be used."""
+        neighbors = range_problem("neighbor_items", self.neighbor_items, self.n_items)
+        return neighbors or range_problem(
+            "cohort_items", self.cohort_items, self.n_items, lowest=-1
+        )
 
     @property
     def _n_user_features(self) -> int:
