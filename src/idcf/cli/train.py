@@ -232,7 +232,7 @@ def _training_summary(manifest: Manifest, out: Path, seconds: float) -> dict[str
     data, curve = manifest.training_data, manifest.new_user_curve
     return {
         "folder": str(out),
-        "model": manifest.model,
+        "model": manifest.fitted_model,
         "n_items": manifest.domain.n_items,
         "n_rows": data.n_rows,  # of key users and query users
         "n_users": data.n_users,
