@@ -43,8 +43,9 @@ from idcf.models.base import Backbone, Model
 from idcf.models.registry import configure, model_entry
 from idcf.rng import random_stream
 from idcf.testing.synthetic import long_tailed
-from idcf.training.loop import TrainConfig, fit_by_gradient
+from idcf.training.loop import fit_by_gradient
 from idcf.training.objectives import RidgePenalty, adaption_objective, prediction_objective
+from idcf.training.options import TrainConfig
 from idcf.training.presets import StageConfig, stage_config
 from idcf.types import Batch, Users
 

@@ -202,7 +202,7 @@ def critical_path(
 
 def als_work(table: ShardedTable, users: UserFilter, factors: np.ndarray) -> tuple[Any, Any]:
     """Return a pass of implicit ALS, and its state."""
-    from idcf.models.baselines import FoldInConfig
+    from idcf.models.options import FoldInConfig
     from idcf.types import Domain, Ragged
 
     domain = Domain(0, 0, 0.0, (1.0,), True, Ragged.empty(0))

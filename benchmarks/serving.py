@@ -185,7 +185,7 @@ def with_take_up_model(recommender: Recommender) -> Recommender:
 
     from idcf.models.registry import configure, model_entry
     from idcf.recommender import Recommender
-    from idcf.training.solvers.item_relation import spectral_rank
+    from idcf.training.size_limits import spectral_rank
 
     artifact, name, rng = recommender.predictor.artifact, "idcf-takeup", np.random.default_rng(0)
     config, n_items = configure(name, {}), len(artifact.items)

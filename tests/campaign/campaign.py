@@ -17,9 +17,16 @@ import time
 from pathlib import Path
 from typing import Any
 
-from attack import Tally
+TESTS = Path(__file__).resolve().parents[1]
+sys.path += [str(TESTS), str(TESTS / "server")]  # for modules that the attacks share with tests
 
-ATTACKS: tuple[str, ...] = ()
+from attack import Tally  # noqa: E402
+
+ATTACKS: tuple[str, ...] = (
+    "kills",
+    "overload",
+    "hot_swaps",
+)
 """The modules, in the order in which they run."""
 
 

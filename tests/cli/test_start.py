@@ -23,7 +23,12 @@ print("torch" in sys.modules, file=sys.stderr)
 
 @pytest.mark.parametrize(
     "arguments",
-    ["--help", "--version", "data list", "train --help", "data describe {table}"],
+    [
+        *("--help", "--version", "train --help"),
+        *("data list", "data describe {table}", "shard {table} --out {table}-shards"),
+        *("models", "models idcf-bayes", "models idcf-nn", "models melu"),
+        *("estimate {table}", "estimate --users 1e6 --items 1e5 --rows 1e8"),
+    ],
 )
 def test_torch_is_not_imported(arguments: str, tmp_path: Path) -> None:
     write_csv(board(20, 10, 3, 8), tmp_path / "table.csv")

@@ -10,7 +10,8 @@ from idcf.data.history_reader import NewUser, as_users
 from idcf.errors import ConfigError
 from idcf.inference.kernels import BayesPosteriorKernel, MatrixVectorProduct
 from idcf.inference.topk import CatalogRanker
-from idcf.models.bayes import BayesConfig, BayesModel, Moments
+from idcf.models.bayes import BayesModel, Moments
+from idcf.models.options import BayesConfig
 from idcf.models.registry import configure, model_entry
 from idcf.testing.synthetic import checkerboard
 

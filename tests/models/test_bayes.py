@@ -5,7 +5,8 @@ import pytest
 import torch
 
 from idcf.inference.topk import CatalogRanker
-from idcf.models.bayes import BayesConfig, BayesModel, packed_triangle_index
+from idcf.models.bayes import BayesModel, packed_triangle_index
+from idcf.models.options import BayesConfig
 from idcf.models.registry import configure, model_entry
 from idcf.testing.synthetic import checkerboard
 from idcf.types import History, Users

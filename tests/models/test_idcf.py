@@ -14,8 +14,9 @@ from idcf.models.idcf import IDCF
 from idcf.models.registry import configure, model_entry
 from idcf.testing import synthetic_world, trained_in_world
 from idcf.testing.worlds import epoch_batches, users_with_rows
-from idcf.training.loop import TrainConfig, fit_by_gradient
+from idcf.training.loop import fit_by_gradient
 from idcf.training.objectives import adaption_objective, prediction_objective
+from idcf.training.options import TrainConfig
 from idcf.types import History, Users
 
 NAMES = ("idcf-dot", "idcf-nn", "idcf-gc")

@@ -1,9 +1,12 @@
 """Rows of the registry: grids, solvers, kinds of feedback, options."""
 
+from dataclasses import fields
+
 import pytest
 
 from idcf.errors import ConfigError
-from idcf.models.baselines import BiasConfig, BiasModel
+from idcf.models.baselines import BiasModel
+from idcf.models.options import BiasConfig
 from idcf.models.registry import (
     MODELS,
     ModelEntry,
@@ -71,3 +74,20 @@ def test_features_need_a_model_that_reads_them():
     require_option("idcf-bayes", "user_features")
     with pytest.raises(ConfigError, match="'als' reads no item features; idcf-bayes"):
         require_option("als", "item_features")
+
+
+def test_a_row_that_contradicts_its_class_is_refused():
+    entry = ModelEntry(BiasModel, BiasConfig, has_uncertainty=True)
+    with pytest.raises(ConfigError, match="has_uncertainty of BiasModel is False, and True in its"):
+        assert entry.model_class
+
+
+@pytest.mark.parametrize("name", all_models())
+def test_every_row_says_what_the_model_is_and_agrees_with_its_class(name):
+    entry = model_entry(name)
+    assert entry.summary.endswith(".")
+    assert entry.model_class.inductive == entry.inductive
+    reads_features = {"user_features", "item_features"} & {
+        x.name for n in (name, entry.backbone) if n for x in fields(model_entry(n).config_class)
+    }
+    assert bool(reads_features) >= entry.model_class.reads_user_features  # what `idcf models` says

@@ -9,18 +9,20 @@ import torch
 from builders import board
 from scipy.sparse import csr_array
 
+from idcf import Recommender
 from idcf.data.interactions import Interactions, Vocab
 from idcf.inference.topk import CatalogRanker
+from idcf.models.options import TakeUpConfig
 from idcf.models.registry import configure, model_entry
-from idcf.models.take_up import TakeUpConfig, TakeUpModel, interpolate
+from idcf.models.take_up import TakeUpModel, interpolate
 from idcf.testing.synthetic import clusters
+from idcf.training.size_limits import spectral_rank
 from idcf.training.solvers import SolverContext
 from idcf.training.solvers.cooccurrences import MatrixSource
 from idcf.training.solvers.item_relation import (
     MAX_SHOWN_SHARE,
     ItemRelation,
     Settings,
-    spectral_rank,
 )
 from idcf.training.solvers.nearest_items import (
     find_nearest_items,
@@ -140,7 +142,7 @@ def test_with_equal_shares_the_regression_is_a_ridge_whose_penalty_grows_with_th
 @pytest.mark.parametrize("max_dense_items", [60, 0])
 def test_the_spectral_part_is_a_relation_of_low_rank(max_dense_items: int, monkeypatch) -> None:
     """In a small catalogue a part of the weights, in a large one factors."""
-    monkeypatch.setattr("idcf.training.solvers.item_relation._RANK", 4)
+    monkeypatch.setattr("idcf.training.size_limits._RANK", 4)
     x, options = interaction_matrix(table()), {"max_dense_items": max_dense_items}
     plain = relation(x, Settings(reg=5.0, power=1.5), **options)
     both = relation(x, Settings(reg=5.0, power=1.5, spectral_weight=0.5), **options)
@@ -157,7 +159,7 @@ def test_factors_that_would_be_too_large_are_left_out(monkeypatch) -> None:
     assert spectral_rank(large, 10**6, 40_000) == 128
     assert 64 <= spectral_rank(large, 10**6, 90_000) < 70
     assert spectral_rank(large, 10**6, 10**6) == 0
-    monkeypatch.setattr("idcf.training.solvers.item_relation._MAX_FACTOR_CELLS", 60 * 63)
+    monkeypatch.setattr("idcf.training.size_limits._MAX_FACTOR_CELLS", 60 * 63)
     assert spectral_rank(large, 400, 60) == 0
     assert spectral_rank(small, 400, 60) == 59  # a small catalogue has no factors
     settings = Settings(reg=5.0, spectral_weight=1.0)
@@ -168,7 +170,7 @@ def test_factors_that_would_be_too_large_are_left_out(monkeypatch) -> None:
 
 def test_the_spectral_part_of_many_rows_is_that_of_some(monkeypatch) -> None:
     x = interaction_matrix(table())
-    monkeypatch.setattr("idcf.training.solvers.item_relation._RANK", 3)
+    monkeypatch.setattr("idcf.training.size_limits._RANK", 3)
     settings = Settings(reg=5.0, spectral_weight=1.0)
     part = [relation(x, settings) - relation(x, Settings(reg=5.0))]
     monkeypatch.setattr("idcf.training.solvers.item_relation._MAX_SPECTRAL_ROWS", x.nnz // 2)
@@ -514,3 +516,10 @@ def test_two_fits_of_a_small_table_are_equal(name: str) -> None:
         for _ in range(2)
     )
     assert all(torch.equal(value, second[key]) for key, value in first.items())
+
+
+def test_users_with_one_row_each_can_be_fitted() -> None:
+    rows = np.arange(12)
+    table = Interactions(Vocab(range(12)), Vocab(range(12)), rows, rows, np.ones(12, np.float32))
+    model = Recommender("idcf-takeup", device="cpu").fit(table.as_implicit())
+    assert np.isfinite(model.predict([0], range(12))).all()

@@ -4,7 +4,8 @@ import torch
 
 from idcf.testing import synthetic_world
 from idcf.testing.worlds import epoch_batches, training_objective, untrained_model, users_with_rows
-from idcf.training.loop import TrainConfig, fit_by_gradient
+from idcf.training.loop import fit_by_gradient
+from idcf.training.options import TrainConfig
 
 SPLIT = synthetic_world().split
 TABLE = SPLIT.train.for_users(SPLIT.key_users)

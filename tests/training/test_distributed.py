@@ -16,8 +16,9 @@ from idcf.errors import ConfigError
 from idcf.testing import synthetic_world
 from idcf.testing.worlds import epoch_batches, training_objective, untrained_model, users_with_rows
 from idcf.training.job import LOCAL_RUNTIME, Runtime, start_runtime
-from idcf.training.loop import TrainConfig, fit_by_gradient
+from idcf.training.loop import fit_by_gradient
 from idcf.training.objectives import adaption_objective, norm_penalty, prediction_objective
+from idcf.training.options import TrainConfig
 from idcf.types import Batch, Users
 
 SPLIT = synthetic_world().split

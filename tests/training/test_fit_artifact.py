@@ -12,7 +12,7 @@ from idcf.inference.artifact import load_artifact, save_artifact
 from idcf.inference.manifest import DomainInfo, RecommenderConfig, TrainingData
 from idcf.inference.model_card import render_model_card
 from idcf.models.take_up import TakeUpModel
-from idcf.training.loop import TrainConfig
+from idcf.training.options import TrainConfig
 from idcf.training.train import (
     MIN_KEY_USERS,
     _route_train_options,

@@ -13,7 +13,7 @@ from idcf.testing import synthetic_world
 from idcf.training import gradient
 from idcf.training.checkpoint import TrainingLog
 from idcf.training.gradient import StageResult, best_result, epoch_batches, fit_standalone
-from idcf.training.loop import TrainConfig
+from idcf.training.options import TrainConfig
 from idcf.training.presets import StageConfig
 from idcf.training.train import TrainingJob
 from idcf.training.two_stage import _stage_tables, train_two_stage

@@ -14,9 +14,10 @@ from idcf.testing.worlds import epoch_batches, training_objective
 from idcf.training import loop
 from idcf.training.checkpoint import TrainingLog
 from idcf.training.job import LOCAL_RUNTIME
-from idcf.training.loop import TrainConfig, fit_by_gradient
+from idcf.training.loop import fit_by_gradient
 from idcf.training.objectives import RidgePenalty, norm_penalty, prediction_objective
 from idcf.training.optimizer import Optimizer
+from idcf.training.options import TrainConfig
 
 
 @pytest.mark.parametrize("name", ["pmf", "gcmc", "idcf-nn"])

@@ -35,7 +35,7 @@ def models(
     entry = model_entry(name)
     values = {
         "model": name,
-        "description": _first_line(entry.model_class),
+        "description": entry.summary or _first_line(entry.model_class),
         "abilities": _abilities(entry),
         "options": list(_options(name)),
     }
@@ -46,7 +46,6 @@ def _abilities(entry: ModelEntry) -> list[str]:
     """Return what a model can do."""
     from idcf.models.registry import model_entry
 
-    model = entry.model_class
     configs = [entry.config_class]
     if entry.backbone:
         configs.append(model_entry(entry.backbone).config_class)
@@ -56,8 +55,8 @@ def _abilities(entry: ModelEntry) -> list[str]:
         "new users": entry.inductive,
         "ratings": not entry.implicit_only,
         on_clicks: not entry.ratings_only or entry.implicit_model is not None,
-        "uncertainty": model.has_uncertainty,
-        "features": model.reads_user_features or bool(options & {"user_features", "item_features"}),
+        "uncertainty": entry.has_uncertainty,
+        "features": bool(options & {"user_features", "item_features"}),
         "shards": entry.sharded_solver is not None,
     }
     return [name for name, is_able in abilities.items() if is_able]

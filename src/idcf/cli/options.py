@@ -179,15 +179,20 @@ def parse_columns(column: list[str] | None) -> dict[str, str]:
 
 
 def limit_threads(threads: int) -> None:
-    """Set the number of CPU threads; call it before NumPy is imported.
+    """Set the number of CPU threads of torch and NumPy; call it before NumPy is imported."""
+    limit_numpy_threads(threads)
+    import torch
+
+    torch.set_num_threads(threads)
+
+
+def limit_numpy_threads(threads: int) -> None:
+    """Set the number of CPU threads of a verb that does without torch.
 
     The numerical libraries read these environment variables once, when they are loaded.
     """
     for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ.setdefault(name, str(threads))
-    import torch
-
-    torch.set_num_threads(threads)
 
 
 def open_dataset_argument(

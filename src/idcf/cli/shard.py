@@ -47,7 +47,7 @@ def shard(
     FOLDER can be given to `idcf train` and `idcf estimate` like a file.
     An interrupted run continues when the command is given again.
     """
-    o.limit_threads(threads)
+    o.limit_numpy_threads(threads)
     import pyarrow as pa
 
     from idcf.data.shard_writer import write_shards

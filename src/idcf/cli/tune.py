@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
-
-import typer
 
 from idcf.cli import options as o
 
@@ -80,6 +79,7 @@ def tune(
         fixed_options=parse_overrides(overrides or []),
         seed=seed,
         runtime=start_runtime(device),
+        progress=not as_json,
         on_trial=partial(_print_trial, trials),
     )
     write_text(toml_file, result.to_toml(preset, data.name))
@@ -99,7 +99,10 @@ def tune(
 
 def _print_trial(n_trials: int, trial: Trial) -> None:
     """Print the value and the options of a finished trial to stderr."""
-    typer.echo(f"trial {trial.number} of {n_trials}: {trial.value:.4f}, {trial.options}", err=True)
+    from tqdm import tqdm
+
+    text = f"trial {trial.number} of {n_trials}: {trial.value:.4f}, {trial.options}"
+    tqdm.write(text, file=sys.stderr)  # above the progress bar
 
 
 def _format_text(result: TuningResult, toml_file: Path) -> str:

@@ -26,6 +26,7 @@ from idcf.data.columns import (
     warn_about_data,
     zero_weights_message,
 )
+from idcf.data.progress import progress_bar
 from idcf.data.shard_files import RatingSummary, ShardFile
 from idcf.data.shard_source import QuerySource, RowSource, open_file_source
 from idcf.data.shard_spill import (
@@ -170,7 +171,7 @@ class _Job:
         implicit = options["implicit"]
         self.implicit = "rating" not in source.columns if implicit is None else bool(implicit)
         self.block_users, self.n_shards = int(options["block_users"] or 0), options["shards"]
-        self._disable_bar = None if progress else True  # None: shown if the output is a terminal
+        self._has_bars = progress
         key = {
             "source": source.description,
             "columns": dict(source.columns),
@@ -202,9 +203,8 @@ class _Job:
 
     def _bar(self, label: str, total: int | None) -> tqdm[Any]:
         """Return a progress bar that counts rows."""
-        return tqdm(
-            total=total, desc=label, unit=" rows", unit_scale=True, disable=self._disable_bar
-        )
+        shown = label if self._has_bars else None
+        return progress_bar(shown, total=total, unit=" rows", unit_scale=True)
 
     def _spill(self) -> None:
         """Check the rows of the source and write them to temporary files, and the items."""

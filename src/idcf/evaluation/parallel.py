@@ -21,8 +21,8 @@ from typing import Any, TypeVar, cast
 import torch
 from tqdm import tqdm
 
+from idcf.data.progress import progress_bar
 from idcf.errors import ConfigError
-from idcf.training.progress import progress_bar
 
 T = TypeVar("T")
 _WORKER_DIED = "a worker process died (out of memory?); try --jobs 1"

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from idcf.data.datasets.catalog import DATASET_SOURCES, Dataset
+from idcf.data.progress import progress_bar
 from idcf.data.split import Split, hold_out_users, sample_users
 from idcf.errors import ConfigError, DataError, unknown_name_message
 from idcf.evaluation.evaluation_set import N_NEGATIVES
@@ -169,6 +170,7 @@ def tune(
     fixed_options: Mapping[str, Any] | None = None,
     seed: int = 0,
     runtime: Runtime = LOCAL_RUNTIME,
+    progress: bool = False,
     on_trial: Callable[[Trial], None] | None = None,
 ) -> TuningResult:
     """Search the options of a model of `SEARCH_SPACES` until a file holds `n_trials` completed
@@ -198,7 +200,13 @@ def tune(
         "seed": seed,
         "options": fixed_options,
     }
-    with _open_study(storage, f"{model} {metric}", settings) as study:
+    label = f"tune {model}" if progress else None
+    with (
+        _open_study(storage, f"{model} {metric}", settings) as study,
+        progress_bar(
+            label, total=n_trials, initial=len(_completed_trials(study)), unit="trial"
+        ) as bar,
+    ):
         while len(trials := _completed_trials(study)) < n_trials:
             if not trials:
                 _enqueue_default_options(study, space, job, model, fixed_options)
@@ -212,6 +220,7 @@ def tune(
             loss = validation_loss(trained, tuning_split, seed)
             trial.set_user_attr("options", options)
             study.tell(trial, math.inf if math.isnan(loss) else loss)
+            bar.update()
             if on_trial:
                 on_trial(_completed_trials(study)[-1])
     return TuningResult(model, metric, len(tuning_split.query_users), tuple(trials))

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
-from tqdm import tqdm
 
 import idcf
 from idcf.data.parquet_reader import parquet_errors, parquet_files
+from idcf.data.progress import progress_bar
 from idcf.data.shards import ITEMS_NAME, ShardedTable, is_sharded_folder
 from idcf.data.user_chunks import HistoryFile
 from idcf.errors import ConfigError, DataError
@@ -62,14 +62,12 @@ def convert_folder(
     n_rows = _require_equal_columns(sources)
     if remaining:
         _require_distinct_ends(sources)
-    # with None, tqdm shows the bar if the output is a terminal
-    with tqdm(
+    with progress_bar(
+        work.description()["verb"] if progress else None,
         total=sum(n_rows),
         initial=sum(n_rows[n] for n in counts),
-        desc=work.description()["verb"],
         unit=" rows",
         unit_scale=True,
-        disable=None if progress else True,
     ) as bar:
         tasks = [(work, job, parts[n]) for n in remaining]
         for position, result in engine.map(convert_part, tasks, {}):

@@ -27,7 +27,8 @@ from idcf.data.interactions import Vocab, titles_by_row
 from idcf.errors import ConfigError, DataError
 from idcf.inference.artifact import Artifact, library_versions, make_contiguous
 from idcf.inference.manifest import DomainInfo, Manifest, TrainingData
-from idcf.models.baselines import FoldInConfig, FoldInModel
+from idcf.models.baselines import FoldInModel
+from idcf.models.options import FoldInConfig
 
 Float64Array = NDArray[np.float64]
 _MARGIN_IN_STD = 3.0  # in standard deviations of a user's scores

@@ -6,29 +6,23 @@ least squares, without gradients.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from idcf.config import Count, PseudoCount, Ridge, Size, Weight
 from idcf.models.base import Model, TwoTower
 from idcf.models.layers.heads import DotHead, Head
 from idcf.models.layers.item_matrix import ItemMatrix
-from idcf.models.layers.ragged import (
-    DEFAULT_ITEM_SHRINKAGE,
-    DEFAULT_USER_SHRINKAGE,
-    normal_equations,
-    shrunk_mean,
+from idcf.models.layers.ragged import normal_equations, shrunk_mean
+from idcf.models.options import (
+    BiasConfig,
+    FoldInConfig,
+    ItemItemConfig,
+    PopularityConfig,
 )
 from idcf.types import Domain, Embeddings, History, Users
-
-
-@dataclass(frozen=True, kw_only=True)
-class PopularityConfig:
-    """The popularity model has no options."""
 
 
 class PopularityModel(Model):
@@ -56,18 +50,6 @@ class PopularityModel(Model):
     def item_popularity(self) -> Tensor:
         """Return the number of interactions of every item."""
         return self.counts
-
-
-@dataclass(frozen=True, kw_only=True)
-class BiasConfig:
-    """Options of the bias model."""
-
-    shrinkage: PseudoCount = (
-        DEFAULT_USER_SHRINKAGE  # pseudo-count of residuals of 0 in a user's bias
-    )
-    item_shrinkage: PseudoCount = (
-        DEFAULT_ITEM_SHRINKAGE  # pseudo-count in an item's bias; not searched
-    )
 
 
 class BiasModel(Model):
@@ -103,32 +85,6 @@ class BiasModel(Model):
         """Return the scores of every item for every user: [B, I]."""
         user_bias, _ = self.user_bias_and_residuals(users.history)
         return self.mean + self.item_bias + user_bias[:, None]
-
-
-@dataclass(frozen=True, kw_only=True)
-class ItemItemConfig:
-    """Options of item-kNN and EASE.
-
-    `reg` is the ridge λ of EASE, and the pseudo-count that shrinks the similarities of item-kNN.
-    `neighbors` is the number of weights stored per item, the largest. `shrinkage` is that of the
-    user bias (`BiasConfig`). `normalize`: item-kNN on ratings takes a weighted mean, not a sum.
-    `ratings`: with "residuals" the scores are expected ratings. With "scaled" they order lists: an
-    interaction counts (r - lowest) / (highest - lowest) in the history and as a target, so that
-    items are ranked by how likely they are taken up and liked.
-    """
-
-    reg: Weight = 100.0  # EASE: ridge; item-kNN: pseudo-count that shrinks similarities
-    neighbors: Count = 50  # weights kept per item, the largest
-    shrinkage: PseudoCount = DEFAULT_USER_SHRINKAGE  # of the user bias, see `BiasConfig`
-    normalize: bool = True  # item-kNN on ratings: a weighted mean instead of a weighted sum
-    ratings: Literal["residuals", "scaled"] = "residuals"  # what a rating counts
-
-
-@dataclass(frozen=True, kw_only=True)
-class SlimConfig(ItemItemConfig):
-    """Options of SLIM: `reg` weighs Σ w² / 2, and an item has weights on its `neighbors` alone."""
-
-    l1_reg: Weight = 1.0  # weighs Σ w
 
 
 class ItemItemModel(Model):
@@ -192,18 +148,6 @@ class ItemItemModel(Model):
         return self.score_catalog(users)[owner[:, None], items]
 
 
-@dataclass(frozen=True, kw_only=True)
-class FoldInConfig:
-    """Options of ALS."""
-
-    embedding_size: Size = 16  # D
-    reg: Ridge = 10.0  # λ
-    alpha: Ridge = 10.0  # α: confidence of an interaction of implicit feedback
-    epochs: Count = 15  # alternations between users and items
-    shrinkage: PseudoCount = DEFAULT_USER_SHRINKAGE  # of the user bias, see `BiasConfig`
-    popularity_weight: Weight = 0.0  # of log(1 + n_i), added to scores of implicit feedback
-
-
 class FoldInModel(TwoTower):
     """Item factors, with a user's vector as the least squares solution over the history.
 
@@ -237,7 +181,7 @@ class FoldInModel(TwoTower):
         self.popularity_weight = 0.0 if self.predicts_ratings else config.popularity_weight
         self.head: Head = DotHead()
         self.register_buffer("factors", torch.zeros(domain.n_items, size))
-        self.register_buffer("gram", torch.eye(size))
+        self.register_buffer("gram", torch.zeros(size, size).fill_diagonal_(1))
         self.register_buffer("prior_rhs", torch.zeros(size))
         self.register_buffer("negative_terms", torch.zeros(size, size + 1))
         self.register_buffer("positive_target", torch.tensor((1 + self.alpha) / self.alpha))

@@ -17,7 +17,6 @@ R directions of histories, C cohorts, E = T · embedding_size + 1.
 from __future__ import annotations
 
 from copy import copy
-from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
 import numpy as np
@@ -26,26 +25,15 @@ from numpy.typing import NDArray
 from scipy.special import ndtri
 from torch import Tensor
 
-from idcf.config import (
-    Count,
-    CountOrZero,
-    DegreesOfFreedom,
-    Depth,
-    Lengths,
-    PseudoCount,
-    Share,
-    Size,
-    SizeOrZero,
-)
 from idcf.models.base import CorrectedTwoTower
 from idcf.models.layers.heads import DotHead, Head
-from idcf.models.layers.ragged import DEFAULT_ITEM_SHRINKAGE, segment_sum, sum_pool
+from idcf.models.layers.ragged import segment_sum, sum_pool
+from idcf.models.options import DEFAULT_ITEM_SHRINKAGE, BayesConfig
 from idcf.types import CohortWeights, Domain, Embeddings, Ragged, RaggedRows, Users
 
 N_COHORTS = 12
 N_COHORT_ITEMS = 5
 INTERVAL_LEVELS = tuple(round(0.01 * n, 2) for n in range(1, 100))
-LARGE_CATALOG = 50_000  # items: every block takes 1 kB and 5 ns of a list for each
 _OFFSET_PSEUDO_COUNT = 10.0  # raters at which the offset for empty histories has half its size
 
 BLOCK_BUFFERS = (  # the buffers whose first dimension is the block
@@ -57,34 +45,6 @@ BLOCK_BUFFERS = (  # the buffers whose first dimension is the block
     "item_precision",
     "item_prior_information",
 )
-
-
-@dataclass(frozen=True, kw_only=True)
-class BayesConfig:
-    """Options of idcf-bayes."""
-
-    embedding_size: SizeOrZero = 20  # D
-    blocks: Depth | None = None  # T; None: 4, or 1 from `LARGE_CATALOG` items on
-    sweeps: Count = 160  # of the chain after the burn-in, divided among the blocks
-    burn_in: CountOrZero = 40  # sweeps that are discarded
-    rank: Size = 30  # R: directions in which the prior distinguishes histories
-    shrinkage: PseudoCount = 50.0  # pseudo-count of users in the regression of latents on features
-    noise_dof: DegreesOfFreedom = 8.0  # ν of the Student t noise of users in training
-    history_lengths: Lengths = (1, 29)  # of the histories that the prior is fitted on
-    user_features: bool = False  # the prior of a user reads user features
-    item_features: bool = False  # the prior of an item reads item features
-    neighbors: CountOrZero = 50  # N: nearest items that correct scores, where held-out users gain
-    validation: Share = 0.05  # least share of users, the lightest, who calibrate intervals
-
-    def n_blocks(self, n_items: int) -> int:
-        """Return T; a larger number costs time and memory and hardly improves the scores."""
-        if self.blocks is not None:
-            return self.blocks
-        return 1 if n_items >= LARGE_CATALOG else 4
-
-    def n_neighbors(self, n_items: int) -> int:
-        """Return N: the scores of a large catalogue are products of vectors alone."""
-        return 0 if n_items >= LARGE_CATALOG else self.neighbors
 
 
 class UserPosterior(NamedTuple):
@@ -176,8 +136,8 @@ class BayesModel(CorrectedTwoTower):
             self.register_buffer(name, torch.zeros(shape))
         self.register_neighbors()
         self.noise_precision += 1  # an unfitted model has a proper prior
-        self.precision += torch.eye(size)
-        self.item_precision += torch.eye(size)
+        for matrices in (self.precision, self.item_precision):  # `torch.eye` is slow on "meta"
+            matrices.diagonal(dim1=-2, dim2=-1).add_(1)
         self.feature_std += 1
         self.std_scale += 1
         self.interval_ratios += 1
@@ -512,7 +472,7 @@ def history_features(basis: Tensor, history: RaggedRows) -> Tensor:
 
 def packed_triangle_index(size: int) -> Tensor:
     """Return the position of [d, e] and of [e, d] in a packed lower triangle: int64 [D, D]."""
-    low = torch.tril_indices(size, size)
-    out = torch.empty(size, size, dtype=torch.int64)
-    out[low[0], low[1]] = out[low[1], low[0]] = torch.arange(low.shape[1])
-    return out
+    row, column = np.tril_indices(size)
+    out = np.empty((size, size), np.int64)
+    out[row, column] = out[column, row] = np.arange(len(row))
+    return torch.from_numpy(out)

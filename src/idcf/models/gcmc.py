@@ -7,14 +7,12 @@ IDCF paper. The original decoder is in `idcf.paper.models.gcmc_softmax`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from idcf.config import Dropout, Scale, Size, Sizes
 from idcf.models.base import Backbone, UserData
 from idcf.models.layers.cache import TensorCache
 from idcf.models.layers.edge_index import build_edge_index, find_edges
@@ -22,22 +20,8 @@ from idcf.models.layers.embedding import EmbeddingTable
 from idcf.models.layers.gcmc_conv import LevelConv
 from idcf.models.layers.heads import Head, ProductsHead
 from idcf.models.layers.ragged import Transposed, split_by_level, sum_neighbors, sum_pool, transpose
+from idcf.models.options import GCMCConfig
 from idcf.types import Domain, Embeddings, Ragged, RaggedRows, Users
-
-
-@dataclass(frozen=True, kw_only=True)
-class GCMCConfig:
-    """Options of GC-MC."""
-
-    embedding_size: Size = 32  # D
-    hidden: Sizes = (32, 32)  # layer sizes of the head
-    init_std: Scale = 0.1  # of the initial latents
-    center: bool = True  # add the mean rating
-    shared_weights: bool = False  # one W for all rating levels, as in the published code
-    average_messages: bool = True  # False: sum the messages, as in the published code
-    edge_dropout: Dropout = 0.0  # share of the edges that a training step leaves out
-    hide_target: bool = True  # in training, hide a row's rating from the towers of that row
-    random_items: bool = False  # keep the random initial Q, as a baseline without trained items
 
 
 class RaterSums(NamedTuple):

@@ -5,53 +5,19 @@ p̃_u' = h_w(d_u'), r̂ = f_θ(p̃_u', q_i): Wu et al., "Towards Open-World Reco
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from idcf.config import Count, Depth, PseudoCount
 from idcf.models.base import Backbone, BackboneWrapper, UserData
 from idcf.models.layers.meta_path import MetaPathNeighbors
-from idcf.models.layers.ragged import DEFAULT_USER_SHRINKAGE, segment_sum, sum_pool
-from idcf.models.layers.relation import AttentionKind, Relation, RelationStart
+from idcf.models.layers.ragged import segment_sum, sum_pool
+from idcf.models.layers.relation import Relation
+from idcf.models.options import IDCFConfig
 from idcf.types import Batch, Embeddings, EncodedHistory, History, Users
 
 _MIN_STD = 1e-6  # a query feature that varies less over the key users is not scaled
 POOLING_POWER = {"mean": 1.0, "sum": 0.0, "root": 0.5}  # Σq / n^power over a history of length n
-
-
-@dataclass(frozen=True, kw_only=True)
-class IDCFConfig:
-    """Options of the IDCF wrapper."""
-
-    heads: Depth = 4  # attention heads H of the relation model
-    # key users that a head attends to in a training step, drawn at random; inference attends to
-    # all. With "meta-path": the number of neighbors, always
-    n_attended_users: Count = 200
-    # "meta-path": attend only to the key users who share the most items with the user
-    neighbor_scope: Literal["everybody", "meta-path"] = "everybody"
-    attention: AttentionKind = "dot"  # see `Relation`, as for `scaled`
-    scaled: bool = True
-    pooling: Literal["mean", "sum", "root"] = "root"  # of item vectors: see `POOLING_POWER`
-    query: Literal["items", "ratings"] = "items"  # "ratings": d_u' reads Σ (r - μ - b_i) q_i too
-    standardize: bool = True  # scale queries and keys to unit variance over the key users
-    # "own": each training user has a trained bias, which starts at the backbone's, and a new user
-    # has bias 0, as in the published code
-    bias: Literal["inferred", "own"] = "inferred"
-    bias_shrinkage: PseudoCount = (
-        DEFAULT_USER_SHRINKAGE  # pseudo-count of residuals of 0 in the bias
-    )
-    # the following are choices of the published code where they differ from the default
-    query_length: bool = True  # the query holds log(1 + n)
-    relate_bias: bool = True  # key latents hold the users' biases, so that a bias is induced too
-    # whose keys a training step draws, for each head: one sample for the "step", or one for each
-    # "user" of it, drawn with replacement, as in the published code
-    key_sample: Literal["step", "user"] = "step"
-    relation_start: RelationStart = "mean"  # initial weights: see `Relation`
-    values_of_keys: bool = False  # W_v acts on W_k p instead of p
 
 
 class IDCF(BackboneWrapper):

@@ -7,28 +7,15 @@ gradient step updates both. All variants have biases and μ.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 from torch import Tensor
 
-from idcf.config import Size, Sizes
 from idcf.models.base import Backbone
 from idcf.models.layers.embedding import EmbeddingTable
 from idcf.models.layers.heads import ConcatHead, DotHead, Head, PerceptronHead
+from idcf.models.options import MatrixFactorizationConfig
 from idcf.types import Domain, Embeddings, Users
-
-
-@dataclass(frozen=True, kw_only=True)
-class MatrixFactorizationConfig:
-    """Options of PMF and NNMF."""
-
-    embedding_size: Size = 16  # D
-    plain_size: Size = 10  # of the part of the latents that "concat" does not multiply
-    head: Literal["dot", "perceptron", "concat"] = "dot"  # f: p·q or a network
-    hidden: Sizes = (32, 32)  # layer sizes of the head
-    center: bool = True  # add the mean rating; the published code does not
-    random_items: bool = False  # keep the random initial Q, as a baseline without trained items
 
 
 class MatrixFactorization(Backbone):

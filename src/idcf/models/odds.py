@@ -20,16 +20,15 @@ both relations.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar, Literal, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
-from idcf.config import Count, Lengths, Ridge, Scale, Size, Weight
 from idcf.models.base import Model
 from idcf.models.layers.item_matrix import ItemMatrix
 from idcf.models.layers.ragged import segment_sum, sum_pool
+from idcf.models.options import OddsConfig
 from idcf.types import Domain, History, Users
 
 N_USER_FEATURES = 4  # length of u
@@ -37,29 +36,6 @@ N_RELATIONS = 4  # length of v'
 _N_USER_PAIRS = N_USER_FEATURES * (N_USER_FEATURES + 1) // 2
 _N_ITEM_PAIRS = N_RELATIONS * (N_RELATIONS + 1) // 2
 _N_CROSS_PAIRS = N_USER_FEATURES * (1 + N_RELATIONS)
-
-
-@dataclass(frozen=True, kw_only=True)
-class OddsConfig:
-    """Options of idcf-odds."""
-
-    rank: Size = 32  # singular directions of the spectral relation
-    degree_smoothing: Weight = 1.0  # added to degrees, against directions of isolated users
-    reg: Ridge = 100.0  # ridge of EASE
-    neighbors: Count = 200  # EASE weights kept per item
-    support: Weight = 5.0  # pseudo-count that shrinks cosines
-    cosine_neighbors: Count = 50  # cosines kept per item
-    power: Weight = 1.5  # p
-    min_lift: Scale = 0.1  # lower bound of the lift in the spectral relation
-    similarity_scale: Scale = 0.1  # unit of the similarity before its log(1 + x)
-    prior: Weight = 2.0  # pseudo-count of items that shrinks the features of a history
-    n_next_items: Count = 10  # number of items that "the next few" are
-    history_lengths: Lengths = (0, 19)  # of the histories that the logit is fitted on
-    holdout_order: Literal["random", "last"] = "random"  # which items of a user are "the next few"
-    folds: Count = 5  # the logit is fitted on users whose fold the item statistics exclude
-    max_fit_users: Count = 1000  # users that the logit is fitted on; fewer folds may suffice
-    negatives: Count = 100  # random items per user in the fit
-    ridge: Ridge = 1.0  # of the logit
 
 
 class HistorySummary(NamedTuple):

@@ -8,35 +8,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
-from functools import cache
+from functools import cache, cached_property
 from importlib import import_module
 from importlib.metadata import entry_points
 from itertools import product
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from idcf import config
 from idcf.errors import ConfigError, unknown_name_message
-from idcf.models.base import Backbone, Model, UserData
-from idcf.models.baselines import (
-    BiasConfig,
-    BiasModel,
-    FoldInConfig,
-    FoldInModel,
-    ItemItemConfig,
-    ItemItemModel,
-    PopularityConfig,
-    PopularityModel,
-    SlimConfig,
-)
-from idcf.models.bayes import BayesConfig, BayesModel
-from idcf.models.gcmc import GCMC, GCMCConfig
-from idcf.models.idcf import IDCF, IDCFConfig
-from idcf.models.matrix_factorization import MatrixFactorization, MatrixFactorizationConfig
-from idcf.models.odds import OddsConfig, OddsModel
-from idcf.models.take_up import TakeUpConfig, TakeUpModel
-from idcf.types import Domain, Users
+from idcf.models import options as o
+
+if TYPE_CHECKING:
+    from idcf.models.base import Model, UserData
+    from idcf.types import Domain, Users
 
 ENTRY_POINT_GROUP = "idcf.models"
+_MODELS = "idcf.models"
 _SOLVERS = "idcf.training.solvers"
 _SHARDED = "idcf.training.sharded"
 
@@ -47,10 +34,14 @@ class ModelEntry:
 
     Attributes
     ----------
-    model_class
-        The class that scores; `build` or, for a row with a backbone, `build_around` makes one.
+    model
+        The class that scores, or where to import it from as "module:Class", so that models are
+        listed without importing torch; `build` or, for a row with a backbone, `build_around` makes
+        an instance.
     config_class
         The dataclass of the model's options.
+    summary
+        What the model is, in one line.
     defaults
         Options of this row that differ from the defaults of `config_class`.
     backbone
@@ -89,9 +80,11 @@ class ModelEntry:
         The ranking does not depend on the user: `idcf.testing` uses a world of one shared taste.
     learns_from_features
         Taste is learnt from features: `idcf.testing` uses a world that has them.
+    inductive, has_uncertainty
+        These flags of the model's class, which must agree.
     """
 
-    model_class: type[Model]
+    model: type[Model] | str
     config_class: type
     defaults: Mapping[str, Any] = field(default_factory=dict)
     backbone: str | None = None
@@ -110,11 +103,24 @@ class ModelEntry:
     check_loss: Literal["fit", "bpr"] = "fit"
     learns_item_quality_only: bool = False
     learns_from_features: bool = False
+    inductive: bool = True
+    has_uncertainty: bool = False
+    summary: str = ""
 
-    @property
-    def inductive(self) -> bool:
-        """Whether the model scores new users."""
-        return self.model_class.inductive
+    @cached_property
+    def model_class(self) -> type[Model]:
+        """The class that scores, imported when it is first needed.
+
+        Raises `ConfigError` if its flags are not those of the row.
+        """
+        model_class: type[Model] = _import_object(self.model)
+        for flag in ("inductive", "has_uncertainty"):
+            if getattr(self, flag) != getattr(model_class, flag):
+                raise ConfigError(
+                    f"{flag} of {model_class.__name__} is {getattr(model_class, flag)}, and "
+                    f"{getattr(self, flag)} in its row of the registry; change one of the two"
+                )
+        return model_class
 
     def build(self, config: Any, domain: Domain) -> Model:
         """Return an untrained model of a row without a backbone, with a config of `configure`."""
@@ -126,6 +132,8 @@ class ModelEntry:
 
         Raises `ConfigError` if the model given as `backbone` cannot be wrapped.
         """
+        from idcf.models.base import Backbone
+
         if not isinstance(backbone, Backbone):
             raise ConfigError(
                 f"{type(backbone).__name__} cannot be wrapped by {self.model_class.__name__}: it "
@@ -151,7 +159,7 @@ class ModelEntry:
             raise ConfigError(
                 f"{self.model_class.__name__} has no solver: it is trained by gradient"
             )
-        return _import_function(self.solver)
+        return _import_solver(self.solver)
 
     def load_sharded_solver(self, name: str) -> Callable[..., Model]:
         """Return the solver over shards.
@@ -164,60 +172,69 @@ class ModelEntry:
                 f"{name!r} cannot be trained over shards; leave out the engine, so that the table "
                 f"is read into memory, or take one of {names}"
             )
-        return _import_function(self.sharded_solver)
+        return _import_solver(self.sharded_solver)
 
 
-def _import_function(function: Callable[..., Model] | str) -> Callable[..., Model]:
-    """Return a function that may be given as "module:function"."""
-    if not isinstance(function, str):
-        return function
-    module, _, name = function.partition(":")
-    imported: Callable[..., Model] = getattr(import_module(module), name)
-    return imported
+def _import_solver(solver: Callable[..., Model] | str) -> Callable[..., Model]:
+    """Return a solver that may be given as "module:function"."""
+    function: Callable[..., Model] = _import_object(solver)
+    return function
+
+
+def _import_object(value: Any) -> Any:
+    """Return what a text such as "module:name" stands for; anything else is returned as it is."""
+    if not isinstance(value, str):
+        return value
+    module, _, name = value.partition(":")
+    return getattr(import_module(module), name)
 
 
 _SHRINKAGE_GRID = (2.0, 3.0, 5.0, 8.0, 12.0)
 
 MODELS: dict[str, ModelEntry] = {
     "popularity": ModelEntry(
-        PopularityModel,
-        PopularityConfig,
+        f"{_MODELS}.baselines:PopularityModel",
+        o.PopularityConfig,
         solver=f"{_SOLVERS}.bias:fit_popularity",
         sharded_solver=f"{_SHARDED}.baselines:fit_popularity",
         reads_weights=True,
         learns_item_quality_only=True,
+        summary="The number of interactions of each item: one list for all users.",
     ),
     "item-mean": ModelEntry(
-        BiasModel,
-        BiasConfig,
+        f"{_MODELS}.baselines:BiasModel",
+        o.BiasConfig,
         {"shrinkage": float("inf")},
         solver=f"{_SOLVERS}.bias:fit_bias",
         sharded_solver=f"{_SHARDED}.baselines:fit_bias",
         ratings_only=True,
         learns_item_quality_only=True,
+        summary="The mean rating of each item.",
     ),
     "bias": ModelEntry(
-        BiasModel,
-        BiasConfig,
+        f"{_MODELS}.baselines:BiasModel",
+        o.BiasConfig,
         solver=f"{_SOLVERS}.bias:fit_bias",
         sharded_solver=f"{_SHARDED}.baselines:fit_bias",
         grid={"shrinkage": _SHRINKAGE_GRID},
         ratings_only=True,
         learns_item_quality_only=True,
+        summary="Mean rating plus a bias of the item and one of the user, both shrunk.",
     ),
     "item-knn": ModelEntry(
-        ItemItemModel,
-        ItemItemConfig,
+        f"{_MODELS}.baselines:ItemItemModel",
+        o.ItemItemConfig,
         solver=f"{_SOLVERS}.item_item:fit_item_knn",
         sharded_solver=f"{_SHARDED}.baselines:fit_item_knn",
         reads_weights=True,
         grid={"neighbors": (20, 50, 100), "reg": (10.0, 100.0)},
         implicit_grid={"neighbors": (20, 50, 200), "reg": (0.0, 3.0, 30.0)},
         check_options={"reg": 1.0, "neighbors": 20},
+        summary="Similarities of items, shrunk, summed over the history.",
     ),
     "ease": ModelEntry(
-        ItemItemModel,
-        ItemItemConfig,
+        f"{_MODELS}.baselines:ItemItemModel",
+        o.ItemItemConfig,
         {"normalize": False, "neighbors": 4000},
         solver=f"{_SOLVERS}.item_item:fit_ease",
         sharded_solver=f"{_SHARDED}.baselines:fit_ease",
@@ -225,71 +242,100 @@ MODELS: dict[str, ModelEntry] = {
         grid={"reg": (50.0, 200.0, 500.0, 1000.0, 2000.0)},
         implicit_grid={"neighbors": (200,), "reg": (10.0, 30.0, 100.0, 300.0)},
         check_options={"reg": 50.0, "shrinkage": 20.0},
+        summary="EASE: a ridge regression of every item on all others (Steck 2019).",
     ),
     "slim": ModelEntry(
-        ItemItemModel,
-        SlimConfig,
+        f"{_MODELS}.baselines:ItemItemModel",
+        o.SlimConfig,
         {"neighbors": 100, "reg": 30.0},
         solver=f"{_SOLVERS}.slim:fit_slim",
         implicit_grid={"l1_reg": (0.3, 3.0), "reg": (3.0, 30.0, 300.0)},
         implicit_only=True,
         check_options={"neighbors": 20, "l1_reg": 0.1, "reg": 1.0},
+        summary="SLIM: a sparse regression of every item on others (Ning & Karypis 2011).",
     ),
     "als": ModelEntry(
-        FoldInModel,
-        FoldInConfig,
+        f"{_MODELS}.baselines:FoldInModel",
+        o.FoldInConfig,
         solver=f"{_SOLVERS}.als:fit_als",
         sharded_solver=f"{_SHARDED}.baselines:fit_als",
         reads_weights=True,
         grid={"embedding_size": (8, 16), "reg": (5.0, 10.0, 20.0)},
         implicit_grid={"embedding_size": (8, 64), "alpha": (3.0, 10.0), "reg": (1.0, 10.0)},
         check_options={"reg": 1.0, "embedding_size": 4},
+        summary="Matrix factorization by alternating least squares; a new user is folded in.",
     ),
     "idcf-bayes": ModelEntry(
-        BayesModel,
-        BayesConfig,
+        f"{_MODELS}.bayes:BayesModel",
+        o.BayesConfig,
         solver=f"{_SOLVERS}.bayes:fit_bayes",
         sharded_solver=f"{_SHARDED}.sampled:fit_bayes",
         ratings_only=True,
         implicit_model="idcf-takeup",
         take_up_model="idcf-takeup",
+        summary="Matrix factorization with a posterior: ratings with intervals, for new users too.",
+        has_uncertainty=True,
     ),
     "idcf-odds": ModelEntry(
-        OddsModel,
-        OddsConfig,
+        f"{_MODELS}.odds:OddsModel",
+        o.OddsConfig,
         solver=f"{_SOLVERS}.odds:fit_odds",
         sharded_solver=f"{_SHARDED}.sampled:fit_odds",
         implicit_only=True,
+        summary="Calibrated probabilities from counts and from relations between items.",
     ),
     "idcf-takeup": ModelEntry(
-        TakeUpModel,
-        TakeUpConfig,
+        f"{_MODELS}.take_up:TakeUpModel",
+        o.TakeUpConfig,
         solver=f"{_SOLVERS}.take_up:fit_take_up",
         sharded_solver=f"{_SHARDED}.cooccurrences:fit_take_up",
         implicit_only=True,
         reads_weights=True,
+        summary="Ridge regression on the items of the history, with calibrated probabilities.",
     ),
     "pmf": ModelEntry(
-        MatrixFactorization,
-        MatrixFactorizationConfig,
+        f"{_MODELS}.matrix_factorization:MatrixFactorization",
+        o.MatrixFactorizationConfig,
         {"head": "dot"},
         check_options={"embedding_size": 8},
+        summary="Matrix factorization by gradient: the dot product of two vectors, and biases.",
+        inductive=False,
     ),
     "nnmf": ModelEntry(
-        MatrixFactorization,
-        MatrixFactorizationConfig,
+        f"{_MODELS}.matrix_factorization:MatrixFactorization",
+        o.MatrixFactorizationConfig,
         {"head": "perceptron"},
         check_options={"embedding_size": 8, "hidden": (16,)},
+        summary="Matrix factorization with a neural network instead of the dot product.",
+        inductive=False,
     ),
-    "gcmc": ModelEntry(GCMC, GCMCConfig, check_options={"embedding_size": 8, "hidden": (16,)}),
+    "gcmc": ModelEntry(
+        f"{_MODELS}.gcmc:GCMC",
+        o.GCMCConfig,
+        check_options={"embedding_size": 8, "hidden": (16,)},
+        summary="GC-MC: a graph convolution over the users and items of the ratings.",
+        inductive=False,
+    ),
     "idcf-dot": ModelEntry(
-        IDCF, IDCFConfig, backbone="pmf", check_options={"n_attended_users": 24}
+        f"{_MODELS}.idcf:IDCF",
+        o.IDCFConfig,
+        backbone="pmf",
+        check_options={"n_attended_users": 24},
+        summary="The paper's relation from new users to key users, around pmf.",
     ),
     "idcf-nn": ModelEntry(
-        IDCF, IDCFConfig, backbone="nnmf", check_options={"n_attended_users": 24}
+        f"{_MODELS}.idcf:IDCF",
+        o.IDCFConfig,
+        backbone="nnmf",
+        check_options={"n_attended_users": 24},
+        summary="The paper's relation from new users to key users, around nnmf.",
     ),
     "idcf-gc": ModelEntry(
-        IDCF, IDCFConfig, backbone="gcmc", check_options={"n_attended_users": 24}
+        f"{_MODELS}.idcf:IDCF",
+        o.IDCFConfig,
+        backbone="gcmc",
+        check_options={"n_attended_users": 24},
+        summary="The paper's relation from new users to key users, around gcmc.",
     ),
 }
 
@@ -387,6 +433,8 @@ def user_data_of(name: str, options: Mapping[str, Any], backbone: str | None = N
 
     Names that are no options of the model, such as those of its training, are passed over.
     """
+    from idcf.models.base import UserData
+
     entry = model_entry(name)
     known = {f.name for f in fields(entry.config_class)}
     config = configure(name, {key: x for key, x in options.items() if key in known})

@@ -17,41 +17,20 @@ of next items that P counts.
 from __future__ import annotations
 
 from copy import copy
-from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from idcf.config import Count, CountOrZero, Lengths, Ridge, Weight
 from idcf.models.base import Model
 from idcf.models.layers.item_matrix import ItemMatrix, LowRankItemMatrix
+from idcf.models.options import TakeUpConfig
 from idcf.types import Domain, History, Users
 
 _MAX_FEW_ITEMS = 64  # up to so many, only the weights of these items are read
 N_LINK_KNOTS = 26  # K of f
 _MIN_EXPECTED_COUNT = 1e-9  # of an item for an empty history, so that its logit is finite
-
-
-@dataclass(frozen=True, kw_only=True)
-class TakeUpConfig:
-    """Options of idcf-takeup. None: chosen on held-out users."""
-
-    # which items an item is regressed on; "cosines": none, the weights are shrunk cosines
-    regression: Literal["all", "nearest", "cosines"] | None = None
-    reg: Ridge | None = None  # λ of the regression
-    shown_items: Weight | None = None  # l: expected part of a history; of the regression on all
-    count_reg: Weight | None = None  # a: penalty per user of an item; of that on the nearest
-    power: Weight | None = None  # p of the weights of the regression
-    spectral_weight: Weight | None = None  # c of the relation of low rank
-    neighbors: Count = 1000  # weights stored per item
-    max_dense_items: CountOrZero = 6000  # above, no item is regressed on all others
-    local_neighbors: Count = 50  # nearest items that an item is regressed on
-    local_pairs: Count = 300  # entries of XᵀX kept per item for that
-    history_lengths: Lengths = (1, 25)  # of half of the held-out histories
-    n_next_items: Count = 10  # P is the probability to be among so many next items
-    max_held_out_users: Count = 1000
 
 
 class TakeUpModel(Model):

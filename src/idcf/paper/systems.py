@@ -5,83 +5,73 @@ They join the library through the entry-point group `idcf.models`, like models o
 
 from __future__ import annotations
 
-from idcf.models.baselines import FoldInConfig, FoldInModel
-from idcf.models.bayes import BayesConfig, BayesModel
-from idcf.models.gcmc import GCMC, GCMCConfig
-from idcf.models.idcf import IDCF, IDCFConfig
-from idcf.models.matrix_factorization import MatrixFactorization, MatrixFactorizationConfig
+from idcf.models import options as core
 from idcf.models.registry import ModelEntry
-from idcf.paper.models.agnn import AGNN, AGNNConfig
-from idcf.paper.models.bomic import Bomic, BomicConfig
-from idcf.paper.models.demographic_ridge import DemographicRidge, DemographicRidgeConfig
-from idcf.paper.models.feae import FEAE, FEAEConfig
-from idcf.paper.models.fism import FISM, FISMConfig
-from idcf.paper.models.gcmc_features import GCMCFeatures, GCMCFeaturesConfig
-from idcf.paper.models.gcmc_softmax import GCMCSoftmax, GCMCSoftmaxConfig
-from idcf.paper.models.hybrid import (
-    HybridBackbone,
-    HybridBackboneConfig,
-    HybridConfig,
-    HybridIDCF,
-)
-from idcf.paper.models.igmc import IGMC, IGMCConfig
-from idcf.paper.models.melu import MeLU, MeLUConfig
-from idcf.paper.models.mult_vae import MultVAE, MultVAEConfig
-from idcf.paper.models.ngcf import NGCF, NGCFConfig
-from idcf.paper.models.nimc import Nimc, NimcConfig
-from idcf.paper.models.pinsage import PinSage, PinSageConfig
-from idcf.paper.models.trans_user import TransUser, TransUserConfig
-from idcf.paper.models.wide_deep import WideDeep, WideDeepConfig
+from idcf.paper import model_options as o
 
+_CORE, _PAPER = "idcf.models", "idcf.paper.models"
 _MELU_CHECKS = {"embedding_size": 8, "hidden": (16,)}
 
 # name -> registry row; names are those of the presets, the tables and `idcf evaluate --models`
 SYSTEMS: dict[str, ModelEntry] = {
-    "fism": ModelEntry(FISM, FISMConfig, check_options={"embedding_size": 8}),
+    "fism": ModelEntry(
+        f"{_PAPER}.fism:FISM",
+        o.FISMConfig,
+        check_options={"embedding_size": 8},
+        summary="FISM: the vector of a user is the sum of the items in the history.",
+    ),
     "mult-vae": ModelEntry(
-        MultVAE,
-        MultVAEConfig,
+        f"{_PAPER}.mult_vae:MultVAE",
+        o.MultVAEConfig,
         check_options={"embedding_size": 8, "hidden": 16, "beta": 0.05, "anneal": 20},
+        summary="Mult-VAE: a variational autoencoder of histories.",
     ),
     "bomic": ModelEntry(
-        Bomic,
-        BomicConfig,
+        f"{_PAPER}.bomic:Bomic",
+        o.BomicConfig,
         solver="idcf.paper.solvers.bomic:fit_bomic",
         grid={"reg": (0.6, 0.8, 1.0), "user_reg": (0.15, 0.3)},
         ratings_only=True,
         check_options={"reg": 0.4, "user_reg": 0.3, "rank": 8},
+        summary="BOMIC: item biases, user biases and residuals, by convex regularization.",
     ),
     "nimc": ModelEntry(
-        Nimc,
-        NimcConfig,
+        f"{_PAPER}.nimc:Nimc",
+        o.NimcConfig,
         ratings_only=True,
         check_options={"embedding_size": 8, "user_features": False, "item_features": False},
         learns_item_quality_only=True,
+        summary="NIMC: one hidden layer over features on each side, and a dot product.",
     ),
     "nnmf-original": ModelEntry(
-        MatrixFactorization,
-        MatrixFactorizationConfig,
+        f"{_CORE}.matrix_factorization:MatrixFactorization",
+        core.MatrixFactorizationConfig,
         {"head": "concat", "embedding_size": 60, "hidden": (50, 50, 50)},
         check_options={"embedding_size": 8, "plain_size": 4, "hidden": (16,)},
+        summary="NNMF as first published: latents that are multiplied, and others that are not.",
+        inductive=False,
     ),
     "f-eae": ModelEntry(
-        FEAE,
-        FEAEConfig,
+        f"{_PAPER}.feae:FEAE",
+        o.FEAEConfig,
         ratings_only=True,
         check_options={"channels": 16, "code": 8, "dropout": 0.1},
         learns_item_quality_only=True,
+        summary="F-EAE: exchangeable layers over the matrix of ratings.",
     ),
     "gcmc-softmax": ModelEntry(
-        GCMCSoftmax,
-        GCMCSoftmaxConfig,
+        f"{_PAPER}.gcmc_softmax:GCMCSoftmax",
+        o.GCMCSoftmaxConfig,
         ratings_only=True,
         check_options={"hidden": 20, "embedding_size": 8, "node_dropout": 0.1, "dropout": 0.1},
+        summary="GC-MC as first published: a softmax over rating levels.",
+        inductive=False,
     ),
     # iALS with popularity added to its scores, chosen by the AUC: not in the paper, but the simple
     # system to beat where held-out items are compared with random ones
     "als-popularity": ModelEntry(
-        FoldInModel,
-        FoldInConfig,
+        f"{_CORE}.baselines:FoldInModel",
+        core.FoldInConfig,
         solver="idcf.training.solvers.als:fit_als",
         grid={
             "embedding_size": (64,),
@@ -92,123 +82,149 @@ SYSTEMS: dict[str, ModelEntry] = {
         implicit_grid_metric="auc",
         implicit_only=True,
         check_options={"reg": 1.0, "embedding_size": 4, "popularity_weight": 0.03},
+        summary="ALS on clicks with popularity added to its scores.",
     ),
     "igmc": ModelEntry(
-        IGMC,
-        IGMCConfig,
+        f"{_PAPER}.igmc:IGMC",
+        o.IGMCConfig,
         ratings_only=True,
         check_options={"layers": 3, "size": 8, "train_cap": 15, "hidden": 16, "dropout": 0.0},
+        summary="IGMC: a graph network on the subgraph around a user and an item.",
     ),
     "ngcf": ModelEntry(
-        NGCF,
-        NGCFConfig,
+        f"{_PAPER}.ngcf:NGCF",
+        o.NGCFConfig,
         implicit_only=True,
         check_options={"embedding_size": 8, "layers": 2},
         check_loss="bpr",
+        summary="NGCF: graph convolutions with products of neighbors.",
+        inductive=False,
     ),
     "pinsage": ModelEntry(
-        PinSage,
-        PinSageConfig,
+        f"{_PAPER}.pinsage:PinSage",
+        o.PinSageConfig,
         implicit_only=True,
         check_options={"embedding_size": 16, "neighbors": 8},
         check_loss="bpr",
+        summary="PinSAGE: graph convolutions over random walks between items.",
     ),
     "nnmf-rd": ModelEntry(
-        MatrixFactorization,
-        MatrixFactorizationConfig,
+        f"{_CORE}.matrix_factorization:MatrixFactorization",
+        core.MatrixFactorizationConfig,
         {"head": "perceptron", "random_items": True},
         presets_of="nnmf",
         check_options={"embedding_size": 8, "hidden": (16,)},
         learns_item_quality_only=True,
+        summary="nnmf whose item vectors stay random.",
+        inductive=False,
     ),
     "rd-item": ModelEntry(
-        IDCF,
-        IDCFConfig,
+        f"{_CORE}.idcf:IDCF",
+        core.IDCFConfig,
         backbone="nnmf-rd",
         presets_of="idcf-nn",
         check_options={"n_attended_users": 24},
+        summary="idcf-nn around nnmf-rd.",
     ),
     "meta-path": ModelEntry(
-        IDCF,
-        IDCFConfig,
+        f"{_CORE}.idcf:IDCF",
+        core.IDCFConfig,
         {"neighbor_scope": "meta-path"},
         backbone="nnmf",
         presets_of="idcf-nn",
         check_options={"n_attended_users": 24},
+        summary="idcf-nn that attends only to key users with the most items in common.",
     ),
     "gcmc-rd": ModelEntry(
-        GCMC,
-        GCMCConfig,
+        f"{_CORE}.gcmc:GCMC",
+        core.GCMCConfig,
         {"random_items": True},
         presets_of="gcmc",
         check_options={"embedding_size": 8, "hidden": (16,)},
         learns_item_quality_only=True,
+        summary="gcmc whose item vectors stay random.",
+        inductive=False,
     ),
     "rd-item-gc": ModelEntry(
-        IDCF,
-        IDCFConfig,
+        f"{_CORE}.idcf:IDCF",
+        core.IDCFConfig,
         backbone="gcmc-rd",
         presets_of="idcf-gc",
         check_options={"n_attended_users": 24},
+        summary="idcf-gc around gcmc-rd.",
     ),
     "meta-path-gc": ModelEntry(
-        IDCF,
-        IDCFConfig,
+        f"{_CORE}.idcf:IDCF",
+        core.IDCFConfig,
         {"neighbor_scope": "meta-path"},
         backbone="gcmc",
         presets_of="idcf-gc",
         check_options={"n_attended_users": 24},
+        summary="idcf-gc that attends only to key users with the most items in common.",
     ),
     "idcf-nn-additive": ModelEntry(
-        IDCF,
-        IDCFConfig,
+        f"{_CORE}.idcf:IDCF",
+        core.IDCFConfig,
         {"attention": "additive"},
         backbone="nnmf",
         presets_of="idcf-nn",
         check_options={"n_attended_users": 24},
+        summary="idcf-nn with additive attention.",
     ),
     "idcf-nn-literal": ModelEntry(  # Eq. 4 as printed: the weights hardly depend on the user
-        IDCF,
-        IDCFConfig,
+        f"{_CORE}.idcf:IDCF",
+        core.IDCFConfig,
         {"attention": "literal"},
         backbone="nnmf",
         presets_of="idcf-nn",
         check_options={"n_attended_users": 24},
         learns_item_quality_only=True,
+        summary="idcf-nn with the attention of Eq. 4 as printed.",
     ),
     "trans-user-gc": ModelEntry(
-        TransUser, TransUserConfig, backbone="gcmc", check_options={"steps": 8}
+        f"{_PAPER}.trans_user:TransUser",
+        o.TransUserConfig,
+        backbone="gcmc",
+        check_options={"steps": 8},
+        summary="gcmc with the latents of a new user fitted to the history.",
     ),
     "trans-user": ModelEntry(
-        TransUser, TransUserConfig, backbone="nnmf", check_options={"steps": 8}
+        f"{_PAPER}.trans_user:TransUser",
+        o.TransUserConfig,
+        backbone="nnmf",
+        check_options={"steps": 8},
+        summary="nnmf with the latents of a new user fitted to the history.",
     ),
     "trans-user-ridge": ModelEntry(
-        TransUser,
-        TransUserConfig,
+        f"{_PAPER}.trans_user:TransUser",
+        o.TransUserConfig,
         backbone="nnmf",
         grid={"reg": (1.0, 3.0, 10.0, 30.0, 100.0), "bias_reg": (3.0, 8.0)},
         implicit_grid={"reg": (0.1, 1.0, 10.0, 100.0), "bias_reg": (1.0,)},
         check_options={"reg": 1.0, "bias_reg": 1.0},
+        summary="trans-user with a ridge penalty that is searched.",
     ),
     "demographic-ridge": ModelEntry(
-        DemographicRidge,
-        DemographicRidgeConfig,
+        f"{_PAPER}.demographic_ridge:DemographicRidge",
+        o.DemographicRidgeConfig,
         solver="idcf.paper.solvers.demographic_ridge:fit_demographic_ridge",
         grid={"crosses": (False, True), "reg": (100.0, 300.0, 1000.0, 3000.0)},
         ratings_only=True,
         check_options={"reg": 0.1},
         learns_from_features=True,
+        summary="A ridge regression on features of users and items.",
     ),
     "wide-deep": ModelEntry(
-        WideDeep,
-        WideDeepConfig,
+        f"{_PAPER}.wide_deep:WideDeep",
+        o.WideDeepConfig,
         ratings_only=True,
         check_options={"embedding_size": 4, "hidden": (16,)},
         learns_from_features=True,
+        summary="Wide & Deep: linear effects and crosses of features, and a network.",
     ),
     "gcmc-features": ModelEntry(
-        GCMCFeatures,
-        GCMCFeaturesConfig,
+        f"{_PAPER}.gcmc_features:GCMCFeatures",
+        o.GCMCFeaturesConfig,
         ratings_only=True,
         check_options={
             "hidden": 20,
@@ -218,61 +234,71 @@ SYSTEMS: dict[str, ModelEntry] = {
             "dropout": 0.1,
         },
         learns_from_features=True,
+        summary="GC-MC with features of users and items.",
     ),
     "agnn": ModelEntry(
-        AGNN,
-        AGNNConfig,
+        f"{_PAPER}.agnn:AGNN",
+        o.AGNNConfig,
         ratings_only=True,
         check_options={"embedding_size": 8, "hidden": (16,), "n_candidates": 8, "n_neighbors": 4},
         learns_from_features=True,
+        summary="AGNN: graphs of users and items with like features.",
     ),
     "melu": ModelEntry(
-        MeLU,
-        MeLUConfig,
+        f"{_PAPER}.melu:MeLU",
+        o.MeLUConfig,
         ratings_only=True,
         check_options=_MELU_CHECKS,
         learns_from_features=True,
+        summary="MeLU: a network over features that is adapted to each user.",
     ),
     "melu-first-order": ModelEntry(
-        MeLU,
-        MeLUConfig,
+        f"{_PAPER}.melu:MeLU",
+        o.MeLUConfig,
         {"first_order": True},
         presets_of="melu",
         ratings_only=True,
         check_options=_MELU_CHECKS,
         learns_from_features=True,
+        summary="melu without second derivatives.",
     ),
     "hybrid": ModelEntry(
-        HybridBackbone,
-        HybridBackboneConfig,
+        f"{_PAPER}.hybrid:HybridBackbone",
+        o.HybridBackboneConfig,
         ratings_only=True,
         check_options={"embedding_size": 8, "hidden": (16,), "relation_sample": 24},
         learns_from_features=True,
+        summary="Stage 1 of IDCF-HY: vectors and features, for key users.",
+        inductive=False,
     ),
     "idcf-hy": ModelEntry(
-        HybridIDCF,
-        HybridConfig,
+        f"{_PAPER}.hybrid:HybridIDCF",
+        o.HybridConfig,
         backbone="hybrid",
         ratings_only=True,
         check_options={"n_attended_users": 24},
         learns_from_features=True,
+        summary="The relation from features of new users to key users, around hybrid.",
     ),
     "idcf-hy-meta": ModelEntry(
-        HybridIDCF,
-        HybridConfig,
+        f"{_PAPER}.hybrid:HybridIDCF",
+        o.HybridConfig,
         {"meta_groups": 8},
         backbone="hybrid",
         presets_of="idcf-hy",
         ratings_only=True,
         check_options={"n_attended_users": 24, "meta_groups": 2},
         learns_from_features=True,
+        summary="idcf-hy with meta-learning.",
     ),
     "idcf-bayes-features": ModelEntry(
-        BayesModel,
-        BayesConfig,
+        f"{_CORE}.bayes:BayesModel",
+        core.BayesConfig,
         {"user_features": True, "item_features": True},
         solver="idcf.training.solvers.bayes:fit_bayes",
         presets_of="idcf-bayes",
         ratings_only=True,
+        summary="idcf-bayes with features of users and items.",
+        has_uncertainty=True,
     ),
 }

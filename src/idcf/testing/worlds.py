@@ -21,14 +21,13 @@ from idcf.models.registry import configure, model_entry
 from idcf.rng import random_stream
 from idcf.testing.synthetic import checkerboard
 from idcf.training.gradient import fit_standalone
-from idcf.training.loop import TrainConfig
 from idcf.training.objectives import (
-    LossName,
     Objective,
     RidgePenalty,
     adaption_objective,
     prediction_objective,
 )
+from idcf.training.options import LossName, TrainConfig
 from idcf.training.presets import StageConfig
 from idcf.training.train import TrainingJob, TrainingResult, train
 from idcf.training.two_stage import train_two_stage

@@ -14,19 +14,17 @@ from typing import Any
 
 from idcf.data.interactions import Ints
 from idcf.data.split import Split
-from idcf.models.bayes import LARGE_CATALOG, BayesConfig
-from idcf.models.odds import OddsConfig
+from idcf.models.options import LARGE_CATALOG, BayesConfig, OddsConfig, TakeUpConfig
 from idcf.models.registry import configure, model_entry, resolve_model
-from idcf.models.take_up import TakeUpConfig
 from idcf.training.presets import stage_configs
-from idcf.training.solvers.bayes import (
+from idcf.training.size_limits import (
     FOLD_SWEEPS_SHARE,
     LARGE_TABLE,
     LARGE_TABLE_SWEEPS,
     MIN_SAMPLED_ROWS,
     SAMPLED_ROWS_PER_ITEM,
+    spectral_rank,
 )
-from idcf.training.solvers.item_relation import spectral_rank
 
 _PROCESS = 0.28e9  # bytes of Python with PyTorch
 _TABLE_ROW = 28  # bytes: two ids, rating, time

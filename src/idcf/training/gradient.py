@@ -19,7 +19,7 @@ from idcf.models.registry import configure, model_entry
 from idcf.rng import derive_seed, random_stream
 from idcf.training.checkpoint import TrainingLog
 from idcf.training.job import TrainingJob
-from idcf.training.loop import TrainConfig, fit_by_gradient
+from idcf.training.loop import fit_by_gradient
 from idcf.training.objectives import (
     Objective,
     Penalty,
@@ -27,6 +27,7 @@ from idcf.training.objectives import (
     norm_penalty,
     prediction_objective,
 )
+from idcf.training.options import TrainConfig
 from idcf.training.presets import StageConfig
 from idcf.training.solvers.bias import initialize_biases, subtract_user_biases
 from idcf.training.validation import hold_out_validation_users, validation_metric

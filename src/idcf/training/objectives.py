@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -16,11 +15,10 @@ from torch import Tensor
 
 from idcf.models.base import BackboneWrapper, EmbeddingTableModel, Model
 from idcf.training.job import LOCAL_RUNTIME, Runtime
+from idcf.training.options import ContrastOver, LossName
 from idcf.types import Batch, LossTerms
 
 Objective = Callable[[Model, Batch], LossTerms]
-LossName = Literal["fit", "bpr", "margin", "logistic"]
-ContrastOver = Literal["induced", "trained"]
 Penalty = Callable[[EmbeddingTableModel, Batch], Tensor]
 
 

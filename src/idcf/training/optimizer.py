@@ -13,7 +13,7 @@ from idcf.models.layers.embedding import EmbeddingTable
 from idcf.training.job import Runtime
 
 if TYPE_CHECKING:
-    from idcf.training.loop import TrainConfig
+    from idcf.training.options import TrainConfig
 
 WeightState = dict[str, Tensor]
 

@@ -19,6 +19,7 @@ from tqdm import tqdm
 import idcf
 from idcf.config import dataclass_to_dict
 from idcf.data.interactions import Interactions
+from idcf.data.progress import progress_bar
 from idcf.data.side_tables import EnrichedInteractions
 from idcf.data.split import Split, default_key_threshold, split_by_key_users
 from idcf.errors import ConfigError, DataError, DivergenceError
@@ -44,10 +45,9 @@ from idcf.training.choice_slope import fit_choice_slope
 from idcf.training.fit_cost import TableSize, estimate_fit
 from idcf.training.gradient import fit_standalone, select_stage
 from idcf.training.job import QueryUserMode, TrainingJob, TrainingResult, start_runtime
-from idcf.training.loop import TrainConfig
 from idcf.training.memory import check_memory
+from idcf.training.options import TrainConfig
 from idcf.training.presets import StageConfig, stage_configs
-from idcf.training.progress import progress_bar
 from idcf.training.recency import fit_recency
 from idcf.training.solvers import SolverContext
 from idcf.training.two_stage import train_two_stage

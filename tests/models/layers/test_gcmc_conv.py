@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from idcf.models.gcmc import GCMC, GCMCConfig
+from idcf.models.gcmc import GCMC
 from idcf.models.layers.gcmc_conv import LevelConv
+from idcf.models.options import GCMCConfig
 from idcf.testing.synthetic import low_rank
 from idcf.types import History, Users
 

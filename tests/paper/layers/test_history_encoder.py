@@ -6,12 +6,8 @@ import pytest
 import torch
 
 from idcf.models.layers.ragged import item_ridge_biases
-from idcf.paper.layers.history_encoder import (
-    HistoryEncoder,
-    HistoryEncoderConfig,
-    OffsetEmbedding,
-    item_log_popularity,
-)
+from idcf.paper.layers.history_encoder import HistoryEncoder, OffsetEmbedding, item_log_popularity
+from idcf.paper.model_options import HistoryEncoderConfig
 from idcf.types import Domain, History
 
 N_ITEMS, SIZE, MEAN = 6, 3, 3.5

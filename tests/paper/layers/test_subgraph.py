@@ -8,7 +8,7 @@ import torch
 from builders import random_table
 
 from idcf.data.interactions import Interactions
-from idcf.models.layers.ragged import DEFAULT_ITEM_SHRINKAGE, DEFAULT_USER_SHRINKAGE
+from idcf.models.options import DEFAULT_ITEM_SHRINKAGE, DEFAULT_USER_SHRINKAGE
 from idcf.paper.layers import subgraph
 from idcf.paper.layers.subgraph import RatingGraph
 

@@ -11,8 +11,9 @@ from idcf.data import batches
 from idcf.models.registry import configure, model_entry
 from idcf.rng import random_stream
 from idcf.testing.worlds import synthetic_world, train_in_world, untrained_model, users_with_rows
-from idcf.training.loop import TrainConfig, fit_by_gradient
+from idcf.training.loop import fit_by_gradient
 from idcf.training.objectives import prediction_objective
+from idcf.training.options import TrainConfig
 from idcf.training.presets import stage_config
 from idcf.training.train import TrainingJob, train
 from idcf.types import Batch, History, Users

@@ -7,11 +7,12 @@ import torch
 import torch.nn.functional as F
 
 from idcf.models.layers.cache import TensorCache
-from idcf.paper.models.ngcf import NGCF, BipartiteGraph, NGCFConfig
+from idcf.paper.model_options import NGCFConfig
+from idcf.paper.models.ngcf import NGCF, BipartiteGraph
 from idcf.testing.synthetic import checkerboard
 from idcf.training.job import LOCAL_RUNTIME
-from idcf.training.loop import TrainConfig
 from idcf.training.optimizer import Optimizer
+from idcf.training.options import TrainConfig
 from idcf.types import History, Ragged, Users
 
 TABLE = checkerboard(

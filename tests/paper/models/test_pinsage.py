@@ -7,7 +7,8 @@ import pytest
 import torch
 from scipy.sparse import csr_array
 
-from idcf.paper.models.pinsage import PinSage, PinSageConfig, incidence_matrix, visit_shares
+from idcf.paper.model_options import PinSageConfig
+from idcf.paper.models.pinsage import PinSage, incidence_matrix, visit_shares
 from idcf.testing.synthetic import checkerboard
 from idcf.types import History, Users
 

@@ -13,6 +13,7 @@ from idcf.inference.scoring import rmse_on
 from idcf.models.bayes import BayesModel
 from idcf.models.registry import configure
 from idcf.testing.synthetic import low_rank
+from idcf.training import size_limits
 from idcf.training.solvers import SolverContext, bayes, blockwise_gibbs
 from idcf.training.solvers.bayes import GibbsSampler, fit_bayes
 from idcf.training.solvers.blockwise_gibbs import (
@@ -219,7 +220,7 @@ def test_leading_directions_explain_what_singular_vectors_do() -> None:
 def fit_large(table: Interactions, monkeypatch, seed: int = 0) -> BayesModel:
     """Fit as a large table is fitted, with all rows and the sweeps of `SMALL`."""
     monkeypatch.setattr(bayes, "is_large_table", lambda *_: True)
-    monkeypatch.setattr(bayes, "LARGE_TABLE_SWEEPS", 1.0)
+    monkeypatch.setattr(size_limits, "LARGE_TABLE_SWEEPS", 1.0)
     return fit_bayes(configure("idcf-bayes", SMALL), table, SolverContext(seed))
 
 

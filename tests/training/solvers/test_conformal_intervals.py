@@ -15,6 +15,7 @@ from idcf.metrics.calibration import interval_half_width
 from idcf.models.bayes import INTERVAL_LEVELS, BayesModel
 from idcf.models.registry import configure
 from idcf.testing.synthetic import low_rank
+from idcf.training import size_limits
 from idcf.training.solvers import SolverContext, bayes
 from idcf.training.solvers.bayes import fit_bayes
 from idcf.training.solvers.blockwise_gibbs import BlockwiseSampler
@@ -176,7 +177,7 @@ def test_removed_users_do_not_touch_the_items(table: Interactions, start: str) -
 def test_intervals_cover_new_users(table: Interactions, monkeypatch, is_large: bool) -> None:
     """Noise of another distribution than the model's, and a manifest that says what it rests on."""
     monkeypatch.setattr(bayes, "is_large_table", lambda *_: is_large)
-    monkeypatch.setattr(bayes, "LARGE_TABLE_SWEEPS", 1.0)
+    monkeypatch.setattr(size_limits, "LARGE_TABLE_SWEEPS", 1.0)
     rng = np.random.default_rng(6)
     noise = rng.normal(0, rng.choice([0.3, 2.5], len(table), p=[0.85, 0.15]))
     noisy = replace(table, rating=(table.rating + noise).astype(np.float32))

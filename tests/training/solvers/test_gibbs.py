@@ -11,8 +11,8 @@ from scipy.sparse import csr_array
 from idcf.data.interactions import Interactions
 from idcf.data.split import hold_out_rows, hold_out_users, sample_users
 from idcf.inference.scoring import rmse_on
-from idcf.models.baselines import BiasConfig
 from idcf.models.bayes import BayesModel
+from idcf.models.options import BiasConfig
 from idcf.models.registry import configure
 from idcf.testing.synthetic import low_rank
 from idcf.training.solvers import SolverContext
@@ -264,9 +264,9 @@ def test_a_large_table_gets_fewer_sweeps_and_a_sample_of_its_users(world, monkey
     context = SolverContext(0)
     assert limit_work(config, table, context) == (config, table)
     assert context.details["rows_used"] == len(table)
-    monkeypatch.setattr("idcf.training.solvers.bayes.LARGE_TABLE", 1000)
-    monkeypatch.setattr("idcf.training.solvers.bayes.MIN_SAMPLED_ROWS", 2000)
-    monkeypatch.setattr("idcf.training.solvers.bayes.SAMPLED_ROWS_PER_ITEM", 1)
+    monkeypatch.setattr("idcf.training.size_limits.LARGE_TABLE", 1000)
+    monkeypatch.setattr("idcf.training.size_limits.MIN_SAMPLED_ROWS", 2000)
+    monkeypatch.setattr("idcf.training.size_limits.SAMPLED_ROWS_PER_ITEM", 1)
     smaller, rows = limit_work(config, table, context)
     assert (smaller.burn_in, smaller.sweeps) == (12, 48)
     assert 1900 < len(rows) <= 2000

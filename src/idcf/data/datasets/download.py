@@ -14,6 +14,7 @@ import zipfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from idcf.data.progress import progress_bar
 from idcf.errors import DataError
 
 
@@ -61,7 +62,8 @@ def _download_file(url: str, path: Path, progress: bool) -> None:
     import pooch
 
     # a short connection timeout, because without network there is the fallback of the catalog
-    download = pooch.HTTPDownloader(progressbar=progress, chunk_size=1 << 16, timeout=(5, 60))
+    bar = progress_bar(path.name if progress else None, unit="B", unit_scale=True)
+    download = pooch.HTTPDownloader(progressbar=bar, chunk_size=1 << 16, timeout=(5, 60))
     try:
         download(url, str(path), None)
     except OSError as error:  # the base class of all errors of the HTTP library

@@ -12,12 +12,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from idcf.models.options import DEFAULT_ITEM_SHRINKAGE, DEFAULT_USER_SHRINKAGE
 from idcf.types import Domain, Ragged, RaggedRows, Values
 
 _MAX_GATHERED_ENTRIES = 1 << 18  # vectors gathered at a time, which bounds memory
 MAX_CHUNK_LENGTH = 256
-DEFAULT_USER_SHRINKAGE = 5.0  # pseudo-count of residuals of 0 in a user's bias, see `shrunk_mean`
-DEFAULT_ITEM_SHRINKAGE = 3.0  # pseudo-count of residuals of 0 in an item's bias
 
 
 def sum_pool(table: Tensor, rows: RaggedRows, weights: Tensor | None = None) -> Tensor:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-AttentionKind = Literal["dot", "additive", "literal"]
-RelationStart = Literal["mean", "glorot"]
+from idcf.models.options import AttentionKind, RelationStart
 
 
 class FoldedAttention(NamedTuple):

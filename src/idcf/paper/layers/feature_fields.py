@@ -10,7 +10,8 @@ from torch import Tensor, nn
 
 from idcf.models.layers.embedding import EmbeddingTable
 from idcf.models.layers.heads import Head, mlp
-from idcf.models.layers.ragged import DEFAULT_ITEM_SHRINKAGE, shrunk_mean
+from idcf.models.layers.ragged import shrunk_mean
+from idcf.models.options import DEFAULT_ITEM_SHRINKAGE
 from idcf.types import Domain, Users
 
 _MAX_FEATURE = 3.0  # standard deviations; the indicator of a rare word is far larger

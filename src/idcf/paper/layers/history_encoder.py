@@ -2,37 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from idcf.config import Dropout, PseudoCount, Scale
 from idcf.models.layers.embedding import EmbeddingTable
-from idcf.models.layers.ragged import (
-    DEFAULT_USER_SHRINKAGE,
-    shrunk_mean,
-    sum_pool,
-)
+from idcf.models.layers.ragged import shrunk_mean, sum_pool
+from idcf.paper.model_options import HistoryEncoderConfig
 from idcf.types import Domain, Embeddings, History
-
-
-@dataclass(frozen=True, kw_only=True)
-class HistoryEncoderConfig:
-    """Options that all models with a `HistoryEncoder` have."""
-
-    init_std: Scale = 0.1  # of the initial vectors; items without interactions keep theirs
-    shrinkage: PseudoCount = (
-        DEFAULT_USER_SHRINKAGE  # pseudo-count of zero residuals in a user's bias
-    )
-    use_item_identity: bool = True  # with ratings: which items were rated counts, not only how
-    dropout: Dropout = 0.0  # share of a history that a training step does not see
-    binary: bool = False  # train on interactions as 1, whatever the rating; see the model's class
-
-    def reads_ratings(self, domain: Domain) -> bool:
-        """Return whether the model reads the values of histories as ratings."""
-        return not (domain.implicit or self.binary)
 
 
 class HistoryEncoder(nn.Module):

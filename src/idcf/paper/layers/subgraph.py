@@ -15,11 +15,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from idcf.models.layers.cache import TensorCache
-from idcf.models.layers.ragged import (
-    DEFAULT_ITEM_SHRINKAGE,
-    DEFAULT_USER_SHRINKAGE,
-    nearest_level,
-)
+from idcf.models.layers.ragged import nearest_level
+from idcf.models.options import DEFAULT_ITEM_SHRINKAGE, DEFAULT_USER_SHRINKAGE
 from idcf.types import History, Ragged
 
 _MAX_DENSE_CELLS = 1 << 28  # largest training table that is stored as a dense matrix of bytes

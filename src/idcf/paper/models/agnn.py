@@ -12,13 +12,11 @@ A saved model holds the features of the training users, because new users are co
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from idcf.config import Count, Scale, Share, Size, Sizes, Weight
 from idcf.models.base import TwoTower, UserData
 from idcf.models.layers.embedding import EmbeddingTable
 from idcf.models.layers.heads import Head
@@ -38,23 +36,8 @@ from idcf.paper.layers.feature_fields import (
     select_features,
     user_features_of,
 )
+from idcf.paper.model_options import AGNNConfig
 from idcf.types import Batch, Domain, Embeddings, LossTerms, Users
-
-
-@dataclass(frozen=True, kw_only=True)
-class AGNNConfig:
-    """Options of AGNN."""
-
-    embedding_size: Size = 30  # d
-    hidden: Sizes = (64,)  # layer sizes of the head
-    init_std: Scale = 0.05  # of the embeddings
-    n_candidates: Count = 30  # most similar nodes of each node
-    n_neighbors: Count = 10  # candidates that a training step samples
-    vae_weight: Weight = 1.0  # of the autoencoder's loss
-    # share of the users of a training step that are embedded as new ones
-    generated_share: Share = 0.5
-    user_features: bool = True  # use them, where there are any
-    item_features: bool = True
 
 
 class AGNN(TwoTower):

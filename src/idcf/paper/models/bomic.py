@@ -10,29 +10,16 @@ As in the published method, no features are used. The solver is `idcf.paper.solv
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from idcf.config import Count, Size, Weight
 from idcf.models.base import TwoTower
 from idcf.models.layers.heads import DotHead, Head
 from idcf.models.layers.ragged import normal_equations
+from idcf.paper.model_options import BomicConfig
 from idcf.types import Domain, Embeddings, Users
-
-
-@dataclass(frozen=True, kw_only=True)
-class BomicConfig:
-    """Options of BOMIC; penalties are in units of noise, see `BlockRegularization.from_config`."""
-
-    reg: Weight = 0.8  # λ of the residual block
-    item_reg: Weight = 0.2  # λ of the item biases
-    user_reg: Weight = 0.15  # λ of the user biases
-    rank: Size = 60  # largest rank of the residual block
-    epochs: Count = 400  # largest number of iterations
-    tolerance: Weight = 2e-4  # stop when predictions change by less, relative to the ratings
 
 
 class Bomic(TwoTower):

@@ -8,13 +8,11 @@ m_i is the shrunk mean of the item's ratings, x and z_i are the features of user
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from idcf.config import Ridge
 from idcf.models.base import TwoTower
 from idcf.models.layers.heads import DotHead, Head
 from idcf.paper.layers.feature_fields import (
@@ -23,17 +21,8 @@ from idcf.paper.layers.feature_fields import (
     select_features,
     user_features_of,
 )
+from idcf.paper.model_options import DemographicRidgeConfig
 from idcf.types import Domain, Embeddings, Users
-
-
-@dataclass(frozen=True, kw_only=True)
-class DemographicRidgeConfig:
-    """Options of the demographic ridge."""
-
-    reg: Ridge = 300.0  # λ, in users
-    crosses: bool = True  # of user features with item features
-    user_features: bool = True  # use them, where there are any
-    item_features: bool = True
 
 
 class DemographicRidge(TwoTower):

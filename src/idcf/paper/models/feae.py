@@ -8,7 +8,6 @@ matrix, the decoder's means are over observed ratings, and a training step hides
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 from typing import ClassVar, NamedTuple, cast
@@ -17,33 +16,18 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from idcf.config import Depth, Dropout, Size, Weight
 from idcf.models.base import Model, UserData
 from idcf.models.layers.cache import TensorCache
 from idcf.models.layers.edge_index import find_edges
 from idcf.models.layers.ragged import nearest_level
 from idcf.paper.layers.exchangeable import ColumnStatistics, ExchangeableLayer, MatrixAxis
 from idcf.paper.layers.rating_levels import expected_rating, level_cross_entropy
+from idcf.paper.model_options import FEAEConfig
 from idcf.types import Batch, Domain, History, LossTerms, Users
 
 _SLOPE = 0.01  # of the leaky ReLU
 _COUNT_SCALE = 0.2  # brings the logarithm of a count to the size of a code
 _MAX_HIDDEN_CELLS = 1 << 26  # numbers in a hidden layer at a time when a catalogue is scored
-
-
-@dataclass(frozen=True, kw_only=True)
-class FEAEConfig:
-    """Options of F-EAE."""
-
-    channels: Size = 64  # of hidden layers; the paper: 220
-    code: Size = 32  # size of a row code and of a column code; the paper: 100
-    encoder: Depth = 2  # layers before the one that is averaged into codes
-    decoder: Depth = 2  # hidden layers; the paper: 4
-    exchangeable_decoder: bool = False  # decoder layers see row and column means; the paper: True
-    counts: bool = True  # append the log number of ratings to a code; not in the paper
-    standardize: bool = True  # standardize row and column means; not in the paper
-    shrinkage: Weight = 3.0  # pseudo-count of average entries in every mean; the paper: 0
-    dropout: Dropout = 0.5  # of the decoder's channels
 
 
 class ColumnCodes(NamedTuple):

@@ -2,31 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from idcf.config import Share, Size
 from idcf.models.base import TwoTower
 from idcf.models.layers.heads import DotHead, Head
 from idcf.models.layers.ragged import item_ridge_biases
-from idcf.paper.layers.history_encoder import (
-    HistoryEncoder,
-    HistoryEncoderConfig,
-    OffsetEmbedding,
-    item_log_popularity,
-)
+from idcf.paper.layers.history_encoder import HistoryEncoder, OffsetEmbedding, item_log_popularity
+from idcf.paper.model_options import FISMConfig
 from idcf.types import Domain, Embeddings, Users
-
-
-@dataclass(frozen=True, kw_only=True)
-class FISMConfig(HistoryEncoderConfig):
-    """Options of FISM."""
-
-    embedding_size: Size = 16  # D
-    alpha: Share = 0.5  # a history of n items is multiplied by n^-α
 
 
 class FISM(TwoTower):

@@ -9,14 +9,12 @@ needs no place in the graph.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from idcf.config import Depth, Dropout, Share, Size
 from idcf.models.base import Model, UserData
 from idcf.models.layers.cache import TensorCache
 from idcf.models.layers.edge_index import build_edge_index, find_edges
@@ -29,22 +27,8 @@ from idcf.paper.layers.feature_fields import (
 )
 from idcf.paper.layers.level_messages import BilinearDecoder, LevelMessages
 from idcf.paper.layers.rating_levels import expected_rating, level_cross_entropy
+from idcf.paper.model_options import GCMCFeaturesConfig
 from idcf.types import Batch, Domain, LossTerms, Ragged, Users
-
-
-@dataclass(frozen=True, kw_only=True)
-class GCMCFeaturesConfig:
-    """Options of GC-MC with features."""
-
-    hidden: Size = 100  # units of the convolution, sums of ordinal messages
-    embedding_size: Size = 32  # D
-    feature_size: Size = 32  # units of the layer of features
-    bases: Depth = 2  # of the bilinear decoder
-    node_dropout: Dropout = 0.3  # share of the nodes whose messages a training step drops
-    dropout: Dropout = 0.3  # of the hidden units
-    history_dropout: Share = 0.5  # share of the users of a training step that are isolated
-    user_features: bool = True  # use them, where there are any
-    item_features: bool = True
 
 
 class FeatureLayer(nn.Module):

@@ -3,35 +3,20 @@ decoder and a softmax over the levels. The GCMC of the IDCF paper is the model `
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from idcf.config import Depth, Dropout, Size
 from idcf.models.base import Model, UserData
 from idcf.models.layers.cache import TensorCache
 from idcf.models.layers.edge_index import build_edge_index, find_edges
 from idcf.models.layers.ragged import split_by_level, transpose
 from idcf.paper.layers.level_messages import BilinearDecoder, LevelMessages
 from idcf.paper.layers.rating_levels import expected_rating, level_cross_entropy
+from idcf.paper.model_options import GCMCSoftmaxConfig
 from idcf.types import Batch, Domain, LossTerms, Ragged, Users
-
-
-@dataclass(frozen=True, kw_only=True)
-class GCMCSoftmaxConfig:
-    """Options of the original GC-MC."""
-
-    hidden: Size = 500  # units of the convolution, all levels together where they are stacked
-    embedding_size: Size = 75  # D
-    bases: Depth = 2  # of the bilinear decoder
-    accumulate: Literal["stack", "sum"] = "stack"  # the levels' messages; sums are ordinal
-    symmetric: bool = False  # divide by sqrt(|N_i| |N_j|) instead of |N_i|
-    node_dropout: Dropout = 0.7  # share of the nodes whose messages a training step drops
-    dropout: Dropout = 0.7  # of the hidden units
-    hide_target: bool = True  # in training, score a pair on the graph without its edge
 
 
 class GCMCSoftmax(Model):

@@ -15,7 +15,6 @@ the number of fields.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar, cast
 
 import torch
@@ -23,7 +22,6 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.func import functional_call
 
-from idcf.config import Count, CountOrZero, Depth, Scale, Share, Size, Sizes, Weight
 from idcf.models.base import Backbone, BackboneWrapper
 from idcf.models.layers.embedding import EmbeddingTable
 from idcf.models.layers.heads import Head
@@ -36,23 +34,8 @@ from idcf.paper.layers.feature_fields import (
     select_features,
     user_features_of,
 )
+from idcf.paper.model_options import HybridBackboneConfig, HybridConfig
 from idcf.types import Batch, Domain, Embeddings, Users
-
-
-@dataclass(frozen=True, kw_only=True)
-class HybridBackboneConfig:
-    """Options of stage 1 of IDCF-HY."""
-
-    embedding_size: Size = 32  # d, of ids and of each field
-    hidden: Sizes = (64, 64)  # layer sizes of g_θ
-    init_std: Scale = 0.05  # of the embeddings
-    # share of the users of a training step whose p_u is replaced by what the relation makes of y_u;
-    # without, g_θ relies on p_u, which new users lack
-    induced_share: Share = 0.5
-    relation_heads: Depth = 4  # of the relation of this stage
-    relation_sample: Count = 500  # key users that it attends to in a training step
-    user_features: bool = True  # use them, where there are any
-    item_features: bool = True
 
 
 class HybridBackbone(Backbone):
@@ -106,16 +89,6 @@ class HybridBackbone(Backbone):
         item, features = self.item_table(flat), self.item_features.index_select(0, flat)
         vector = torch.cat([item.vector, self.item_fields(features)], 1)
         return Embeddings(vector, item.bias).view(items.shape)
-
-
-@dataclass(frozen=True, kw_only=True)
-class HybridConfig:
-    """Options of stage 2 of IDCF-HY."""
-
-    n_attended_users: Count = 500  # key users that a head attends to in a training step
-    # meta-learning: groups of users of a step, to each of which the relation is adapted; 0: none
-    meta_groups: CountOrZero = 0
-    meta_rate: Weight = 0.1  # of that adaption
 
 
 class HybridIDCF(BackboneWrapper):

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import ClassVar
 
@@ -11,10 +11,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from idcf.config import Count, Depth, Dropout, Size, Weight
 from idcf.models.base import Model, UserData
 from idcf.paper.layers.rgcn import RGCN, SubgraphEdges
 from idcf.paper.layers.subgraph import CappedHistories, NodeOffsets, RatingGraph, Subgraphs
+from idcf.paper.model_options import IGMCConfig
 from idcf.types import Batch, Domain, LossTerms, Users
 
 _MAX_CELLS = 1 << 25  # cells of subgraphs in memory at a time on a GPU
@@ -22,25 +22,6 @@ _MAX_CPU_CELLS = _MAX_CELLS >> 6  # on a CPU, where they should stay in the cach
 _N_LABELS = 4  # target user, target item, other user, other item
 _N_NODE_FEATURES = 5  # beside the label, with `residual`; see `_node_features`
 _LOG_COUNT_SCALE = 5  # divides log counts, to bring them to the size of the other features
-
-
-@dataclass(frozen=True, kw_only=True)
-class IGMCConfig:
-    """Options of IGMC."""
-
-    residual: bool = (
-        True  # edges carry residuals of the nodes' offsets; False: levels, as published
-    )
-    layers: Depth = 2  # graph convolutions
-    size: Size = 32  # of a node's state
-    bases: Depth = 4  # of the weights of levels
-    hidden: Size = 128  # units of the readout
-    cap: Count = 255  # largest number of neighbours on each side of a subgraph
-    train_cap: Count = 63  # `cap` in training, drawn anew in each step: faster, and as accurate
-    dropout: Dropout = 0.1  # of the hidden layer
-    edge_dropout: Dropout = 0.0  # share of edges dropped in training
-    smoothness: Weight = 0.001  # weight of the adjacent rating penalty (ARR)
-    center: bool = True  # add the mean rating; always so with `residual`
 
 
 class IGMC(Model):
@@ -138,14 +119,14 @@ class IGMC(Model):
             _node_labels(side, level, self.out.weight.dtype) for side in (0, 1)
         )
         if not config.residual:
-            n_levels, dtype = len(self.graph.levels), user_nodes.dtype
-            kinds = ((level == number).to(dtype) for number in range(1, n_levels + 1))
-            edges = SubgraphEdges.from_levels(level, *kinds)
+            numbers = torch.arange(1, len(self.graph.levels) + 1, device=level.device)
+            is_kind = level[:, None] == numbers[:, None, None]
+            edges = SubgraphEdges.from_levels(level, is_kind.to(user_nodes.dtype))
             return self.mean + self._readout(edges, user_nodes, item_nodes)
         of_users, of_items = self._node_offsets(subgraphs, user_offsets, items, owner, excluded)
         edges = self._residual_edges(level, of_users.value, of_items.value)
-        to_target_item = [x[:, :, 0] for x in edges.kind_weights]
-        to_target_user = [x[:, 0] for x in edges.kind_weights]
+        to_target_item = edges.user_weights[:, :, :, 0].unbind(1)
+        to_target_user = edges.user_weights[:, :, 0].unbind(1)
         user_nodes = _node_features(user_nodes, of_users, edges.user_degrees, to_target_item)
         item_nodes = _node_features(item_nodes, of_items, edges.item_degrees, to_target_user)
         offset = of_users.value[:, 0] + of_items.value[:, 0]
@@ -178,7 +159,7 @@ class IGMC(Model):
         is_edge = (level > 0).to(user_offsets.dtype)
         value = self.graph.scaled_levels.index_select(0, level.flatten().int()).view(level.shape)
         residual = value - user_offsets[:, :, None] - item_offsets[:, None]
-        return SubgraphEdges.from_levels(level, is_edge, residual * is_edge)
+        return SubgraphEdges.from_levels(level, torch.stack([is_edge, residual * is_edge], 1))
 
     def _readout(self, edges: SubgraphEdges, users: Tensor, items: Tensor) -> Tensor:
         """Return one number per subgraph [P] from the targets' states after every layer; the last
@@ -208,7 +189,7 @@ def _prepend_target(target: NodeOffsets, others: NodeOffsets) -> NodeOffsets:
 
 
 def _node_features(
-    labels: Tensor, offsets: NodeOffsets, degrees: Tensor, target_edges: list[Tensor]
+    labels: Tensor, offsets: NodeOffsets, degrees: Tensor, target_edges: Sequence[Tensor]
 ) -> Tensor:
     """Return label, offset, log rating count, edge to the target (two kinds) and log degree of
     each node: [P, R, 4 + 5]."""

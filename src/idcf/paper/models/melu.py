@@ -15,14 +15,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.func import functional_call, grad, vmap
 
-from idcf.config import Depth, Scale, Size, Sizes, Weight
 from idcf.models.base import Model
 from idcf.models.layers.heads import mlp
 from idcf.paper.layers.feature_fields import (
@@ -32,25 +30,11 @@ from idcf.paper.layers.feature_fields import (
     select_features,
     user_features_of,
 )
+from idcf.paper.model_options import MeLUConfig
 from idcf.types import Domain, History, Users
 
 Parameters = dict[str, Tensor]  # of the decision layers: shared, or of each of B users [B, ...]
 _USERS_PER_STEP = 64  # users whose whole catalogue is scored at once
-
-
-@dataclass(frozen=True, kw_only=True)
-class MeLUConfig:
-    """Options of MeLU."""
-
-    embedding_size: Size = 32  # of a field
-    hidden: Sizes = (64, 64)  # the decision layers
-    init_std: Scale = 0.05  # of the embeddings
-    inner_rate: Weight = 0.05  # α
-    inner_steps: Depth = 1  # steps of a user's adaption
-    first_order: bool = False  # leave second derivatives out
-    item_ids: bool = True  # items have vectors q and biases b of their own
-    user_features: bool = True  # use them, where there are any
-    item_features: bool = True
 
 
 class Support(NamedTuple):

@@ -3,36 +3,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from idcf.config import CountOrZero, Dropout, Size, Weight
 from idcf.models.base import TwoTower
 from idcf.models.layers.heads import DotHead, Head
 from idcf.models.layers.ragged import item_ridge_biases
-from idcf.paper.layers.history_encoder import (
-    HistoryEncoder,
-    HistoryEncoderConfig,
-    OffsetEmbedding,
-    item_log_popularity,
-)
+from idcf.paper.layers.history_encoder import HistoryEncoder, OffsetEmbedding, item_log_popularity
+from idcf.paper.model_options import MultVAEConfig
 from idcf.types import Batch, Domain, Embeddings, LossTerms, Users
 
 _INITIAL_LOG_VARIANCE = -4.0  # of log s²: at 0, noise hides the mean and training stays there
-
-
-@dataclass(frozen=True, kw_only=True)
-class MultVAEConfig(HistoryEncoderConfig):
-    """Options of Mult-VAE."""
-
-    embedding_size: Size = 32  # of z
-    hidden: Size = 64  # size of the hidden layers
-    dropout: Dropout = 0.5
-    beta: Weight = 0.2  # β, weight of the KL divergence
-    anneal: CountOrZero = 1000  # training steps until the weight reaches β
 
 
 class MultVAE(TwoTower):

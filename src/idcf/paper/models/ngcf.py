@@ -2,33 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from idcf.config import Depth, Dropout, Scale, Size
 from idcf.models.base import EmbeddingTableModel, UserData
 from idcf.models.layers.cache import TensorCache
 from idcf.models.layers.embedding import EmbeddingTable, log_relative_popularity
 from idcf.models.layers.ragged import sum_neighbors
+from idcf.paper.model_options import NGCFConfig
 from idcf.types import Domain, Ragged, RaggedRows, Users
 
 _SLOPE = 0.2  # of the leaky ReLU
-
-
-@dataclass(frozen=True, kw_only=True)
-class NGCFConfig:
-    """Options of NGCF."""
-
-    embedding_size: Size = 64  # D
-    layers: Depth = 3  # propagation layers
-    dropout: Dropout = 0.1  # of messages
-    init_std: Scale = 0.1  # of the initial embeddings
-    item_bias: bool = True  # learn an item bias, which starts at the item's log popularity
-    hide_target: bool = True  # in training, score a pair on the graph without its edge
 
 
 class BipartiteGraph(nn.Module):

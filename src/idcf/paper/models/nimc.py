@@ -9,28 +9,15 @@ training user has (on Douban, the friendship column of a new user) has no effect
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from idcf.config import Dropout, Scale, Size
 from idcf.models.base import TwoTower
 from idcf.models.layers.heads import DotHead, Head
+from idcf.paper.model_options import NimcConfig
 from idcf.types import Domain, Embeddings, Users
-
-
-@dataclass(frozen=True, kw_only=True)
-class NimcConfig:
-    """Options of NIMC."""
-
-    embedding_size: Size = 16  # units of the hidden layers
-    init_std: Scale = 0.01  # of the initial rows of V; small: items with few ratings stay average
-    user_scale: Scale = 0.1  # factor of x_u; small: features matter less, and later
-    feature_dropout: Dropout = 0.3  # share of users whose features a training step drops
-    user_features: bool = True  # use them, where there are any
-    item_features: bool = True
 
 
 class Nimc(TwoTower):

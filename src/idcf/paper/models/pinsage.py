@@ -9,7 +9,6 @@ history because of that user, so each of `folds` of users is trained on a graph 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar, NamedTuple, cast
 
 import numpy as np
@@ -18,28 +17,16 @@ import torch.nn.functional as F
 from scipy.sparse import csr_array, diags_array, vstack
 from torch import Tensor, nn
 
-from idcf.config import Count, Depth, Dropout, Scale, Size
 from idcf.models.base import TwoTower
 from idcf.models.layers.cache import TensorCache
 from idcf.models.layers.embedding import EmbeddingTable, log_relative_popularity
 from idcf.models.layers.heads import DotHead, Head, mlp
 from idcf.models.layers.item_matrix import ItemMatrix, cooccurrence_blocks, largest_per_row
 from idcf.models.layers.ragged import sum_pool
+from idcf.paper.model_options import PinSageConfig
 from idcf.types import Domain, Embeddings, Ragged, RaggedRows, Users
 
 _FOLD_GRAPH_BUFFERS = ("fold_graph_items", "fold_graph_values", "fold_graph_offsets")
-
-
-@dataclass(frozen=True, kw_only=True)
-class PinSageConfig:
-    """Options of PinSAGE: its random walks between items, its convolutions and its training."""
-
-    embedding_size: Size = 64  # D
-    layers: Depth = 2  # convolution layers
-    neighbors: Count = 20  # of each item: the most visited items
-    folds: Count = 3  # 1: all users are trained on one graph, which contains their own rows
-    dropout: Dropout = 0.0  # of the item embeddings
-    init_std: Scale = 0.1  # of the initial embeddings
 
 
 class ImportanceConv(nn.Module):

@@ -9,7 +9,6 @@ a latent, it takes the minimum nearest to the mean of the key users. `trans-user
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
 import torch
@@ -17,7 +16,6 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.func import functional_call
 
-from idcf.config import Count, Weight
 from idcf.models.base import Backbone, BackboneWrapper
 from idcf.models.layers.ragged import (
     RowChunks,
@@ -26,23 +24,13 @@ from idcf.models.layers.ragged import (
     split_into_chunks,
     sum_pool,
 )
+from idcf.paper.model_options import TransUserConfig
 from idcf.types import Embeddings, History, Ragged, Users
 
 _INITIAL_DAMPING = 1e-2
 _MIN_DAMPING = 1e-3
 _DAMPING_FACTOR = 5  # damping is divided by it after a good step, else multiplied
 _MIN_GAIN = 1e-10  # smallest gain of a step per unit of weight; a smaller one is rounding
-
-
-@dataclass(frozen=True, kw_only=True)
-class TransUserConfig:
-    """Options of Trans-User."""
-
-    reg: Weight = 0.0  # ridge penalty of the latent's distance to the mean of the key users
-    bias_reg: Weight = 0.0  # ridge penalty of the bias
-    steps: Count = 30  # of the solver
-    n_negatives: Count = 200  # without ratings: sampled items that represent all others
-    negative_weight: Weight = 5.0  # weight of all negatives together, per item of the history
 
 
 class FitProblem(NamedTuple):

@@ -9,13 +9,11 @@ a user.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from idcf.config import Scale, Size, Sizes
 from idcf.models.base import TwoTower
 from idcf.models.layers.heads import Head
 from idcf.paper.layers.feature_fields import (
@@ -27,18 +25,8 @@ from idcf.paper.layers.feature_fields import (
     select_features,
     user_features_of,
 )
+from idcf.paper.model_options import WideDeepConfig
 from idcf.types import Domain, Embeddings, Users
-
-
-@dataclass(frozen=True, kw_only=True)
-class WideDeepConfig:
-    """Options of Wide & Deep."""
-
-    embedding_size: Size = 10  # of a field
-    hidden: Sizes = (32, 16, 8)  # layer sizes of the deep part
-    init_std: Scale = 0.05  # of the embeddings
-    user_features: bool = True  # use them, where there are any
-    item_features: bool = True
 
 
 class WideDeep(TwoTower):

@@ -14,10 +14,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
-from tqdm import tqdm
 
 from idcf.data.interactions import Interactions, Ints
-from idcf.paper.models.bomic import Bomic, BomicConfig
+from idcf.data.progress import progress_bar
+from idcf.paper.model_options import BomicConfig
+from idcf.paper.models.bomic import Bomic
 from idcf.rng import random_stream
 from idcf.training.solvers import SolverContext
 
@@ -122,10 +123,7 @@ def soft_impute(ratings: csr_array, config: BomicConfig, context: SolverContext)
         mean, np.zeros(n), np.zeros(m), left_factors, right_factors, predictions
     )
     previous, momentum, best = current, 1.0, np.inf
-    hidden = None if context.progress_label else True
-    with tqdm(
-        range(config.epochs), desc=context.progress_label, unit="sweep", disable=hidden
-    ) as bar:
+    with progress_bar(context.progress_label, steps=range(config.epochs), unit="sweep") as bar:
         for _ in bar:
             next_momentum = (1 + np.sqrt(1 + 4 * momentum**2)) / 2
             extrapolation = (momentum - 1) / next_momentum

@@ -8,9 +8,11 @@ import torch
 from torch import Tensor
 
 from idcf.data.interactions import Interactions
-from idcf.models.layers.ragged import DEFAULT_ITEM_SHRINKAGE, shrunk_mean
+from idcf.models.layers.ragged import shrunk_mean
+from idcf.models.options import DEFAULT_ITEM_SHRINKAGE
 from idcf.paper.layers.feature_fields import bounded
-from idcf.paper.models.demographic_ridge import DemographicRidge, DemographicRidgeConfig
+from idcf.paper.model_options import DemographicRidgeConfig
+from idcf.paper.models.demographic_ridge import DemographicRidge
 from idcf.training.solvers import SolverContext
 from idcf.types import Domain
 

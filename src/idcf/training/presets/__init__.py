@@ -17,7 +17,7 @@ from typing import Any, Literal
 from idcf.config import Count, Lengths, Share, dataclass_from_dict, load_toml
 from idcf.errors import ConfigError, unknown_name_message
 from idcf.models.registry import MODELS, all_models, configure, model_entry
-from idcf.training.loop import TrainConfig
+from idcf.training.options import TrainConfig
 
 ENTRY_POINT_GROUP = "idcf.presets"
 DEFAULT_KEY = "default"  # the part of a row for datasets that the row does not name

@@ -17,17 +17,9 @@ from torch import Tensor
 from idcf.data.interactions import Ints
 from idcf.data.shards import UserBlocks
 from idcf.errors import ConfigError
-from idcf.models.baselines import (
-    BiasConfig,
-    BiasModel,
-    FoldInConfig,
-    FoldInModel,
-    ItemItemConfig,
-    ItemItemModel,
-    PopularityConfig,
-    PopularityModel,
-)
+from idcf.models.baselines import BiasModel, FoldInModel, ItemItemModel, PopularityModel
 from idcf.models.layers.item_matrix import largest_per_row
+from idcf.models.options import BiasConfig, FoldInConfig, ItemItemConfig, PopularityConfig
 from idcf.rng import derive_seed
 from idcf.training.block_sums import Sums, fixed_point, from_fixed_point
 from idcf.training.engine import State

@@ -18,7 +18,8 @@ from torch import Tensor
 
 from idcf.data.interactions import Ints, offsets_from_lengths, slice_index
 from idcf.data.shards import UserBlocks
-from idcf.models.take_up import TakeUpConfig, TakeUpModel
+from idcf.models.options import TakeUpConfig
+from idcf.models.take_up import TakeUpModel
 from idcf.rng import random_stream
 from idcf.training.block_sums import Sums, fixed_point, from_fixed_point
 from idcf.training.engine import State

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from idcf.models.bayes import LARGE_CATALOG, BayesConfig, BayesModel
-from idcf.models.odds import OddsConfig, OddsModel
+from idcf.models.bayes import BayesModel
+from idcf.models.odds import OddsModel
+from idcf.models.options import LARGE_CATALOG, BayesConfig, OddsConfig
+from idcf.training import size_limits
 from idcf.training.sharded.training import ShardedTraining
 from idcf.training.solvers import SolverContext, bayes, odds
 from idcf.types import Domain
@@ -24,8 +26,8 @@ def fit_bayes(
     """Fit idcf-bayes to as many key users as it reads of a table in memory."""
     n_rows, n_items = training.n_rows, training.n_items
     max_rows = None
-    if n_rows > bayes.LARGE_TABLE or n_items >= LARGE_CATALOG:
-        max_rows = max(bayes.MIN_SAMPLED_ROWS, bayes.SAMPLED_ROWS_PER_ITEM * n_items)
+    if n_rows > size_limits.LARGE_TABLE or n_items >= LARGE_CATALOG:
+        max_rows = max(size_limits.MIN_SAMPLED_ROWS, size_limits.SAMPLED_ROWS_PER_ITEM * n_items)
     table = training.as_table(training.sample("key users of idcf-bayes", max_rows=max_rows))
     model = bayes.fit_bayes(config, table, replace(context, table_rows=n_rows))
     context.details.update(key_users=training.n_users)

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from idcf.data.interactions import Floats, Interactions, Ints, Vocab
+from idcf.data.progress import progress_bar
 from idcf.data.shards import UserBlocks
 from idcf.rng import derive_seed
 from idcf.training.block_sums import (
@@ -23,7 +24,6 @@ from idcf.training.block_sums import (
     run_shard,
 )
 from idcf.training.engine import Engine, State
-from idcf.training.progress import progress_bar
 from idcf.training.sharded.pass_store import PassStore
 from idcf.training.sharded.passes import (
     N_BUCKETS,

@@ -7,13 +7,15 @@ import torch
 from torch import Tensor
 
 from idcf.data.interactions import Interactions
-from idcf.models.baselines import FoldInConfig, FoldInModel
+from idcf.data.progress import progress_bar
+from idcf.models.baselines import FoldInModel
 from idcf.models.layers.ragged import (
     MAX_CHUNK_LENGTH,
     normal_equations,
     split_into_chunks,
     transpose,
 )
+from idcf.models.options import FoldInConfig
 from idcf.rng import derive_seed
 from idcf.training.solvers import SolverContext
 from idcf.training.solvers.bias import fit_base_bias, item_counts_tensor
@@ -42,10 +44,11 @@ def fit_als(config: FoldInConfig, table: Interactions, context: SolverContext) -
     generator = torch.Generator().manual_seed(derive_seed(context.seed, "als"))
     factors = torch.randn(len(table.items), size, generator=generator) * 0.1
     ridge = config.reg * torch.eye(size)
-    for _ in range(config.epochs):
-        for side in (user_side, item_side):
-            shared = ridge if model.predicts_ratings else ridge + factors.T @ factors
-            factors = side.solve(factors, shared, model.alpha)
+    with progress_bar(context.progress_label, steps=range(config.epochs), unit="sweep") as sweeps:
+        for _ in sweeps:
+            for side in (user_side, item_side):
+                shared = ridge if model.predicts_ratings else ridge + factors.T @ factors
+                factors = side.solve(factors, shared, model.alpha)
     model.factors = factors
     model.gram = ridge if model.predicts_ratings else ridge + factors.T @ factors
     return model

@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from idcf.data.interactions import Floats, Interactions, Ints, slice_index
+from idcf.data.progress import progress_bar
 from idcf.data.split import (
     hold_out_users,
     rows_of_sampled_users,
@@ -28,8 +29,6 @@ from idcf.data.split import (
 from idcf.inference.scoring import score_interactions
 from idcf.models.bayes import (
     BLOCK_BUFFERS,
-    LARGE_CATALOG,
-    BayesConfig,
     BayesModel,
     history_features,
     offset_for_empty_histories,
@@ -43,8 +42,9 @@ from idcf.models.layers.ragged import (
     split_into_chunks,
     transpose,
 )
+from idcf.models.options import LARGE_CATALOG, BayesConfig
 from idcf.rng import derive_seed, random_stream
-from idcf.training.progress import progress_bar
+from idcf.training import size_limits
 from idcf.training.solvers import SolverContext
 from idcf.training.solvers.blockwise_gibbs import (
     FEATURE_WARMUP_SWEEPS,
@@ -65,10 +65,6 @@ from idcf.training.solvers.normal_wishart import (
 from idcf.training.solvers.singular_directions import singular_directions
 from idcf.types import History, Ragged, Users
 
-LARGE_TABLE = 1_200_000  # rows; a larger table gets `LARGE_TABLE_SWEEPS` of the sweeps
-LARGE_TABLE_SWEEPS = 0.3
-MIN_SAMPLED_ROWS, SAMPLED_ROWS_PER_ITEM = 1_000_000, 50  # a large table may be cut to the greater
-FOLD_SWEEPS_SHARE, MIN_FOLD_SWEEPS = 0.24, 6  # further sweeps, which calibrate the intervals
 _MAX_SELECTION_USERS = 1000  # key users, at most, that the selection offset is fitted on
 
 
@@ -110,7 +106,9 @@ def is_large_table(table: Interactions, table_rows: int = 0) -> bool:
     """Return whether a table gets fewer sweeps, drawn in blocks of rows: it has more rows than
     `LARGE_TABLE`, or as many items as `LARGE_CATALOG`. A sample counts as the `table_rows` that it
     was drawn from."""
-    return max(len(table), table_rows) > LARGE_TABLE or len(table.items) >= LARGE_CATALOG
+    return (
+        max(len(table), table_rows) > size_limits.LARGE_TABLE or len(table.items) >= LARGE_CATALOG
+    )
 
 
 def limit_work(
@@ -121,9 +119,11 @@ def limit_work(
     n_users, n_items = int((table.user_counts() > 0).sum()), len(table.items)
     is_large = is_large_table(table, context.table_rows)
     if is_large:
-        sweeps, burn_in = (round(LARGE_TABLE_SWEEPS * x) for x in (config.sweeps, config.burn_in))
+        sweeps, burn_in = (
+            round(size_limits.LARGE_TABLE_SWEEPS * x) for x in (config.sweeps, config.burn_in)
+        )
         config = replace(config, sweeps=max(1, sweeps), burn_in=burn_in)
-        max_rows = max(MIN_SAMPLED_ROWS, SAMPLED_ROWS_PER_ITEM * n_items)
+        max_rows = max(size_limits.MIN_SAMPLED_ROWS, size_limits.SAMPLED_ROWS_PER_ITEM * n_items)
         table = rows_of_sampled_users(table, max_rows, random_stream(context.seed, "large table"))
     context.details.update(
         key_users=n_users,
@@ -175,8 +175,8 @@ def _fit_offsets(
 
 def n_fold_sweeps(config: BayesConfig, n_folds: int) -> int:
     """Return the sweeps of each fold; all together are `FOLD_SWEEPS_SHARE` of the chain's."""
-    share = FOLD_SWEEPS_SHARE * (config.burn_in + config.sweeps)
-    return max(MIN_FOLD_SWEEPS, round(share / max(n_folds, 1)))
+    share = size_limits.FOLD_SWEEPS_SHARE * (config.burn_in + config.sweeps)
+    return max(size_limits.MIN_FOLD_SWEEPS, round(share / max(n_folds, 1)))
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,9 @@ from torch import Tensor
 
 from idcf.data.interactions import Interactions
 from idcf.models.base import Backbone
-from idcf.models.baselines import BiasConfig, BiasModel, PopularityConfig, PopularityModel
+from idcf.models.baselines import BiasModel, PopularityModel
 from idcf.models.layers.ragged import item_ridge_biases
+from idcf.models.options import BiasConfig, PopularityConfig
 from idcf.training.solvers import SolverContext
 
 

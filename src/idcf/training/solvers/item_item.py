@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array, diags_array, vstack
 
 from idcf.data.interactions import Interactions
-from idcf.models.baselines import ItemItemConfig, ItemItemModel
+from idcf.models.baselines import ItemItemModel
 from idcf.models.layers.item_matrix import cooccurrence_blocks, largest_per_row
+from idcf.models.options import ItemItemConfig
 from idcf.training.solvers import SolverContext
 from idcf.training.solvers.bias import fit_base_bias, item_counts_tensor
 

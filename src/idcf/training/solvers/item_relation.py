@@ -34,15 +34,14 @@ from torch import Tensor
 
 from idcf.data.interactions import Ints
 from idcf.models.layers.item_matrix import largest_per_row
-from idcf.models.take_up import TakeUpConfig
+from idcf.models.options import TakeUpConfig
+from idcf.training.size_limits import spectral_rank
 from idcf.training.solvers.cooccurrences import CooccurrenceSource, LengthWeight
 from idcf.training.solvers.nearest_items import NearestItems, local_ridge, nearest_cosines
 from idcf.training.solvers.singular_directions import right_singular_vectors
 
 MAX_SHOWN_SHARE = 0.9  # of a user's items: with all of them, an item would predict itself
 _USER_WEIGHT_POWER = 0.5  # of d_u
-_RANK, _MIN_RANK = 128, 64  # of S: with fewer it is left out
-_MAX_FACTOR_CELLS = 6_000_000  # of the factors: a list adds their products to all items
 _MAX_SPECTRAL_ROWS = 4_000_000  # entries of x that determine S
 _N_SCALE_ITEMS = 1000  # whose largest weights scale S
 
@@ -72,15 +71,6 @@ class RelationParts(NamedTuple):
 
     weights: Tensor | csr_array  # [I, I]
     factors: LowRankFactors | None = None
-
-
-def spectral_rank(config: TakeUpConfig, n_users: int, n_items: int) -> int:
-    """Return the rank of S, 0 if it is left out because its factors would be too large."""
-    rank = max(0, min(_RANK, n_users - 1, n_items - 1))
-    if n_items <= config.max_dense_items:
-        return rank
-    max_rank = _MAX_FACTOR_CELLS // n_items
-    return min(rank, max_rank) if max_rank >= _MIN_RANK else 0
 
 
 class ItemRelation:

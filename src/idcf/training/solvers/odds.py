@@ -20,9 +20,10 @@ from scipy.sparse import csr_array, diags_array, vstack
 from torch import Tensor
 
 from idcf.data.interactions import Interactions, Ints, slice_index
-from idcf.models.odds import OddsConfig, OddsModel, design_matrix
+from idcf.data.progress import progress_bar
+from idcf.models.odds import OddsModel, design_matrix
+from idcf.models.options import OddsConfig
 from idcf.rng import random_stream
-from idcf.training.progress import progress_bar
 from idcf.training.solvers import SolverContext
 from idcf.training.solvers.item_item import ease_weights, shrunk_cosines
 from idcf.training.solvers.singular_directions import right_singular_vectors

@@ -13,7 +13,9 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array, vstack
 
 from idcf.data.interactions import Interactions
-from idcf.models.baselines import ItemItemModel, SlimConfig
+from idcf.data.progress import progress_bar
+from idcf.models.baselines import ItemItemModel
+from idcf.models.options import SlimConfig
 from idcf.training.solvers import SolverContext
 from idcf.training.solvers.item_item import first_per_row, initialize_model, shrunk_cosines
 from idcf.training.solvers.nearest_items import nonnegative_elastic_net
@@ -27,13 +29,13 @@ Table = NDArray[np.int64]
 
 
 def fit_slim(config: SlimConfig, table: Interactions, context: SolverContext) -> ItemItemModel:
-    """Fit the weights of every item; `context` is not used."""
+    """Fit the weights of every item."""
     model, x = initialize_model(config, table)
-    model.item_weights.set_entries(slim_weights(x, config))
+    model.item_weights.set_entries(slim_weights(x, config, context.progress_label))
     return model
 
 
-def slim_weights(x: csr_array, config: SlimConfig) -> csr_array:
+def slim_weights(x: csr_array, config: SlimConfig, progress_label: str | None = None) -> csr_array:
     """Return W [I, I]; column i holds the weights of the nearest items of item i."""
     n_items = x.shape[1]
     cosines = csr_array(shrunk_cosines(x, _SUPPORT, config.neighbors).T)
@@ -43,15 +45,20 @@ def slim_weights(x: csr_array, config: SlimConfig) -> csr_array:
     is_dense = n_items <= _MAX_DENSE_ITEMS
     products = (x.T @ x).toarray().astype(np.float32) if is_dense else None
     by_item, blocks = csr_array(x.T), []
-    for low in range(0, n_items, step):
-        items = _item_table(nearest[low : low + step], low, width)
-        gram = _sparse_gram(by_item, items) if products is None else _dense_gram(products, items)
-        weights = nonnegative_elastic_net(
-            gram[:, :-1, :-1], gram[:, -1, :-1], config.l1_reg, config.reg
-        )
-        row, column = np.nonzero(weights)
-        cells = (row, items[row, column])
-        blocks.append(csr_array((weights[row, column], cells), shape=(len(items), n_items)))
+    with progress_bar(progress_label, total=n_items, unit=" items", unit_scale=True) as bar:
+        for low in range(0, n_items, step):
+            items = _item_table(nearest[low : low + step], low, width)
+            if products is None:
+                gram = _sparse_gram(by_item, items)
+            else:
+                gram = _dense_gram(products, items)
+            weights = nonnegative_elastic_net(
+                gram[:, :-1, :-1], gram[:, -1, :-1], config.l1_reg, config.reg
+            )
+            row, column = np.nonzero(weights)
+            cells = (row, items[row, column])
+            blocks.append(csr_array((weights[row, column], cells), shape=(len(items), n_items)))
+            bar.update(len(items))
     return csr_array(vstack(blocks).T)
 
 

@@ -21,12 +21,13 @@ from scipy.sparse import csr_array
 from torch import Tensor
 
 from idcf.data.interactions import Interactions, Ints
+from idcf.data.progress import progress_bar
 from idcf.inference.topk import top_k
 from idcf.metrics import RelevantItems, ndcg_at
 from idcf.models.layers.ragged import sum_pool
-from idcf.models.take_up import N_LINK_KNOTS, TakeUpConfig, TakeUpModel, take_up_features
+from idcf.models.options import TakeUpConfig
+from idcf.models.take_up import N_LINK_KNOTS, TakeUpModel, take_up_features
 from idcf.rng import random_stream
-from idcf.training.progress import progress_bar
 from idcf.training.solvers import SolverContext
 from idcf.training.solvers.cooccurrences import CooccurrenceSource, MatrixSource
 from idcf.training.solvers.item_relation import (
@@ -169,7 +170,7 @@ def _history_lengths(
     if context.new_user_lengths is not None and len(context.new_user_lengths):
         n_history = rng.choice(context.new_user_lengths, size=len(row_lengths))
     whole = row_lengths - np.maximum(2, np.rint(_UNKNOWN_SHARE * row_lengths)).astype(np.int64)
-    return np.where(np.arange(len(row_lengths)) % 2, whole, n_history).clip(min=0)
+    return np.where(np.arange(len(row_lengths)) % 2, whole.clip(min=0), n_history)
 
 
 def _set_counts(model: TakeUpModel, rows: CooccurrenceSource, typical_score: float) -> None:

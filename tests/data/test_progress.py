@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import io
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
+import idcf
 from idcf import Recommender
+from idcf.data.progress import progress_bar
+from idcf.evaluation.protocol import open_dataset, standard_split
+from idcf.evaluation.tune import tune
 from idcf.testing.synthetic import checkerboard
-from idcf.training.progress import progress_bar
 
 
 class Terminal(io.StringIO):
@@ -32,9 +36,9 @@ OPTIONS = {"idcf-bayes": {"sweeps": 4, "burn_in": 1}}
         ("idcf-bayes", True, ["idcf-takeup"]),
         ("idcf-odds", True, ["idcf-odds"]),
         ("ease", False, ["ease: options"]),
-        ("als", False, ["als: options"]),
+        ("als", False, ["als: options", "als"]),
         ("item-knn", True, ["item-knn: options"]),
-        ("slim", True, ["slim: options"]),
+        ("slim", True, ["slim: options", "slim"]),
     ],
 )
 def test_a_fit_shows_bars_on_a_terminal(
@@ -48,9 +52,39 @@ def test_a_fit_shows_bars_on_a_terminal(
     Recommender(model, device="cpu", **options).fit(table, progress=True)
     text = terminal.getvalue()
     for label in labels:
-        assert f"{label}: 100%" in text
+        assert f"\r{label}: 100%" in text
     terminal.truncate(0)
     Recommender(model, device="cpu", **options).fit(table)
+    assert not terminal.getvalue().strip("\0")
+
+
+def test_an_evaluation_shows_bars_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    table = checkerboard(40, 16, np.random.default_rng(0))
+    options = {"als.reg": 5.0, "als.embedding_size": 8}
+    idcf.evaluate(table, ["als"], options=options, device="cpu", progress=True)
+    text = terminal.getvalue()
+    assert "als, new users, seed 0: 100%" in text  # all runs
+    assert "\rals: 100%" in text  # the sweeps of one
+    terminal.truncate(0)
+    idcf.evaluate(table, ["als"], options=options, device="cpu")
+    assert not terminal.getvalue().strip("\0")
+
+
+def test_a_search_shows_a_bar_on_a_terminal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    data = open_dataset(checkerboard(40, 16, np.random.default_rng(0)))
+    storage = tmp_path / "trials.db"
+    tune(data, "bias", 2, storage, split=standard_split(data), progress=True)
+    text = terminal.getvalue()
+    assert "tune bias: 100%" in text
+    assert "2/2" in text
+    terminal.truncate(0)
+    tune(data, "bias", 3, storage, split=standard_split(data))
     assert not terminal.getvalue().strip("\0")
 
 
@@ -69,7 +103,7 @@ def test_a_notebook_shows_bars(
     ipython = SimpleNamespace(get_ipython=lambda: shell)
     monkeypatch.setitem(sys.modules, "IPython", ipython)  # type: ignore[arg-type]
     found = object() if has_widgets else None
-    monkeypatch.setattr("idcf.training.progress.find_spec", lambda name: found)
+    monkeypatch.setattr("idcf.data.progress.find_spec", lambda name: found)
     made: list[dict[str, Any]] = []
 
     class Widget:
