@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Annotated
 
 from idcf.cli import options as o
+from idcf.errors import require_extra
 
 
 def export(
@@ -19,6 +20,7 @@ def export(
     The ONNX model takes users' histories as dense arrays of users x items.
     It returns embeddings and scores.
     """
+    require_extra("onnx", "onnx", "onnxscript")
     from idcf.recommender import Recommender
 
     start = time.perf_counter()

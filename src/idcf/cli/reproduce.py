@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from idcf.cli import options as o
+from idcf.errors import require_extra
 
 if TYPE_CHECKING:
     from idcf.paper.run_plan import Run
@@ -205,6 +206,7 @@ def report(
 ) -> None:
     """Render the paper's tables and figures from result rows: Markdown pages, one HTML page of all
     tables, and the pictures."""
+    require_extra("plots", "matplotlib")
     from idcf.paper import figure_pages, pages, results_store
 
     results_store.require_results_folder(results)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 from idcf.cli import options as o
-from idcf.errors import ArtifactError, ConfigError
+from idcf.errors import ArtifactError, ConfigError, require_extra
 
 if TYPE_CHECKING:
     from idcf.inference.manifest import Manifest, NewUserCurve
@@ -86,6 +86,7 @@ def train(
     The saved folder is the MODEL_FOLDER of `idcf recommend`, `embed`, `export` and `serve`.
     With --engine, DATASET is a folder of `idcf shard`, which need not fit into memory.
     """
+    _require_trackers(tensorboard, mlflow)
     o.limit_threads(threads)
     from idcf.config import parse_overrides
     from idcf.recommender import Recommender
@@ -134,6 +135,13 @@ def train(
     values = _training_summary(recommender.manifest, out, time.perf_counter() - start)
     curve = recommender.manifest.new_user_curve
     o.print_result(values, _format_summary(values, curve), as_json)
+
+
+def _require_trackers(tensorboard: Path | None, mlflow: str | None) -> None:
+    """Raise ConfigError if a tracker is asked for that is not installed, before any work."""
+    for package, value in (("tensorboard", tensorboard), ("mlflow", mlflow)):
+        if value:
+            require_extra(package, package)
 
 
 def _check_arguments(
