@@ -66,6 +66,7 @@ COMMANDS = (
     Call("serve model --port 0 --mcp", "serve"),
     Call("bench-serve model", "serve"),
     Call("mcp model", "mcp"),
+    Call("push model ann/films", "hub"),
     Call("export model --onnx model.onnx", "onnx"),
     Call("tune table.csv --model als --trials 1 --storage trials.db", "tune"),
     Call("demo", "plots"),

@@ -86,7 +86,7 @@ def train(
     The saved folder is the MODEL_FOLDER of `idcf recommend`, `embed`, `export` and `serve`.
     With --engine, DATASET is a folder of `idcf shard`, which need not fit into memory.
     """
-    _require_trackers(tensorboard, mlflow)
+    _require_extras(tensorboard, mlflow, engine)
     o.limit_threads(threads)
     from idcf.config import parse_overrides
     from idcf.recommender import Recommender
@@ -137,8 +137,9 @@ def train(
     o.print_result(values, _format_summary(values, curve), as_json)
 
 
-def _require_trackers(tensorboard: Path | None, mlflow: str | None) -> None:
-    """Raise ConfigError if a tracker is asked for that is not installed, before any work."""
+def _require_extras(tensorboard: Path | None, mlflow: str | None, engine: str | None) -> None:
+    """Raise ConfigError if a tracker or an engine is asked for that is not installed."""
+    o.require_engine_extra(engine)
     for package, value in (("tensorboard", tensorboard), ("mlflow", mlflow)):
         if value:
             require_extra(package, package)
