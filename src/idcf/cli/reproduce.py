@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from idcf.cli import options as o
+from idcf.errors import require_extra
 from idcf.files import reserve_content, reserve_file
 
 if TYPE_CHECKING:
@@ -224,6 +225,7 @@ def report(
 ) -> None:
     """Render the paper's tables and figures from result rows: Markdown pages, one HTML page of all
     tables, and the pictures."""
+    require_extra("plots", "matplotlib")
     with nullcontext() if check else reserve_content(out):
         n_outdated = _render(out, results, check, as_json)
     if check:

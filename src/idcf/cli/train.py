@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 from idcf.cli import options as o
-from idcf.errors import ArtifactError, ConfigError
+from idcf.errors import ArtifactError, ConfigError, require_extra
 from idcf.files import reserve
 
 if TYPE_CHECKING:
@@ -92,6 +92,7 @@ def train(
     The saved folder is the MODEL_FOLDER of `idcf recommend`, `embed`, `export` and `serve`.
     With --engine, DATASET is a folder of `idcf shard`, which need not fit into memory.
     """
+    _require_extras(tensorboard, mlflow, engine)
     o.limit_threads(threads)
     from idcf.config import parse_overrides
     from idcf.recommender import Recommender
@@ -137,6 +138,14 @@ def train(
         if resume:
             remove_checkpoints(resume)
     _print_summary(recommender.manifest, out, time.perf_counter() - start, as_json)
+
+
+def _require_extras(tensorboard: Path | None, mlflow: str | None, engine: str | None) -> None:
+    """Raise ConfigError if a tracker or an engine is asked for that is not installed."""
+    o.require_engine_extra(engine)
+    for package, value in (("tensorboard", tensorboard), ("mlflow", mlflow)):
+        if value:
+            require_extra(package, package)
 
 
 def _check_arguments(

@@ -196,7 +196,7 @@ class Interactions:
         )
 
     def times_of(self, users: Ints) -> list[Ints] | None:
-        """Times of the entries of `history`, for each user, all with rows; None: there are none."""
+        """Times of the entries of `history` of each of `users`, who have rows; None: no times."""
         if self.time is None:
             return None
         order, start = self.rows_by_user
