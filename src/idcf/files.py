@@ -40,6 +40,10 @@ def atomic_path(target: Path) -> Iterator[Path]:
         yield temporary
         _fsync(temporary)
         temporary.replace(target)
+    except OSError as error:
+        if error.filename in (None, str(temporary)):
+            error.filename = str(target)
+        raise
     finally:
         temporary.unlink(missing_ok=True)
 
@@ -55,11 +59,102 @@ def write_text(path: Path, text: str) -> None:
     write_bytes(path, text.encode("utf-8"))
 
 
+@contextmanager
+def reserve_file(path: Path) -> Iterator[None]:
+    """Keep a file for this process while it makes what it will write; see `reserve`.
+
+    ConfigError: the file cannot be written.
+    """
+    check_writable(path)
+    with reserve(path):
+        yield
+
+
+@contextmanager
+def reserve_content(folder: Path) -> Iterator[None]:
+    """Keep a folder, which may hold other files, for this process; see `reserve`.
+
+    ConfigError: no file can be written in it.
+    """
+    check_content_writable(folder)
+    with reserve(folder):
+        yield
+
+
+@contextmanager
+def reserve(path: Path) -> Iterator[None]:
+    """Keep a path for this process until the block ends.
+
+    ConfigError: another process of this machine keeps it. Of the processes of `torchrun`, which
+    write one result, the first one keeps it.
+    """
+    if os.environ.get("RANK", "0") != "0":
+        yield
+        return
+    path = path.expanduser().absolute()
+    lock = path.with_name(f".{path.name}.lock")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle = _open_locked(lock)
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be written ({error.strerror}); choose another") from None
+    if handle is None:
+        raise ConfigError(f"{path} is being written by another run; wait until it ends")
+    try:
+        yield
+    finally:
+        lock.unlink(missing_ok=True)
+        os.close(handle)
+
+
+def _open_locked(lock: Path) -> int | None:
+    """Open and lock a file, which is made if there is none; None: another process has locked it."""
+    while True:
+        handle = os.open(lock, os.O_RDWR | os.O_CREAT, 0o666)
+        if not try_lock(handle):
+            os.close(handle)
+            return None
+        try:
+            if os.path.samestat(os.fstat(handle), lock.stat()):
+                return handle
+        except FileNotFoundError:
+            pass
+        os.close(handle)  # a process that has ended meanwhile removed the file
+
+
+def try_lock(handle: int) -> bool:
+    """Lock an open file until it is closed or the process ends; return False if it is locked."""
+    try:
+        import fcntl
+    except ImportError:  # not on Windows
+        return True
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
+
+
 def check_writable(path: Path) -> None:
     """Raise ConfigError if a file cannot be written; called before long work begins."""
-    if path.is_dir():
+    if _is_kind(path, Path.is_dir):
         raise ConfigError(f"{path} is a folder; give the name of a file in it")
     _check_beside(path)
+
+
+def check_content_writable(folder: Path) -> None:
+    """Raise ConfigError if no file can be written in a folder; it is made if there is none."""
+    if _is_kind(folder, Path.is_file):
+        raise ConfigError(f"{folder} is a file; give a folder")
+    _check_beside(folder / "x")
+
+
+def _is_kind(path: Path, is_kind: Callable[[Path], bool]) -> bool:
+    """Return whether a path is a file, or a folder; ConfigError: that cannot be read."""
+    try:
+        return is_kind(path)
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read ({error.strerror}); choose another") from None
 
 
 def check_folder_writable(target: Path, replaceable_names: Collection[str]) -> None:

@@ -30,6 +30,7 @@ from idcf.data.datasets.formats import (
     read_recbole,
     wrong_width_message,
 )
+from idcf.data.inputs import InteractionsTable
 from idcf.data.interactions import Interactions, align_vocabularies, encode_ids
 from idcf.data.missing_values import MissingRule, interactions_from_rows
 from idcf.data.parquet_reader import ParquetColumns, parquet_errors, parquet_files
@@ -48,7 +49,7 @@ _SUPPORTED_SUFFIXES = (
 
 
 def read_interactions(
-    source: Any,
+    source: InteractionsTable,
     *,
     columns: Mapping[str, str] | None = None,
     implicit: bool | None = None,

@@ -32,12 +32,12 @@ from idcf.files import check_folder_writable, write_folder
 from idcf.inference.manifest import Manifest
 from idcf.inference.model_card import render_model_card
 from idcf.models.base import Backbone, Model, UserData
-from idcf.models.registry import configure, model_entry, resolve_model
+from idcf.models.registry import configure, model_entry
 from idcf.types import History, Users
 
-# 5 had tables of users that nothing read, 4 no interval ratios, 3 another take-up model, 2 none;
-# before 2, options had other names
-FORMAT = 6
+# 6 had no arguments of the fit, 5 had tables of users that nothing read, 4 no interval ratios,
+# 3 another take-up model, 2 none; before 2, options had other names
+FORMAT = 7
 _CONFIG, _WEIGHTS, _ITEMS, _CARD = "config.json", "weights.safetensors", "items.parquet", "card.md"
 _FILES = (_WEIGHTS, _ITEMS, _CARD)
 _ALL_FILES = (*_FILES, _CONFIG)
@@ -243,7 +243,7 @@ def make_contiguous(model: Model) -> Model:
 
 def build_model(manifest: Manifest) -> Model:
     """Build the model of a manifest with meaningless weights, for `assign_tensors`."""
-    model_name = resolve_model(manifest.model, manifest.domain.implicit)
+    model_name = manifest.fitted_model
     entry, domain = model_entry(model_name), manifest.domain.placeholder_domain()
     config = configure(model_name, manifest.options)
     with torch.random.fork_rng(devices=[]):

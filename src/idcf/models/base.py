@@ -359,6 +359,15 @@ class CorrectedTwoTower(TwoTower):
         self.register_buffer("neighbor_weights", torch.zeros(self.n_items, 0))
         self.register_buffer("neighbor_scale", torch.ones(()))
 
+    def _load_from_state_dict(
+        self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any
+    ) -> None:
+        """Give the neighbors the shapes of the state that is loaded."""
+        for name in ("neighbor_items", "neighbor_weights"):
+            if (loaded := state_dict.get(prefix + name)) is not None:
+                setattr(self, name, getattr(self, name).new_zeros(loaded.shape))
+        super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
+
     def corrects_scores(self) -> bool:
         """Return whether the model has neighbors."""
         return self.neighbor_items.shape[1] > 0
