@@ -20,7 +20,8 @@ from pathlib import Path
 
 from idcf.errors import ArtifactError, ConfigError, DataError
 
-_MAX_UNPACKED_BYTES = 1 << 33  # of a gzipped file
+_MAX_UNPACKED_BYTES = 1 << 33  # of a gzipped or Parquet file
+_LIMIT_NAME = "IDCF_MAX_UNPACKED_BYTES"
 _READ_BYTES = 1 << 24  # at once
 
 # process numbers of other machines, which may share a folder with this one, say nothing here
@@ -320,6 +321,25 @@ def check_file(path: Path) -> None:
         raise DataError(f"{path}: the file is empty; give one with at least one interaction")
 
 
+def max_unpacked_bytes() -> int:
+    """Number of bytes that a compressed file may unpack to.
+
+    Raises ConfigError if the environment variable for it is not a positive integer.
+    """
+    text = os.environ.get(_LIMIT_NAME, str(_MAX_UNPACKED_BYTES))
+    if not text.isdecimal() or not int(text):
+        raise ConfigError(f"{_LIMIT_NAME} must be a number of bytes, got {text!r:.80}; correct it")
+    return int(text)
+
+
+def unpacked_too_large(path: Path, limit: int | None = None) -> DataError:
+    """Error for a file that unpacks to more bytes than `max_unpacked_bytes()`."""
+    return DataError(
+        f"{path} unpacks to more than {limit or max_unpacked_bytes():,} bytes; if that is right, "
+        f"raise the limit by the environment variable {_LIMIT_NAME}"
+    )
+
+
 def read_bytes(path: Path) -> bytes:
     """Read a whole file and decompress it if it is gzipped.
 
@@ -328,7 +348,7 @@ def read_bytes(path: Path) -> bytes:
     check_file(path)
     data = path.read_bytes()
     if data.startswith(b"\x1f\x8b"):
-        limit = int(os.environ.get("IDCF_MAX_UNPACKED_BYTES", _MAX_UNPACKED_BYTES))
+        limit = max_unpacked_bytes()
         try:
             with gzip.open(io.BytesIO(data)) as file:
                 data = _read_up_to(file, limit + 1)
@@ -336,10 +356,7 @@ def read_bytes(path: Path) -> bytes:
             reason = str(error).lower()
             raise DataError(f"{path}: damaged gzip ({reason}); download or copy it again") from None
         if len(data) > limit:
-            raise DataError(
-                f"{path} unpacks to more than {limit:,} bytes; if that is right, raise the limit "
-                "by the environment variable IDCF_MAX_UNPACKED_BYTES"
-            )
+            raise unpacked_too_large(path)
     if not data or data.isspace():
         raise DataError(f"{path}: the file is empty; give one with at least one interaction")
     return data

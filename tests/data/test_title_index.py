@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from idcf.data.title_search import TitleIndex
+from idcf.data.title_search import TitleIndex, _core_words, normalize_text
 
 
 def random_names(n: int) -> list[str | None]:
@@ -44,12 +44,31 @@ class CountedList(list[str]):
         return super().__iter__()
 
 
-def test_a_search_reads_the_names_that_match_and_no_others() -> None:
+def test_a_search_reads_no_names() -> None:
     names = [f"film {k}" for k in range(20_000)]
     index = TitleIndex(range(len(names)), names)
     spaced_words = CountedList(index._spaced_words)
     index._spaced_words = spaced_words
     assert index.search("film 1234") == [1234, *range(12340, 12349)]
-    assert 0 < spaced_words.n_reads <= 2 * 11
+    assert index.search("film", 3) == [1000, 1001, 1002]  # names that are the text and a year
     assert index.search("nothing like it", 3) == []
-    assert spaced_words.n_reads <= 2 * 11
+    assert spaced_words.n_reads == 0
+
+
+@pytest.mark.parametrize("n", [1, 3, 500])
+@pytest.mark.parametrize("text", ["a", "the", "mat", "ete", "2", "an word1", "the matrix", "2001"])
+def test_the_order_is_that_of_a_sort_of_all_matches(text: str, n: int) -> None:
+    names = random_names(500)
+    popularity = np.random.default_rng(1).integers(0, 4, len(names)).astype(float)  # many are equal
+    index = TitleIndex([f"i{n}" for n in range(len(names))], names, popularity)
+    start, core = f" {normalize_text(text).split()[0]}", _core_words(f" {normalize_text(text)}")
+
+    def key(row: int) -> tuple[bool, float, int]:
+        spaced = index._spaced_words[row]
+        begins = spaced.startswith(start) or _core_words(spaced).startswith(start)
+        return _core_words(spaced) != core, -(popularity[row] + np.log(4) * begins), row
+
+    rows = sorted((x for x in range(len(names)) if index.matches(x, text)), key=key)
+    exact = index.find_exact(text)
+    first = [] if exact is None else [exact]
+    assert index.search(text, n) == list(dict.fromkeys([*first, *rows]))[:n]

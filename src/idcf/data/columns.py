@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import sys
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 EncodedIds = tuple[Vocab, Ints]
 MAX_RATING = 1e9  # in float32 the squares of larger numbers soon overflow
+MAX_SECONDS = 2**62  # of a time on either side of 1970: differences of two have 64 bits
 _PAIR_CHUNK = 1 << 20
 _LIBRARY = ("idcf", "contextlib", "functools")  # modules between the caller and a warning
 _INTEGER = re.compile(r"0|-?[1-9][0-9]{0,17}")  # "007" and "+7" are text ids, not numbers
@@ -77,8 +78,18 @@ def encode_text_ids(
         reason = "is not an integer id, which this format needs"
         origin.raise_bad_value(role, row, values[row], reason)
     ids: list[Any] = sorted(map(int, unique)) if all_integers else sorted(unique)
+    check_no_nul(values, unique, role, origin)
     row_by_text = {str(x): n for n, x in enumerate(ids)}
     return Vocab(ids), np.fromiter(map(row_by_text.__getitem__, values), np.int64, len(values))
+
+
+def check_no_nul(
+    values: Sequence[str], unique: Iterable[str], role: str, origin: ColumnOrigin
+) -> None:
+    """Raise DataError for the first value with a NUL character, which few programs can hold."""
+    if "\0" in "".join(unique):
+        row = next(n for n, x in enumerate(values) if "\0" in x)
+        origin.raise_bad_value(role, row, values[row], "has a NUL character; remove it")
 
 
 def encode_typed_ids(values: Sequence[Any], role: str, origin: ColumnOrigin) -> EncodedIds:
@@ -88,6 +99,8 @@ def encode_typed_ids(values: Sequence[Any], role: str, origin: ColumnOrigin) -> 
     for kind in (str, (int, np.integer)):
         if all(issubclass(t, kind) and t is not bool for t in types):
             ids = sorted(set(values))
+            if kind is str:
+                check_no_nul(values, ids, role, origin)
             row_by_id = {x: n for n, x in enumerate(ids)}
             rows = np.fromiter(map(row_by_id.__getitem__, values), np.int64, len(values))
             return Vocab([str(x) if kind is str else int(x) for x in ids]), rows
@@ -131,9 +144,9 @@ def _parse_number(value: Any) -> float:
 
 
 def to_whole_seconds(values: Doubles, origin: ColumnOrigin) -> Ints:
-    """Convert times to integers; raise DataError for the first that is missing or infinite."""
+    """Convert times to integers; raise DataError for the first that is missing or out of range."""
     reason = "is not a time; drop the row, or the whole column if times do not matter"
-    _require("timestamp", values, np.abs(values) < 2**63, origin, reason)
+    _require("timestamp", values, np.abs(values) < MAX_SECONDS, origin, reason)
     return values.astype(np.int64)
 
 

@@ -17,6 +17,7 @@ import numpy as np
 
 from idcf.data.interactions import Doubles, Floats, Mask, Vocab
 from idcf.errors import DataError, unknown_name_message
+from idcf.files import max_unpacked_bytes
 
 _MAX_WORDS = 64  # words of a column that are encoded, the most frequent
 _MIN_ROWS_PER_WORD = 3
@@ -83,9 +84,12 @@ class FeatureEncoder:
     @classmethod
     def fit(cls, columns: Mapping[str, Sequence[Any]], is_known: Mask) -> Self:
         """Choose words and bins from all rows; features are standardized over the known rows."""
+        n_rows = int(is_known.sum())
+        _check_size(len(columns), len(columns), n_rows)  # each becomes a feature or more
         encodings = tuple(FeatureColumn.fit(name, values) for name, values in columns.items())
+        _check_size(len(columns), sum(x.width for x in encodings), n_rows)
         parts = [x.transform(columns[x.name])[is_known] for x in encodings]
-        table = np.hstack(parts) if parts else np.empty((int(is_known.sum()), 0))
+        table = np.hstack(parts) if parts else np.empty((n_rows, 0))
         zeros = np.zeros(table.shape[1])
         mean, std = (table.mean(0), table.std(0)) if len(table) else (zeros, zeros)
         std = np.where(std > 1e-12 * np.abs(mean), std, 0)  # equal values may differ by rounding
@@ -155,6 +159,17 @@ def fit_feature_encoder(
     features = np.zeros((len(vocab), table.shape[1]), np.float32)
     features[rows[is_known]] = table[is_known] if len(table) else 0.0
     return features, encoder
+
+
+def _check_size(n_columns: int, n_features: int, n_rows: int) -> None:
+    """Raise DataError if features of some rows, and their products, need too much memory."""
+    n_bytes = 8 * n_features * (2 * n_rows + 3 * n_features)
+    if n_bytes > max_unpacked_bytes():
+        raise DataError(
+            f"{n_columns:,} columns become {n_features:,} or more features of {n_rows:,} rows, "
+            f"which take about {n_bytes:,} bytes, more than {max_unpacked_bytes():,}; leave out "
+            "columns, or raise the limit by the environment variable IDCF_MAX_UNPACKED_BYTES"
+        )
 
 
 def _parse_feature_numbers(values: Sequence[Any]) -> Doubles:

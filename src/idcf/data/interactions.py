@@ -70,6 +70,10 @@ def titles_by_row(items: Vocab, titles: Mapping[Any, str] | None) -> tuple[str |
     """Title of each item of a vocabulary, in row order; None where `titles` has none."""
     rows = row_lookup(items) if titles else {}
     title_by_row = {rows[x]: str(title) for x, title in (titles or {}).items() if x in rows}
+    for row, title in title_by_row.items():
+        if "\0" in title:
+            raise DataError(f"the title {title!r:.100} of item {items.ids[row]!r:.100} has a NUL "
+                            "character; remove it")  # fmt: skip
     return tuple(map(title_by_row.get, range(len(items))))
 
 

@@ -30,14 +30,21 @@ from idcf.data.columns import (
     to_whole_seconds,
 )
 from idcf.data.interactions import Floats, Interactions, Ints
+from idcf.data.parquet_limits import (
+    check_value_counts,
+    open_parquet,
+    plain_batches,
+    read_limited_table,
+)
 from idcf.errors import DataError
-from idcf.files import check_file
+from idcf.files import check_file, max_unpacked_bytes, unpacked_too_large
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 _CHUNK_ROWS = 1 << 19
 _READ_BYTES = 1 << 20  # of a column at once, so that large row groups are not held
+_ROW_BYTES = 28  # of a row in memory: two ids, a rating and a time
 Codes = NDArray[np.int32]
 
 
@@ -65,14 +72,12 @@ class ParquetColumns:
         files, first, n_rows = parquet_files(path), None, 0
         for file in files:
             with parquet_errors(file):
-                schema, n_file_rows = (
-                    parquet.read_schema(file),
-                    parquet.read_metadata(file).num_rows,
-                )
-            n_rows += n_file_rows
+                schema, metadata = parquet.read_schema(file), parquet.read_metadata(file)
+            n_rows += metadata.num_rows
             if first is None:
                 first = schema
                 names = find_columns(columns, schema.names, str(path), implicit)
+            check_value_counts(file, metadata, list(names.values()), lists_only=True)
             for name in names.values():
                 if name not in schema.names or not schema.field(name).type.equals(
                     first.field(name).type
@@ -87,18 +92,23 @@ class ParquetColumns:
     def whole_table(self) -> pa.Table:
         """Read the columns of all files at once."""
         import pyarrow as pa
-        from pyarrow import parquet
 
         columns, parts = list(dict.fromkeys(self.names.values())), []
         for file in self.files:
             with parquet_errors(file):
-                parts.append(parquet.ParquetFile(file).read(columns))
+                parts.append(read_limited_table(file, columns=columns))
         return pa.concat_tables(parts)
+
+    def check_rows(self) -> None:
+        """Raise DataError if the rows are more than memory should hold."""
+        if self.n_rows * _ROW_BYTES > max_unpacked_bytes():
+            raise unpacked_too_large(self.path)
 
     def interactions(
         self, implicit: bool | None, weights: WeightRule = NO_WEIGHTS
     ) -> Interactions | None:
         """Read the table in chunks; None: a value needs the reader of whole tables."""
+        self.check_rows()
         users, items = IdCodes(self.n_rows), IdCodes(self.n_rows)
         ratings = np.empty(self.n_rows, np.float32) if "rating" in self.names else None
         times = np.empty(self.n_rows, np.int64) if "timestamp" in self.names else None
@@ -129,16 +139,14 @@ class ParquetColumns:
         self, *roles: str, chunk_rows: int = _CHUNK_ROWS
     ) -> Iterator[tuple[int, dict[str, Any]]]:
         """Yield the first row of a chunk of rows, and the Arrow array of each of some roles."""
-        from pyarrow import parquet
-
         names, start = {role: self.names[role] for role in roles}, 0
         for path in self.files:
             with (
                 parquet_errors(path),
-                parquet.ParquetFile(path, buffer_size=_READ_BYTES, pre_buffer=False) as file,
+                open_parquet(path, buffer_size=_READ_BYTES, pre_buffer=False) as file,
             ):
                 columns = list(dict.fromkeys(names.values()))
-                for batch in file.iter_batches(chunk_rows, columns=columns):
+                for batch in plain_batches(path, file, columns, chunk_rows):
                     yield start, {role: batch.column(name) for role, name in names.items()}
                     start += batch.num_rows
 
@@ -273,6 +281,7 @@ def count_ids(
     """Return the number of rows of each user, the number of items, and whether the feedback is
     implicit, reading the ids only. None: an id needs the reader of whole tables."""
     source = ParquetColumns.find(path, columns, implicit)
+    source.check_rows()
     users, items = IdCodes(source.n_rows), IdCodes(source.n_rows)
     try:
         for start, chunk in source.chunks("user_id", "item_id"):

@@ -33,6 +33,7 @@ from idcf.data.datasets.formats import (
 from idcf.data.inputs import InteractionsTable
 from idcf.data.interactions import Interactions, align_vocabularies, encode_ids
 from idcf.data.missing_values import MissingRule, interactions_from_rows
+from idcf.data.parquet_limits import read_limited_table
 from idcf.data.parquet_reader import ParquetColumns, parquet_errors, parquet_files
 from idcf.data.shards import ShardedTable, is_sharded_folder
 from idcf.errors import ConfigError, DataError, unknown_name_message
@@ -224,10 +225,8 @@ def read_table(path: Path, id_columns: Collection[str] = ()) -> pa.Table:
     the `id_columns`, too) are read as text, so that `007` keeps its zeros, and Arrow guesses the
     type of other columns. Raises DataError if the file is missing, empty or damaged."""
     if format_suffix(path) == "parquet":
-        from pyarrow import parquet
-
         with parquet_errors(path):
-            return parquet.read_table(path)
+            return read_limited_table(path)
     text = read_text(path)
     header = next(csv.reader(io.StringIO(text), delimiter=delimiter_of(path)))
     ids = [name for name in header if holds_ids(name) or name in id_columns]

@@ -24,6 +24,7 @@ from typing import IO, Any, NoReturn
 from idcf.data.column_names import find_columns
 from idcf.data.columns import (
     ColumnOrigin,
+    check_no_nul,
     check_ratings,
     encode_text_ids,
     ids_from_series,
@@ -287,6 +288,12 @@ def _check_ids(values: Any, role: str, origin: ColumnOrigin, ids_are_text: bool)
         series = to_dataframe(pa.table({role: values}))[role]
         vocab, rows = ids_from_series(series, role, origin, False)
         ids = pa.array(vocab.ids).take(pa.array(rows))
+    if (
+        not pa.types.is_integer(ids.type)
+        and compute.any(compute.match_substring(ids, "\0")).as_py()
+    ):
+        texts = ids.to_pylist()
+        check_no_nul(texts, texts, role, origin)
     try:
         return ids.cast(pa.int64() if pa.types.is_integer(ids.type) else pa.string())
     except pa.ArrowInvalid:

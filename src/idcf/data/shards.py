@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from idcf.data.interactions import Floats, Interactions, Ints, Vocab
+from idcf.data.parquet_limits import read_limited_table
 from idcf.data.parquet_reader import parquet_errors
 from idcf.errors import DataError
 
@@ -239,11 +240,9 @@ class ShardedTable(UserBlocks):
     @cached_property
     def items(self) -> Vocab:
         """Vocabulary of the items."""
-        from pyarrow import parquet
-
         path = self.folder / ITEMS_NAME
         with parquet_errors(path):
-            ids = parquet.ParquetFile(path).read(["item_id"])["item_id"].to_pylist()
+            ids = read_limited_table(path, columns=["item_id"])["item_id"].to_pylist()
         if len(ids) != self.n_items:
             raise damaged_folder(self.folder, f"{ITEMS_NAME} has {len(ids):,} items")
         return Vocab(ids)

@@ -51,10 +51,9 @@ class TitleIndex:
         self._row_by_id = {str(x): n for n, x in enumerate(ids)}
         self._normalized = [normalize_text(x) for x in self.names]
         self._spaced_words = [" " + " ".join(_WORD.findall(x)) for x in self._normalized]
-        self._cores = [_core_words(x) for x in self._spaced_words]
-        self._log_popularity = [0.0] * len(self.names)
+        self._log_popularity = np.zeros(len(self.names))
         if log_popularity is not None:
-            self._log_popularity = np.asarray(log_popularity, np.float64).tolist()
+            self._log_popularity = np.asarray(log_popularity, np.float64)
         self._row_by_title: dict[str, int] = {}
         rows: dict[str, list[int]] = {}
         for n, (text, spaced) in enumerate(zip(self._normalized, self._spaced_words, strict=True)):
@@ -64,6 +63,19 @@ class TitleIndex:
         self._bigram_counts = np.array([len(_bigrams(x)) for x in self._spaced_words], np.int64)
         self._rows_by_bigram = {k: np.array(v, np.int32) for k, v in rows.items()}
         self._words, self._word_starts, self._word_rows = _index_words(self._spaced_words)
+        cores = [_core_words(x) for x in self._spaced_words]
+        self._rows_by_core: dict[str, list[int]] = {}
+        for n, core in enumerate(cores):
+            self._rows_by_core.setdefault(core, []).append(n)
+        number = {word: n for n, word in enumerate(self._words)}
+        # the numbers of the words that names begin with, with and without their article: [2, I]
+        self._first_words = np.array(
+            [
+                [number.get(text.split(None, 1)[0] if text.strip() else "", -1) for text in texts]
+                for texts in (self._spaced_words, cores)
+            ],
+            np.int32,
+        )
 
     def find_exact(self, text: str) -> int | None:
         """Row of the item with this id, or with this title but for case and accents."""
@@ -91,37 +103,32 @@ class TitleIndex:
         if not starts:
             return list(range(min(n, len(self.names))))
         exact_row = self.find_exact(text)
-        core = _core_words("".join(starts))
-
-        def order(row: int) -> tuple[bool, float, int]:
-            """Return the sort key of a name that contains the text."""
-            spaced = self._spaced_words[row]
-            begins = spaced.startswith(starts[0]) or self._cores[row].startswith(starts[0])
-            weight = self._log_popularity[row] + _START_WEIGHT * begins
-            return self._cores[row] != core, -weight, row
-
         rows = self._rows_with(starts)
-        rows.sort(key=order)
-        first = [] if exact_row is None else [exact_row]
-        return list(dict.fromkeys([*first, *rows]))[:n] or self.nearest(text, n)
+        weights = self._log_popularity[rows]
+        first, end = self._words_with_start(starts[0][1:])
+        first_words = self._first_words[:, rows]
+        weights[((first_words >= first) & (first_words < end)).any(0)] += _START_WEIGHT
+        is_core = np.isin(rows, self._rows_by_core.get(_core_words("".join(starts)), ()))
+        best = [[] if exact_row is None else [exact_row]]
+        best += [_heaviest(rows[part], weights[part], n) for part in (is_core, ~is_core)]
+        return list(dict.fromkeys(chain.from_iterable(best)))[:n] or self.nearest(text, n)
 
-    def _rows_with(self, starts: Sequence[str]) -> list[int]:
+    def _words_with_start(self, start: str) -> tuple[int, int]:
+        """Number of the first word that begins with a text, and of the one after the last."""
+        return bisect_left(self._words, start), bisect_left(self._words, start + _LAST_CHARACTER)
+
+    def _rows_with(self, starts: Sequence[str]) -> NDArray[np.int64]:
         """Rows of the names in which every text of `starts` begins a word, in their order.
 
         Words that begin alike are neighbors in the index, so this reads no names.
         """
-        candidates = []
+        is_match = np.ones(len(self.names), np.bool_)
         for word in {x[1:] for x in starts}:
-            first, end = (bisect_left(self._words, x) for x in (word, word + _LAST_CHARACTER))
-            candidates.append(self._word_rows[self._word_starts[first] : self._word_starts[end]])
-        candidates.sort(key=len)
-        rows = np.unique(candidates[0])
-        for other in candidates[1:]:
-            is_candidate = np.zeros(len(self.names), np.bool_)
-            is_candidate[other] = True
-            rows = rows[is_candidate[rows]]
-        result: list[int] = rows.tolist()
-        return result
+            first, end = self._words_with_start(word)
+            has_word = np.zeros(len(self.names), np.bool_)
+            has_word[self._word_rows[self._word_starts[first] : self._word_starts[end]]] = True
+            is_match &= has_word
+        return np.flatnonzero(is_match)
 
     def matches(self, row: int, text: str) -> bool:
         """Whether the name of a row contains every word of a text, or words that begin so."""
@@ -159,6 +166,17 @@ def _index_words(
     words = sorted(rows)
     starts = np.cumsum([0, *(len(rows[x]) for x in words)])
     return words, starts, np.fromiter(chain.from_iterable(rows[x] for x in words), np.int32)
+
+
+def _heaviest(rows: NDArray[np.int64], weights: NDArray[np.float64], n: int) -> list[int]:
+    """The n rows of largest weight in order, of equal ones the first rows; without a whole sort."""
+    if len(rows) > n:
+        least = np.partition(weights, -n)[-n]
+        above = np.flatnonzero(weights > least)
+        chosen = np.concatenate([above, np.flatnonzero(weights == least)[: n - len(above)]])
+        rows, weights = rows[chosen], weights[chosen]
+    order: list[int] = rows[np.lexsort((rows, -weights))].tolist()
+    return order
 
 
 def _word_starts(text: str) -> list[str]:

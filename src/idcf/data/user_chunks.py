@@ -17,6 +17,7 @@ import numpy as np
 from idcf.data.column_names import resolve_columns
 from idcf.data.columns import warn_about_data
 from idcf.data.interactions import Ints
+from idcf.data.parquet_limits import check_value_counts, open_parquet, plain_batches
 from idcf.data.readers import delimiter_of
 from idcf.errors import DataError, unknown_name_message
 from idcf.files import expand_user
@@ -255,13 +256,12 @@ def _parquet_batches(
 ) -> Iterator[Any]:
     """Yield the rows of a Parquet file in batches, first an empty one, with a column for each role
     and for those of the `optional` ones that it has."""
-    from pyarrow import parquet
-
-    with parquet.ParquetFile(source.path, buffer_size=_READ_BYTES, pre_buffer=False) as file:
+    with open_parquet(source.path, buffer_size=_READ_BYTES, pre_buffer=False) as file:
         names = source.column_names(file.schema_arrow.names, roles, optional)
         columns = list(names.values())
+        check_value_counts(source.path, file.metadata, columns, lists_only=True)
         yield _plain_batch(_empty_batch(file.schema_arrow, columns), list(names))
-        for batch in file.iter_batches(ROWS_PER_READ, columns=columns, use_threads=False):
+        for batch in plain_batches(source.path, file, columns, ROWS_PER_READ, use_threads=False):
             yield _plain_batch(batch.select(columns), list(names))
 
 

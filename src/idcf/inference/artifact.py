@@ -27,7 +27,8 @@ import idcf
 from idcf.config import dataclass_from_dict, dataclass_to_dict
 from idcf.data.attributes import ItemAttributes
 from idcf.data.interactions import Vocab
-from idcf.errors import ArtifactError, ConfigError, IdcfError
+from idcf.data.parquet_limits import read_limited_table
+from idcf.errors import ArtifactError, ConfigError, DataError, IdcfError
 from idcf.files import check_folder_writable, write_folder
 from idcf.inference.manifest import Manifest
 from idcf.inference.model_card import render_model_card
@@ -451,18 +452,16 @@ def _read_items(
     from pyarrow import parquet
 
     try:
-        file = parquet.ParquetFile(pa.BufferReader(content))
-        n_rows, size = file.metadata.num_rows, file.metadata.serialized_size
-        size += sum(file.metadata.row_group(i).total_byte_size for i in range(file.num_row_groups))
+        n_rows = parquet.read_metadata(pa.BufferReader(content)).num_rows
         if n_rows != n_items:
             raise ArtifactError(f"{path}: {n_rows} items, but the model has {n_items}")
-        if size > _MAX_ITEMS_BYTES:
-            raise ArtifactError(f"{path} unpacks to {size:,} bytes, above {_MAX_ITEMS_BYTES:,}")
-        table = file.read()
+        table = read_limited_table(path, content, limit=_MAX_ITEMS_BYTES)
         ids = table["item_id"]
         if ids.null_count:
             raise ArtifactError(f"{path}: {ids.null_count} items have no id")
         items, titles = Vocab(ids.to_pylist()), tuple(table["title"].to_pylist())
+    except DataError:
+        raise ArtifactError(f"{path} unpacks to more than {_MAX_ITEMS_BYTES:,} bytes") from None
     except (pa.ArrowException, OSError, KeyError) as error:
         raise ArtifactError(f"{path}: {error}") from None
     names = [x for x in table.column_names if x not in ("item_id", "title")]

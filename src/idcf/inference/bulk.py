@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 from idcf.data.history_arrays import ChunkReader
 from idcf.data.interactions import Vocab
+from idcf.data.parquet_limits import read_limited_table
 from idcf.data.parquet_reader import parquet_errors
 from idcf.data.table_writer import open_table
 from idcf.data.user_chunks import HistoryFile, read_user_chunks
@@ -154,10 +155,8 @@ def model_sha256(folder: Path) -> str:
 
 def read_item_ids(path: Path) -> Vocab:
     """Read the items of a folder of `idcf shard`."""
-    from pyarrow import parquet
-
     with parquet_errors(path):
-        return Vocab(parquet.read_table(path, columns=["item_id"])["item_id"].to_pylist())
+        return Vocab(read_limited_table(path, columns=["item_id"])["item_id"].to_pylist())
 
 
 @lru_cache(maxsize=1)

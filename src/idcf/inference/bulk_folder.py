@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import idcf
+from idcf.data.parquet_limits import open_parquet
 from idcf.data.parquet_reader import parquet_errors, parquet_files
 from idcf.data.progress import progress_bar
 from idcf.data.shards import ITEMS_NAME, ShardedTable, is_sharded_folder
@@ -157,11 +158,9 @@ def _require_distinct_ends(sources: Sequence[HistoryFile]) -> None:
 
 def _end_users(source: HistoryFile) -> set[Any]:
     """Return the first and the last user of a file; none if it has no column of users."""
-    from pyarrow import parquet
-
     ends: set[Any] = set()
     path = source.path
-    with parquet_errors(path), parquet.ParquetFile(path, pre_buffer=False) as file:
+    with parquet_errors(path), open_parquet(path, pre_buffer=False) as file:
         n_groups = file.metadata.num_row_groups
         name = source.user_column(file.schema_arrow.names)
         if name is None:

