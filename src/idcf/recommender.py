@@ -188,8 +188,8 @@ class Recommender(Estimator):
             "local", "processes" or "ray", or an `Engine`: train by passes over a folder of shards
             (`idcf shard`), which need not fit into memory. None: read the table into memory.
         resume
-            Folder from which an interrupted fit goes on: of checkpoints, for models trained by
-            epochs or, with an engine, of finished passes. ConfigError: it is of another fit.
+            Folder of checkpoints (with an engine, of finished passes) from which an interrupted fit
+            goes on. ConfigError: it is of another fit.
         """
         from idcf.training.fit import FitArguments, fit
 

@@ -90,7 +90,7 @@ def fit_artifact(
     """Train a model on the key users of a table and describe it: the work of `Recommender.fit`.
 
     `titles` has one entry per item; `memory` is the limit of `check_memory`; `resume` is a folder
-    for checkpoints, from which an interrupted training by epochs goes on. Raises `DataError` if
+    for checkpoints, from which an interrupted training goes on. Raises `DataError` if
     there are too few key users, and `ConfigError` for an unknown option, for a `callback` of a
     model that has no epochs, or if the fit needs too much memory.
     """
