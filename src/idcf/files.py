@@ -21,6 +21,7 @@ from pathlib import Path
 from idcf.errors import ArtifactError, ConfigError, DataError
 
 _MAX_UNPACKED_BYTES = 1 << 33  # of a gzipped file
+_READ_BYTES = 1 << 24  # at once
 
 # process numbers of other machines, which may share a folder with this one, say nothing here
 _MACHINE = f"{zlib.crc32(platform.node().encode()):08x}"
@@ -294,12 +295,27 @@ def _fsync(path: Path) -> None:
         os.close(handle)
 
 
+def expand_user(path: str | Path) -> Path:
+    """Return a path with the home folder in place of `~`; DataError: there can be no such path."""
+    try:
+        expanded = Path(path).expanduser()
+        expanded.stat()
+    except FileNotFoundError:
+        return expanded
+    except (OSError, RuntimeError, ValueError) as error:  # too long, NUL, `~` of an unknown user
+        reason = getattr(error, "strerror", None) or str(error).rstrip(".")
+        raise DataError(f"{path} cannot be read ({reason.lower()}); check the path") from None
+    return expanded
+
+
 def check_file(path: Path) -> None:
     """Raise DataError unless `path` is a file that is not empty."""
     if not path.exists():
         raise DataError(f"no file at {path}; check the path")
-    if not path.is_file():
+    if path.is_dir():
         raise DataError(f"{path} is a folder; give the path of a file in it")
+    if not path.is_file():
+        raise DataError(f"{path} is neither a file nor a folder; give the path of a file")
     if not path.stat().st_size:
         raise DataError(f"{path}: the file is empty; give one with at least one interaction")
 
@@ -315,7 +331,7 @@ def read_bytes(path: Path) -> bytes:
         limit = int(os.environ.get("IDCF_MAX_UNPACKED_BYTES", _MAX_UNPACKED_BYTES))
         try:
             with gzip.open(io.BytesIO(data)) as file:
-                data = file.read(limit + 1)
+                data = _read_up_to(file, limit + 1)
         except (EOFError, zlib.error, gzip.BadGzipFile) as error:
             reason = str(error).lower()
             raise DataError(f"{path}: damaged gzip ({reason}); download or copy it again") from None
@@ -327,6 +343,15 @@ def read_bytes(path: Path) -> bytes:
     if not data or data.isspace():
         raise DataError(f"{path}: the file is empty; give one with at least one interaction")
     return data
+
+
+def _read_up_to(file: gzip.GzipFile, n_bytes: int) -> bytes:
+    """Return up to this many bytes of a file; memory is taken for those that there are."""
+    parts = []
+    while n_bytes > 0 and (part := file.read(min(n_bytes, _READ_BYTES))):
+        parts.append(part)
+        n_bytes -= len(part)
+    return b"".join(parts)
 
 
 def read_text(path: Path, encoding: str = "utf-8") -> str:

@@ -22,6 +22,7 @@ from idcf.cli import (
     mcp,
     models,
     one_user,
+    push,
     recommend,
     reproduce,
     serve,
@@ -45,6 +46,7 @@ for verb in (
 ):
     app.command(verb.__name__.replace("_", "-"))(verb)
 app.command("mcp")(mcp.mcp)
+app.command("push")(push.push)
 app.command("bench-serve")(bench_serve.bench_serve)
 app.add_typer(data.app, name="data")
 app.command("models")(models.models)

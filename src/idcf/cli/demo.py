@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from idcf.cli import options as o
+from idcf.errors import require_extra
 
 _MAX_DEFAULT_JOBS = 4
 
@@ -30,6 +31,7 @@ def demo(
     as_json: o.JsonSwitch = False,
 ) -> None:
     """Train on MovieLens-100K and write an HTML report on users that were not in the training."""
+    require_extra("plots", "matplotlib")  # before long work whose end is a figure
     o.limit_threads(threads)
     from idcf.evaluation.parallel import available_cores
     from idcf.files import reserve_content

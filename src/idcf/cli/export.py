@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Annotated
 
 from idcf.cli import options as o
+from idcf.errors import require_extra
 
 
 def export(
@@ -20,6 +21,8 @@ def export(
     It returns embeddings and scores.
     """
     from idcf.files import reserve_file
+
+    require_extra("onnx", "onnx", "onnxscript")
     from idcf.recommender import Recommender
 
     start = time.perf_counter()

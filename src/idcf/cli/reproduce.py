@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from idcf.cli import options as o
+from idcf.errors import require_extra
 from idcf.files import reserve_content, reserve_file
 
 if TYPE_CHECKING:
@@ -188,6 +189,9 @@ def _run(
         outcome = reproduction.reproduce(work.missing_runs, results, **options)
         completed += [str(run) for run in outcome.completed]
         failed |= outcome.failed
+        done = {run.dataset for run in work.runs} - {run.dataset for run in work.missing_runs}
+        for dataset in sorted(done):  # an earlier call may have been killed before this
+            reproduction.compact_results(results, dataset)
     for study, points in work.missing_points.items():
         study_outcome = figure_runs.measure_points(study, points, results, **options)
         completed += study_outcome.completed
@@ -221,6 +225,7 @@ def report(
 ) -> None:
     """Render the paper's tables and figures from result rows: Markdown pages, one HTML page of all
     tables, and the pictures."""
+    require_extra("plots", "matplotlib")
     from idcf.paper import results_store
 
     results_store.require_results_folder(results)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 from idcf.cli import options as o
-from idcf.errors import ArtifactError, ConfigError
+from idcf.errors import ArtifactError, ConfigError, require_extra
 from idcf.files import reserve
 
 if TYPE_CHECKING:
@@ -92,6 +92,7 @@ def train(
     The saved folder is the MODEL_FOLDER of `idcf recommend`, `embed`, `export` and `serve`.
     With --engine, DATASET is a folder of `idcf shard`, which need not fit into memory.
     """
+    _require_extras(tensorboard, mlflow, engine)
     o.limit_threads(threads)
     from idcf.config import parse_overrides
     from idcf.recommender import Recommender
@@ -112,26 +113,17 @@ def train(
     with ExitStack() as stack:
         stack.enter_context(reserve(out))
         opened = stack.enter_context(open_engine_options(engine, workers, address))
+        reading = {"drop_missing": drop_missing, "weight": weight, "duplicates": duplicates}
         if opened is None:
-            table = o.open_dataset_argument(
-                dataset,
-                column,
-                implicit,
-                drop_missing=drop_missing,
-                weight=weight,
-                duplicates=duplicates,
-                progress=not as_json,
-            )
-            data = _Data(table.interactions, table.titles, table.attributes)
+            data = _open_table(dataset, column, implicit, reading, progress=not as_json)
         else:
-            given = {"--column": column, "--drop-missing": drop_missing, "--weight": weight}
-            data = _open_shards(dataset, {**given, "--duplicates": duplicates != "last"})
+            data = _open_shards(dataset, column, reading)
         logged = {"model": model, "dataset": dataset, **options}
         recommender.fit(
             data.interactions,
             users=user_features,
             items=items,
-            columns=None if opened else o.parse_columns(column),
+            columns=None if opened else data.columns,
             titles=data.titles or None,
             implicit=implicit if opened else None,
             attributes=data.attributes,
@@ -146,6 +138,14 @@ def train(
         if resume:
             remove_checkpoints(resume)
     _print_summary(recommender.manifest, out, time.perf_counter() - start, as_json)
+
+
+def _require_extras(tensorboard: Path | None, mlflow: str | None, engine: str | None) -> None:
+    """Raise ConfigError if a tracker or an engine is asked for that is not installed."""
+    o.require_engine_extra(engine)
+    for package, value in (("tensorboard", tensorboard), ("mlflow", mlflow)):
+        if value:
+            require_extra(package, package)
 
 
 def _check_arguments(
@@ -183,6 +183,7 @@ class _Data(NamedTuple):
     interactions: Any
     titles: Any = None
     attributes: Any = None
+    columns: Mapping[str, str] | None = None
 
 
 @contextmanager
@@ -216,12 +217,28 @@ def _open_trackers(
     return trackers.combine_callbacks(callbacks)
 
 
-def _open_shards(dataset: str, given: Mapping[str, object]) -> _Data:
-    """Return the path of a folder of shards, which an engine reads; `given` are options of tables,
-    which raise ConfigError."""
-    for option, value in given.items():
-        if value:
-            raise ConfigError(f"{option} is for a table, not for a folder of shards: leave it out")
+def _open_table(
+    dataset: str,
+    column: list[str] | None,
+    implicit: bool | None,
+    reading: Mapping[str, Any],
+    progress: bool,
+) -> _Data:
+    """Return the dataset or file, read by the options of `open_dataset_argument`."""
+    from idcf.data.shards import columns_of_shards
+
+    table = o.open_dataset_argument(dataset, column, implicit, **reading, progress=progress)
+    columns = o.parse_columns(column) or columns_of_shards(dataset)
+    return _Data(table.interactions, table.titles, table.attributes, columns)
+
+
+def _open_shards(dataset: str, column: list[str] | None, reading: Mapping[str, Any]) -> _Data:
+    """Return the path of a folder of shards, which an engine reads; raise ConfigError for an option
+    of tables."""
+    given = {"column": column, **reading, "duplicates": reading["duplicates"] != "last"}
+    for name in (name for name, value in given.items() if value):
+        option = f"--{name.replace('_', '-')}"
+        raise ConfigError(f"{option} is for a table, not for a folder of shards: leave it out")
     return _Data(Path(dataset))
 
 
@@ -236,7 +253,7 @@ def _training_summary(manifest: Manifest, out: Path, seconds: float) -> dict[str
     data, curve = manifest.training_data, manifest.new_user_curve
     return {
         "folder": str(out),
-        "model": manifest.model,
+        "model": manifest.fitted_model,
         "n_items": manifest.domain.n_items,
         "n_rows": data.n_rows,  # of key users and query users
         "n_users": data.n_users,

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from idcf.cli import options as o
+from idcf.errors import require_extra
 
 if TYPE_CHECKING:
     from idcf.evaluation.tune import Trial, TuningResult
@@ -49,6 +50,7 @@ def tune(
     as_json: o.JsonSwitch = False,
 ) -> None:
     """Search model options on held-out key users; resumes when run again."""
+    require_extra("tune", "optuna")
     o.limit_threads(threads)
     from idcf.config import parse_overrides
     from idcf.evaluation import tune as tuning

@@ -55,7 +55,7 @@ from idcf.data.shards import (
     sum_of_counts,
 )
 from idcf.errors import ConfigError, DataError, IdcfError
-from idcf.files import atomic_path, replace_folder, try_lock, write_text
+from idcf.files import atomic_path, expand_user, replace_folder, try_lock, write_text
 
 _SHARD_BYTES = 64 << 20  # of a file, where the number of shards is not given
 _DEFAULT_MEMORY = 1 << 30
@@ -129,7 +129,7 @@ def write_shards(
                 spill_folder=work / "query",
             )
             if query is not None
-            else open_file_source(Path(source or "").expanduser(), columns, implicit)
+            else open_file_source(expand_user(source or ""), columns, implicit)
         )
         options: Options = {"implicit": implicit, "shards": n_shards, "block_users": block_users}
         old_names = _check_target(target, rows, options, overwrite)

@@ -175,6 +175,11 @@ class Manifest:
     fit: FitRecord | None = None  # None: the model is not, or not only, that of a fit
 
     @property
+    def fitted_model(self) -> str:
+        """Name of the model that was fitted: another one than `model` where that needs ratings."""
+        return resolve_model(self.model, self.domain.implicit)
+
+    @property
     def fitted_recency(self) -> float | None:
         """Recency that was best for held-out users, see `training.recency`; None: not fitted."""
         values = [x["recency"] for x in self.details.values() if "recency" in x]
@@ -183,8 +188,7 @@ class Manifest:
     @property
     def user_data(self) -> UserData:
         """What the model holds of single training users; see `Model.user_data`."""
-        name = resolve_model(self.model, self.domain.implicit)
-        return user_data_of(name, self.options, self.backbone)
+        return user_data_of(self.fitted_model, self.options, self.backbone)
 
     @property
     def user_data_text(self) -> str:

@@ -12,7 +12,7 @@ import numpy as np
 from idcf.data.interactions import Floats, Interactions, Vocab, titles_by_row
 from idcf.data.missing_values import MissingRule
 from idcf.data.readers import DuplicateRule, read_interactions
-from idcf.data.shards import ShardedTable, is_sharded_folder
+from idcf.data.shards import ShardedTable, columns_of_shards, is_sharded_folder
 from idcf.data.side_tables import EnrichedInteractions, add_side_tables
 from idcf.errors import ConfigError
 from idcf.inference.artifact import Artifact
@@ -72,7 +72,7 @@ def fit(
         weight=arguments.weight,
         duplicates=arguments.duplicates,
     )
-    arguments = replace(arguments, columns=_columns_of(interactions, arguments))
+    arguments = replace(arguments, columns=arguments.columns or columns_of_shards(interactions))
     enriched_config, data = _add_side_tables(config, table, arguments)
     artifact = fit_artifact(
         replace(enriched_config, card_metrics=arguments.card_metrics),
@@ -85,20 +85,6 @@ def fit(
     )
     artifact = _with_record(artifact, config, arguments, table.weight is not None)
     return _remember_columns(artifact, arguments), data.interactions
-
-
-def _columns_of(interactions: Any, arguments: FitArguments) -> Mapping[str, str]:
-    """Return the names of columns that differ from their roles: those given, or those of the table
-    that a folder of shards was made from."""
-    table: ShardedTable | None = None
-    if isinstance(interactions, ShardedTable):
-        table = interactions
-    elif isinstance(interactions, str | Path):
-        path = Path(interactions).expanduser()
-        table = ShardedTable.open(path) if is_sharded_folder(path) else None
-    if arguments.columns or table is None:
-        return arguments.columns or {}
-    return {role: name for role, name in table.manifest.columns.items() if role != name}
 
 
 def _remember_columns(artifact: Artifact, arguments: FitArguments) -> Artifact:
@@ -164,7 +150,7 @@ def _fit_over_shards(
     catalogue = Interactions(
         Vocab(()), table.items, no_rows, no_rows, np.empty(0, np.float32), None, table.implicit
     )
-    arguments = replace(arguments, columns=_columns_of(table, arguments))
+    arguments = replace(arguments, columns=columns_of_shards(table))
     config, data = _add_side_tables(config, catalogue, arguments)
     features: Floats | None = data.interactions.item_features
     engine = arguments.engine

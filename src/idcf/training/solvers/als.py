@@ -29,14 +29,16 @@ def fit_als(config: FoldInConfig, table: Interactions, context: SolverContext) -
     Ratings are fitted less their ridge biases, implicit feedback with confidence 1 + α w on
     interactions of weight w and 1 elsewhere.
     """
-    model = FoldInModel(config, table.domain())
+    domain = table.domain()
+    model = FoldInModel(config, domain)
     fit_base_bias(model.bias_model, config.shrinkage, table)
     model.popularity = item_counts_tensor(table) * (0.0 if model.predicts_ratings else 1.0)
     users = table.history(np.arange(len(table.users)))
     items, entry_order = transpose(users.as_ragged(), len(table.items))
     weight = torch.from_numpy(table.row_weights()[table.rows_by_user[0]])
     if model.predicts_ratings:
-        target = model.bias_model.user_bias_and_residuals(users)[1]
+        # the factors fit ratings of any unit, since a user's vector is linear in the residuals
+        target = model.bias_model.user_bias_and_residuals(users)[1] / domain.rating_unit
     else:
         target = (1 + model.alpha * weight) / (model.alpha * weight)
     size = config.embedding_size

@@ -78,6 +78,8 @@ def fit_bayes(config: BayesConfig, table: Interactions, context: SolverContext) 
     """
     is_large = is_large_table(table, context.table_rows)
     config, table = limit_work(config, table, context)
+    unit = table.domain().rating_unit
+    table = replace(table, rating=table.rating / np.float32(unit))  # the priors are of unit size
     user_rows = np.flatnonzero(table.user_counts())
     model = BayesModel(config, table.domain())
     order = random_stream(context.seed, "shuffle").permutation(len(table))
@@ -101,6 +103,7 @@ def fit_bayes(config: BayesConfig, table: Interactions, context: SolverContext) 
         model.set_neighbors(find_neighbors(table, n_neighbors), weight)
     context.details.update(neighbors=n_neighbors, neighbor_weight=round(weight, 2))
     calibrate(model, rows.errors(weight), context)
+    model.set_rating_unit(unit)
     return model
 
 
