@@ -353,7 +353,7 @@ def _search(
 ) -> tuple[Mapping[str, Any], float]:
     """Return the candidate of the lowest error; errors in the store are not computed again."""
     steps = StoredSteps(store, "options")
-    errors = steps.load()[1].get("errors", np.empty(0)).tolist()
+    errors: list[float] = steps.load()[1].get("errors", np.empty(0)).tolist()
     with progress_bar(label, steps=candidates[len(errors) :], unit="fit") as bar:
         for candidate in bar:
             errors.append(error_of(*candidate))
