@@ -198,29 +198,13 @@ class Recommender(Estimator):
             "local", "processes" or "ray", or an `Engine`: train by passes over a folder of shards
             (`idcf shard`), which need not fit into memory. None: read the table into memory.
         resume
-            Folder from which an interrupted fit goes on: of checkpoints, for models trained by
-            epochs or, with an engine, of finished passes. ConfigError: it is of another fit.
+            Folder of checkpoints (with an engine, of finished passes) from which an interrupted fit
+            goes on. ConfigError: it is of another fit.
         """
+        given = {name: x for name, x in locals().items() if name not in ("self", "interactions")}
         from idcf.training.fit import FitArguments, fit
 
-        arguments = FitArguments(
-            users=users,
-            items=items,
-            columns=columns,
-            implicit=implicit,
-            missing=missing,
-            weight=weight,
-            duplicates=duplicates,
-            titles=titles,
-            attributes=attributes,
-            card_metrics=card_metrics,
-            progress=progress,
-            callback=callback,
-            memory=memory,
-            engine=engine,
-            resume=resume,
-        )
-        self._set_state(*fit(self.config, interactions, arguments))
+        self._set_state(*fit(self.config, interactions, FitArguments(**given)))
         return self
 
     def partial_fit_items(
@@ -233,7 +217,8 @@ class Recommender(Estimator):
     ) -> Self:
         """Add new items, or more ratings of known ones, and return this recommender.
 
-        Calls in other threads use the old model until this one returns.
+        Calls in other threads use the old model until this one returns. ColdUserError: the history
+        of a user who rated an item is not known.
 
         Parameters
         ----------
@@ -242,11 +227,6 @@ class Recommender(Estimator):
         histories
             The other ratings of users who are not in the table of `fit`: {user_id: history}, or a
             table with a column user_id. A loaded model needs them for all users.
-
-        Raises
-        ------
-        ColdUserError
-            If the history of a user who rated an item is not known.
 
         Examples
         --------
@@ -264,8 +244,10 @@ class Recommender(Estimator):
             )
         return self
 
-    def forget(self, interactions: Any, user_ids: Sequence[Any], **arguments: Any) -> Self:
-        """Fit again on a table without some users, and return this recommender.
+    def forget(
+        self, interactions: InteractionsTable, user_ids: Sequence[Hashable], **arguments: Any
+    ) -> Self:
+        """Fit again on `interactions` without the users `user_ids`, and return this recommender.
 
         The model is that of a `fit` on a table which never had them, to the last bit. `arguments`
         are those of `fit`: `users`, `items`, `titles`, `attributes`, `weight` and `duplicates` as
@@ -282,8 +264,8 @@ class Recommender(Estimator):
         """
         from idcf.training.forget import fit_without
 
-        known, device = self.manifest, self.config.device
-        self._set_state(*fit_without(known, interactions, user_ids, arguments, device))
+        state = fit_without(self.manifest, interactions, user_ids, arguments, self.config.device)
+        self._set_state(*state)
         return self
 
     def save(self, folder: str | Path, *, allow_training_rows: bool = False) -> Path:
@@ -303,23 +285,15 @@ class Recommender(Estimator):
     def load(cls, folder: str | Path, *, device: str = "cpu") -> Self:
         """Load a model that `save` wrote; its scores are the same to the last bit.
 
-        There are no training histories in it, so that `recommend(users=...)` is not possible. The
-        device is "auto" (a GPU if one is visible), "cpu" or "cuda".
-
-        Raises
-        ------
-        ArtifactError
-            If the folder is missing, damaged or of another format.
+        No training histories are in it, so that `recommend(users=...)` is not possible. The device
+        is "auto" (a GPU if one is visible), "cpu" or "cuda". ArtifactError: the folder is damaged.
         """
         resolve_device(device)  # before the files are read, which takes longer
         return cls.from_artifact(load_artifact(folder), device=device)
 
     @classmethod
     def from_artifact(cls, artifact: Artifact, *, device: str = "cpu") -> Self:
-        """Make a recommender of an artifact, a model in memory, without training histories.
-
-        The device is that of `load`.
-        """
+        """Make a recommender of an artifact on a device; it has no training histories either."""
         artifact.model.to(resolve_device(device))
         recommender = cls(artifact.manifest.model)
         recommender.config = artifact.manifest.config(device)

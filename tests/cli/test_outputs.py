@@ -30,7 +30,7 @@ VERBS = {
     "recommend": ["recommend", "none", "--histories", "none.csv", "--out", "OUT"],
     "export": ["export", "none", "--onnx", "OUT"],
     "demo": ["demo", "--out", "OUT"],
-    "report": ["report", "--results", "none", "--out", "OUT"],
+    "report": ["report", "--results", "folder", "--out", "OUT"],
     "reproduce": ["reproduce", "table4", "--models", "als", "--results", "OUT"],
 }
 

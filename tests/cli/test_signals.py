@@ -42,19 +42,28 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
 VERBS: dict[str, tuple[list[str], Callable[[Path], bool]]] = {
     "train": (
         [
-            *("train", "small.csv", "--model", "idcf-nn", "--out", "m", "--resume", "checkpoints"),
+            *(
+                "train",
+                "FILES/small.csv",
+                "--model",
+                "idcf-nn",
+                "--out",
+                "m",
+                "--resume",
+                "checkpoints",
+            ),
             *("-o", "epochs=100000", "-o", "patience=0", "--key-threshold", "15"),
         ],
         lambda folder: (folder / "checkpoints").is_dir(),
     ),
     "evaluate": (
         [
-            *("evaluate", "small.csv", "--models", "idcf-nn,idcf-dot", "--jobs", "2"),
+            *("evaluate", "FILES/small.csv", "--models", "idcf-nn,idcf-dot", "--jobs", "2"),
             *(
                 "-o",
-                "epochs=100000",
+                "train.epochs=100000",
                 "-o",
-                "patience=0",
+                "train.patience=0",
                 "--key-threshold",
                 "12",
                 "--out",
@@ -64,12 +73,12 @@ VERBS: dict[str, tuple[list[str], Callable[[Path], bool]]] = {
         lambda folder: (folder / ".r.json.lock").is_file(),
     ),
     "shard": (
-        ["shard", "large.csv", "--out", "shards"],
+        ["shard", "FILES/large.csv", "--out", "shards"],
         lambda folder: bool(list((folder / ".shards.idcf-shard").glob("rows-*.arrow"))),
     ),
     "embed": (
         [
-            *("embed", "model", "histories", "--out", "vectors"),
+            *("embed", "FILES/model", "FILES/histories", "--out", "vectors"),
             *("--engine", "processes", "--workers", "2"),
         ],
         lambda folder: bool(list((folder / "vectors").glob(".*.part"))),
@@ -83,7 +92,7 @@ def children(process: int) -> Iterator[int]:
         try:
             if int(path.read_text().rpartition(")")[2].split()[1]) == process:
                 yield int(path.parent.name)
-        except FileNotFoundError:
+        except OSError:  # it has ended
             continue
 
 
@@ -91,13 +100,14 @@ def is_running(process: int) -> bool:
     """Return whether a process runs; one that has ended and was not waited for does not."""
     try:
         state = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
-    except FileNotFoundError:
+    except OSError:
         return False
     return state != "Z"
 
 
-def wait_until(condition: Callable[[], bool], seconds: float) -> None:
-    end = time.monotonic() + seconds
+def wait_until(condition: Callable[[], bool]) -> None:
+    """Wait until a condition holds; three minutes of it not holding are an error."""
+    end = time.monotonic() + 180
     while not condition():
         assert time.monotonic() < end
         time.sleep(0.02)
@@ -116,23 +126,31 @@ def wait_until(condition: Callable[[], bool], seconds: float) -> None:
         ("embed", signal.SIGINT),
     ],
 )
-def test_a_signal_ends_a_verb(verb: str, number: signal.Signals, files: Path) -> None:
+def test_a_signal_ends_a_verb(
+    verb: str, number: signal.Signals, files: Path, tmp_path: Path
+) -> None:
     arguments, has_begun = VERBS[verb]
-    program = [sys.executable, "-m", "idcf", *arguments, "--json"]
-    with subprocess.Popen(
-        program, cwd=files, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as running:
-        wait_until(lambda: has_begun(files) or running.poll() is not None, 120)
+    given = [x.replace("FILES", str(files)) for x in arguments]
+    program = [sys.executable, "-m", "idcf", *given, "--json"]
+    running = subprocess.Popen(
+        program, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    try:
+        wait_until(lambda: has_begun(tmp_path) or running.poll() is not None)
         if verb == "evaluate":
-            wait_until(lambda: len(list(children(running.pid))) >= 3, 60)  # with their tracker
+            wait_until(  # workers and their tracker
+                lambda: len(list(children(running.pid))) >= 3 or running.poll() is not None
+            )
         workers = list(children(running.pid))
         running.send_signal(number)
         output, errors = running.communicate(timeout=60)  # of a busy machine; 5 of an idle one
+    finally:
+        running.kill()
     assert (running.returncode, output) == (128 + number, ""), errors
     assert "Traceback" not in errors
     assert "Exception" not in errors
-    wait_until(lambda: not any(map(is_running, workers)), 60)
-    assert not list(files.glob(".*.lock"))
+    wait_until(lambda: not any(map(is_running, workers)))
+    assert not list(tmp_path.glob(".*.lock"))
 
 
 def test_a_computation_in_a_library_is_ended_too() -> None:

@@ -81,6 +81,19 @@ def test_columns_implicit_feedback_and_new_defaults(files: dict[str, Path], tmp_
     assert content(models["whole"], tmp_path / "new") == expected
 
 
+def test_weights_of_clicks(files: dict[str, Path], tmp_path: Path) -> None:
+    tables, models = {}, {}
+    for name in ("whole", "rest"):
+        tables[name] = csv.read_csv(files[name]).rename_columns(["user_id", "item_id", "seconds"])
+        model = Recommender("als", device="cpu", embedding_size=4, reg=1.0, epochs=2)
+        models[name] = model.fit(tables[name], weight="seconds")
+    with pytest.raises(ConfigError, match="give the weight and duplicates of the first fit"):
+        models["whole"].forget(tables["whole"].drop_columns("seconds"), FORGOTTEN)
+    models["whole"].forget(tables["whole"], FORGOTTEN, weight="seconds")
+    expected = content(models["rest"], tmp_path / "fresh")
+    assert content(models["whole"], tmp_path / "new") == expected
+
+
 def test_shards_lose_the_users_too(files: dict[str, Path], tmp_path: Path) -> None:
     options: dict[str, Any] = {"block_users": 16, "n_shards": 2}
     whole, _ = write_shards(files["whole"], tmp_path / "whole", **options)

@@ -128,7 +128,7 @@ def test_a_solver_goes_on_to_the_same_model(
 
 
 def test_the_large_sampler_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("idcf.training.solvers.bayes.LARGE_TABLE", 100)
+    monkeypatch.setattr("idcf.training.size_limits.LARGE_TABLE", 100)
     test_a_solver_goes_on_to_the_same_model(
         "idcf-bayes", {"sweeps": 20, "burn_in": 10}, (2, 5), tmp_path, monkeypatch
     )

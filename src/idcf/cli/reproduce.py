@@ -226,6 +226,9 @@ def report(
     """Render the paper's tables and figures from result rows: Markdown pages, one HTML page of all
     tables, and the pictures."""
     require_extra("plots", "matplotlib")
+    from idcf.paper import results_store
+
+    results_store.require_results_folder(results)
     with nullcontext() if check else reserve_content(out):
         n_outdated = _render(out, results, check, as_json)
     if check:
@@ -234,9 +237,8 @@ def report(
 
 def _render(out: Path, results: Path, check: bool, as_json: bool) -> int:
     """Write the pages, or compare them with those of the folder; return how many differ."""
-    from idcf.paper import figure_pages, pages, results_store
+    from idcf.paper import figure_pages, pages
 
-    results_store.require_results_folder(results)
     rendered = pages.render_pages(results)
     rendered[figure_pages.PAGE], pictures = figure_pages.render_figures(results)
     names = [*rendered, *(picture.name for picture in pictures)]

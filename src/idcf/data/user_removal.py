@@ -95,10 +95,10 @@ class _RemainingRows(RowSource):
         """Return the users as an Arrow array of the type of their column."""
         import pyarrow as pa
 
-        asked, known = {str(x) for x in user_ids}, []
+        wanted, known = {str(x) for x in user_ids}, []
         for index in range(self.table.n_blocks):
-            known += [x for x in self.table.user_ids(index) if str(x) in asked]
-        _require_known(len(asked) - len(known), len(asked))
+            known += [x for x in self.table.user_ids(index) if str(x) in wanted]
+        _require_known(len(wanted) - len(known), len(wanted))
         if len(known) == self.table.n_users:
             raise DataError("no rows are left without these users")
         return pa.array(known)

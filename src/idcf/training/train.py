@@ -8,7 +8,7 @@ import json
 import math
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -90,17 +90,14 @@ def fit_artifact(
     """Train a model on the key users of a table and describe it: the work of `Recommender.fit`.
 
     `titles` has one entry per item; `memory` is the limit of `check_memory`; `resume` is a folder
-    for checkpoints, from which an interrupted training by epochs goes on. Raises `DataError` if
+    for checkpoints, from which an interrupted training goes on. Raises `DataError` if
     there are too few key users, and `ConfigError` for an unknown option, for a `callback` of a
     model that has no epochs, or if the fit needs too much memory.
     """
     table, (split, threshold) = data.interactions, _split_key_users(data.interactions, config)
     name = resolve_model(config.model, table.implicit)
     entry = model_entry(name)
-    if entry.solver and callback is not None:
-        raise ConfigError(
-            f"{config.model!r} is solved, not trained by epochs: leave out the callback or tracker"
-        )
+    _require_epochs(config.model, bool(entry.solver), callback)
     job = TrainingJob(
         split,
         preset=config.preset,
@@ -146,6 +143,14 @@ def fit_artifact(
     take_up_model = make_contiguous(take_up.model) if take_up else None
     artifact = Artifact(manifest, model, table.items, tuple(titles), take_up_model, data.attributes)
     return check_scores(artifact)
+
+
+def _require_epochs(model: str, is_solved: bool, callback: EpochCallback | None) -> None:
+    """Raise ConfigError for a callback of a model that has no epochs."""
+    if is_solved and callback is not None:
+        raise ConfigError(
+            f"{model!r} is solved, not trained by epochs: leave out the callback or tracker"
+        )
 
 
 def _all_options(name: str | None, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -329,14 +334,7 @@ def _train_by_solver(name: str, job: TrainingJob, options: Mapping[str, Any]) ->
         train_rows, validate = grid_search_validation(table, job.seed, metric)
         quiet = dataclasses.replace(context, progress_label=None, store=None)
         label = f"{name}: options" if job.progress else None
-        steps = StoredSteps(context.store, "options")
-        errors = steps.load()[1].get("errors", np.empty(0)).tolist()
-        with progress_bar(label, steps=candidates[len(errors) :], unit="fit") as bar:
-            for candidate in bar:
-                errors.append(error_of(*candidate))
-                if steps.is_due():
-                    steps.save(len(errors), {"errors": np.array(errors)})
-        best = candidates[errors.index(min(errors))]
+        best = _search(candidates, error_of, context.store, label)
     (chosen, power), start = best, time.monotonic()
     model = solve(chosen, table.weights_raised_to(power), context)
     if table.weight is not None:
@@ -345,6 +343,23 @@ def _train_by_solver(name: str, job: TrainingJob, options: Mapping[str, Any]) ->
         _store_solution(model, chosen, context)
     model = model.to(job.runtime.device).eval()
     return TrainingResult(model, model, table.mean_rating, chosen, details=context.details)
+
+
+def _search(
+    candidates: Sequence[tuple[Mapping[str, Any], float]],
+    error_of: Callable[[Mapping[str, Any], float], float],
+    store: ArrayStore | None,
+    label: str | None,
+) -> tuple[Mapping[str, Any], float]:
+    """Return the candidate of the lowest error; errors in the store are not computed again."""
+    steps = StoredSteps(store, "options")
+    errors: list[float] = steps.load()[1].get("errors", np.empty(0)).tolist()
+    with progress_bar(label, steps=candidates[len(errors) :], unit="fit") as bar:
+        for candidate in bar:
+            errors.append(error_of(*candidate))
+            if steps.is_due():
+                steps.save(len(errors), {"errors": np.array(errors)})
+    return candidates[errors.index(min(errors))]
 
 
 def _store_solution(model: Model, options: Mapping[str, Any], context: SolverContext) -> None:
