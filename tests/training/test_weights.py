@@ -63,6 +63,19 @@ def test_time_spent_tells_interest_from_mistakes(model: str, options: dict[str, 
     assert "dwell" not in weighted.manifest.columns.values()
 
 
+def test_the_quality_in_the_card_counts_every_held_out_click_once() -> None:
+    model = Recommender("popularity", key_threshold=3, device="cpu")
+    curves = [
+        model.fit(x, card_metrics=True, **weight).manifest.new_user_curve
+        for x, weight in (
+            (clicks(320), {"weight": "dwell"}),
+            (clicks(320).drop(columns="dwell"), {}),
+        )
+    ]
+    weighted, plain = (x.points[0] for x in curves if x)
+    assert weighted.value == pytest.approx(plain.value, rel=0.2)  # popular items have low weights
+
+
 def test_repeated_clicks_count() -> None:
     repeated = clicks().loc[np.repeat(clicks().index, np.where(clicks().dwell > 30, 5, 1))]
     recommender = Recommender("item-knn", key_threshold=3, reg=3.0, neighbors=20, device="cpu")
