@@ -68,7 +68,7 @@ def test_the_quality_in_the_card_counts_every_held_out_click_once() -> None:
     """Weights that grow with popularity hardly change its order."""
     table = board(320, 60, 30, 40, implicit=True)
     table = table.where(np.random.default_rng(0).random(len(table)) < 0.4 + table.item / 100)
-    weight = table.item_counts()[table.item].astype(np.float32) ** 2
+    weight = table.item_counts()[table.item].astype(np.float32) ** 8
     model, values = Recommender("popularity", key_threshold=3, device="cpu"), []
     for x in (table, replace(table, weight=weight)):
         curve = model.fit(x, card_metrics=True).manifest.new_user_curve
