@@ -46,6 +46,8 @@ def push_to_hub(
         Whether a new repository is private. None: the default of the account.
     revision
         Branch to write to. None: main.
+    commit_message
+        Message of the commit.
     token
         None: that of `hf auth login`, or of the environment.
 
