@@ -97,10 +97,8 @@ def fit_artifact(
     table, (split, threshold) = data.interactions, _split_key_users(data.interactions, config)
     name = resolve_model(config.model, table.implicit)
     entry = model_entry(name)
-    if entry.solver and callback is not None:
-        raise ConfigError(
-            f"{config.model!r} is solved, not trained by epochs: leave out the callback or tracker"
-        )
+    if entry.solver:
+        _refuse_callback(config.model, callback)
     job = TrainingJob(
         split,
         preset=config.preset,
@@ -146,6 +144,14 @@ def fit_artifact(
     take_up_model = make_contiguous(take_up.model) if take_up else None
     artifact = Artifact(manifest, model, table.items, tuple(titles), take_up_model, data.attributes)
     return check_scores(artifact)
+
+
+def _refuse_callback(model: str, callback: EpochCallback | None) -> None:
+    """Raise ConfigError for a callback, which a solver does not call."""
+    if callback is not None:
+        raise ConfigError(
+            f"{model!r} is solved, not trained by epochs: leave out the callback or tracker"
+        )
 
 
 def _all_options(name: str | None, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -290,7 +296,7 @@ def _training_identity(
 
 def _train_by_solver(name: str, job: TrainingJob, options: Mapping[str, Any]) -> TrainingResult:
     """Choose from the model's grid on held-out users, then solve on all rows."""
-    table, solver = job.training_table(), model_entry(name).load_solver()
+    table = job.training_table()
     context = SolverContext(
         seed=job.seed,
         device=job.runtime.device,
@@ -302,20 +308,11 @@ def _train_by_solver(name: str, job: TrainingJob, options: Mapping[str, Any]) ->
     if solved := _stored_solution(name, table, context):
         return solved
 
-    def solve(candidate: Mapping[str, Any], rows: Interactions, context: SolverContext) -> Model:
-        """Return the model of some options; DivergenceError: there is no finite one."""
-        try:
-            model = solver(configure(name, candidate), rows, context)
-        except (LinAlgError, np.linalg.LinAlgError) as error:
-            raise _no_solution(name, str(error).split("\n")[0]) from None
-        if tensor := model.nonfinite_tensor():
-            raise _no_solution(name, f"{tensor!r} is not finite")
-        return model
-
     def error_of(candidate: Mapping[str, Any], power: float) -> float:
         """Return the error on held-out users; infinity if the model has no finite solution."""
         try:
-            error = validate(solve(candidate, train_rows.weights_raised_to(power), quiet))
+            rows = train_rows.weights_raised_to(power)
+            error = validate(_solve(name, candidate, rows, quiet))
         except DivergenceError:
             return math.inf
         return math.inf if math.isnan(error) else error
@@ -338,7 +335,7 @@ def _train_by_solver(name: str, job: TrainingJob, options: Mapping[str, Any]) ->
                     steps.save(len(errors), {"errors": np.array(errors)})
         best = candidates[errors.index(min(errors))]
     (chosen, power), start = best, time.monotonic()
-    model = solve(chosen, table.weights_raised_to(power), context)
+    model = _solve(name, chosen, table.weights_raised_to(power), context)
     if table.weight is not None:
         context.details["weight_power"] = power
     if context.store and time.monotonic() - start >= CHECKPOINT_SECONDS:
@@ -367,6 +364,19 @@ def _stored_solution(
     assign_tensors(model, {key: torch.from_numpy(x) for key, x in arrays.items()})
     model, details = model.to(context.device).eval(), values["details"]
     return TrainingResult(model, model, table.mean_rating, values["options"], details=details)
+
+
+def _solve(
+    name: str, options: Mapping[str, Any], rows: Interactions, context: SolverContext
+) -> Model:
+    """Return the model of some options; DivergenceError: there is no finite one."""
+    try:
+        model = model_entry(name).load_solver()(configure(name, options), rows, context)
+    except (LinAlgError, np.linalg.LinAlgError) as error:
+        raise _no_solution(name, str(error).split("\n")[0]) from None
+    if tensor := model.nonfinite_tensor():
+        raise _no_solution(name, f"{tensor!r} is not finite")
+    return model
 
 
 def _no_solution(name: str, problem: str) -> DivergenceError:
