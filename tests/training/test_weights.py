@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from builders import board
 from typer.testing import CliRunner
 
 import idcf
@@ -61,6 +62,19 @@ def test_time_spent_tells_interest_from_mistakes(model: str, options: dict[str, 
     assert weighted.manifest.details[name]["weight_power"] in (0.5, 1.0)
     assert "weight_power" not in plain.manifest.details.get(name, {})
     assert "dwell" not in weighted.manifest.columns.values()
+
+
+def test_the_quality_in_the_card_counts_every_held_out_click_once() -> None:
+    """Weights that grow with popularity hardly change its order."""
+    table = board(320, 60, 30, 40, implicit=True)
+    table = table.where(np.random.default_rng(0).random(len(table)) < 0.4 + table.item / 100)
+    weight = table.item_counts()[table.item].astype(np.float32) ** 8
+    model, values = Recommender("popularity", key_threshold=3, device="cpu"), []
+    for x in (table, replace(table, weight=weight)):
+        curve = model.fit(x, card_metrics=True).manifest.new_user_curve
+        assert curve
+        values.append([point.value for point in curve.points])
+    np.testing.assert_allclose(values[1], values[0], rtol=0.02)
 
 
 def test_repeated_clicks_count() -> None:

@@ -94,7 +94,7 @@ def _baseline_name(table: Interactions) -> str:
 def _measure_quality(model: Model, task: PredictionTask) -> Interval:
     """Return NDCG@20 (implicit feedback) or RMSE, with its 95 % interval over users."""
     rng = random_stream(0, "bootstrap")
-    targets, history = task.target_table, task.history_table
+    targets, history = task.target_table.weights_raised_to(0), task.history_table
     if targets.implicit:
         ndcg = PerUserMetric.from_values(ndcg_per_user(model, targets, history))
         return bootstrap_interval(ndcg.total, ndcg.weight, rng=rng)

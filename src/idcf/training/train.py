@@ -295,7 +295,7 @@ def _training_identity(
 
 def _train_by_solver(name: str, job: TrainingJob, options: Mapping[str, Any]) -> TrainingResult:
     """Choose from the model's grid on held-out users, then solve on all rows."""
-    table, solver = job.training_table(), model_entry(name).load_solver()
+    table = job.training_table()
     context = SolverContext(
         seed=job.seed,
         device=job.runtime.device,
@@ -307,20 +307,11 @@ def _train_by_solver(name: str, job: TrainingJob, options: Mapping[str, Any]) ->
     if solved := _stored_solution(name, table, context):
         return solved
 
-    def solve(candidate: Mapping[str, Any], rows: Interactions, context: SolverContext) -> Model:
-        """Return the model of some options; DivergenceError: there is no finite one."""
-        try:
-            model = solver(configure(name, candidate), rows, context)
-        except (LinAlgError, np.linalg.LinAlgError) as error:
-            raise _no_solution(name, str(error).split("\n")[0]) from None
-        if tensor := model.nonfinite_tensor():
-            raise _no_solution(name, f"{tensor!r} is not finite")
-        return model
-
     def error_of(candidate: Mapping[str, Any], power: float) -> float:
         """Return the error on held-out users; infinity if the model has no finite solution."""
         try:
-            error = validate(solve(candidate, train_rows.weights_raised_to(power), quiet))
+            rows = train_rows.weights_raised_to(power)
+            error = validate(_solve(name, candidate, rows, quiet))
         except DivergenceError:
             return math.inf
         return math.inf if math.isnan(error) else error
@@ -336,7 +327,7 @@ def _train_by_solver(name: str, job: TrainingJob, options: Mapping[str, Any]) ->
         label = f"{name}: options" if job.progress else None
         best = _search(candidates, error_of, context.store, label)
     (chosen, power), start = best, time.monotonic()
-    model = solve(chosen, table.weights_raised_to(power), context)
+    model = _solve(name, chosen, table.weights_raised_to(power), context)
     if table.weight is not None:
         context.details["weight_power"] = power
     if context.store and time.monotonic() - start >= CHECKPOINT_SECONDS:
@@ -382,6 +373,19 @@ def _stored_solution(
     assign_tensors(model, {key: torch.from_numpy(x) for key, x in arrays.items()})
     model, details = model.to(context.device).eval(), values["details"]
     return TrainingResult(model, model, table.mean_rating, values["options"], details=details)
+
+
+def _solve(
+    name: str, options: Mapping[str, Any], rows: Interactions, context: SolverContext
+) -> Model:
+    """Return the model of some options; DivergenceError: there is no finite one."""
+    try:
+        model = model_entry(name).load_solver()(configure(name, options), rows, context)
+    except (LinAlgError, np.linalg.LinAlgError) as error:
+        raise _no_solution(name, str(error).split("\n")[0]) from None
+    if tensor := model.nonfinite_tensor():
+        raise _no_solution(name, f"{tensor!r} is not finite")
+    return model
 
 
 def _no_solution(name: str, problem: str) -> DivergenceError:
