@@ -27,6 +27,7 @@ ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "results" / "README.md"
 RESULTS = ROOT / "experiments" / "results"
 REPORTS = ROOT / "benchmarks" / "reports"
+CELL_ROWS = RESULTS / "differing-cells.jsonl"
 
 DATASETS = {
     "Douban": "douban",
@@ -266,21 +267,22 @@ def coverage_table(table: PageTable) -> Cells:
 
 
 def interview_table(table: PageTable) -> Cells:
-    """RMSE after five questions about any item, with equal weight for users."""
-    rows = {
-        r["asked"]: r
-        for r in read_jsonl(REPORTS / "interview.jsonl")
-        if (r["pool"], r["weight"], r["users"]) == ("anything", "users", "test")
-    }
+    """RMSE after five questions about any item, with equal weight for ratings and for users."""
     names = {"`next_question`": "next_question", "random items": "random"}
     names |= {"most popular items": "popular", "no question": "nothing"}
+    rows = {
+        (r["weight"], r["asked"]): r
+        for r in read_jsonl(REPORTS / "interview.jsonl")
+        if (r["pool"], r["users"]) == ("anything", "test")
+    }
     cells = {}
     for row, (label, *_) in enumerate(table.rows):
-        values = rows[names[label]]
-        cells[row, 1] = number(values["rmse"])
-        if label in ("random items", "most popular items"):
-            low, high = (number(-values[f"difference_{x}"]) for x in ("high", "low"))
-            cells[row, 2] = f"{number(-values['difference'])} ({low} to {high})"
+        for column, weight in ((1, "ratings"), (3, "users")):
+            values = rows[weight, names[label]]
+            cells[row, column] = number(values["rmse"])
+            if label != "`next_question`":
+                low, high = (number(-values[f"difference_{x}"]) for x in ("high", "low"))
+                cells[row, column + 1] = f"{number(-values['difference'])} ({low} to {high})"
     return cells
 
 
@@ -394,6 +396,77 @@ def all_users_table(table: PageTable) -> Cells:
         for row, (label, *_) in enumerate(table.rows)
         for column, name in enumerate(table.header[1:], 1)
     }
+
+
+def draws_by_threshold_table(table: PageTable) -> Cells:
+    """Mean and sd over draws of the RMSE of users below each threshold."""
+    rows = [x for x in read_jsonl(CELL_ROWS) if x["study"] == "threshold-draws"]
+    cells: Cells = {}
+    for row, (label, *_) in enumerate(table.rows):
+        for column, name in enumerate(table.header[1:], 1):
+            threshold = name.removeprefix("δ = ")
+            if label.startswith("paper, "):
+                split = f"delta={threshold}"
+                value = paper("table6", "ml-1m", system(label[7:]), "few-shot", "rmse", split)
+                cells[row, column] = number(value)
+                continue
+            users = f"fewer than {threshold}"
+            values = {
+                x["draw"]: x["rmse"]
+                for x in rows
+                if (x["model"], x["users"]) == (system(label), users)
+            }
+            assert len(values) == 10
+            spread = number(stdev(values.values()))
+            cells[row, column] = f"{number(fmean(values.values()))} ± {spread}"
+    return cells
+
+
+def order_table(table: PageTable) -> Cells:
+    """NDCG of orders without a model, and the paper's of two systems."""
+    rows = [x for x in read_jsonl(CELL_ROWS) if x["study"] == "worst-order" and "draw" not in x]
+    values = {(x["dataset"], x["order"]): x["ndcg"] for x in rows}
+    cells: Cells = {}
+    for row, (label, *_) in enumerate(table.rows):
+        for column, name in enumerate(table.header[1:], 1):
+            dataset = DATASETS[name]
+            if label.startswith("paper, "):
+                value = paper("table4", dataset, system(label[7:]), "new", "ndcg")
+            else:
+                value = values[dataset, label.split()[0]]
+            cells[row, column] = number(value)
+    return cells
+
+
+CURVE_OPTIONS: dict[str, dict[str, float] | None] = {  # how a label ends -> options over the preset
+    "": None,
+    "ten times the rate": {"train.learning_rate": 0.01},
+    "no early stop": {"train.patience": 500, "train.epochs": 60},
+}
+
+
+def curve_table(table: PageTable) -> Cells:
+    """Test figures of new users over the epochs: seed 0, `published`."""
+    cells: Cells = {}
+    for row, (name, label, metric, *_) in enumerate(table.rows):
+        dataset, model, key = DATASETS[name], system(label), metric.lower()
+        options = CURVE_OPTIONS[label.partition(", ")[2]]
+        lines = [
+            x
+            for x in read_jsonl(RESULTS / f"epoch-curve-{dataset}.jsonl")
+            if (x["model"], x["seed"], x["users"]) == (model, 0, "new")
+            and x.get("options") == options
+        ]
+        values = {x["epoch"]: x[key] for x in lines if "epoch" in x}
+        chosen = next((x["chosen"] for x in lines if "chosen" in x), None)
+        best = min(values, key=lambda n: values[n] if key == "rmse" else -values[n])
+        name = "table3" if "amazon" in dataset else "table4"
+        cells[row, 3] = str(len(values))
+        cells[row, 4] = number(values[1])
+        cells[row, 5] = f"{number(values[best])} ({best})"
+        cells[row, 6] = f"{number(values[chosen])} ({chosen})" if chosen else ""
+        cells[row, 7] = number(paper(name, dataset, model, "new", key))
+    return cells
 
 
 def constant_table(table: PageTable) -> Cells:
@@ -532,6 +605,9 @@ CHECKS: list[tuple[str, str, Callable[[PageTable], Cells] | None]] = [
     ("Does the published", "system|users|paper", lambda t: interval_table(t, "ml-1m", "rmse")),
     ("Does the published", "system|users|metric", lambda t: interval_table(t, "amazon-beauty")),
     ("Does the published", "RMSE of IDCF-NN", key_rule_table),
+    ("What explains the cells", "few-shot", draws_by_threshold_table),
+    ("What explains the cells", "dataset", curve_table),
+    ("What explains the cells", "New users, NDCG", order_table),
     ("Which systems were not run", "system", None),
     ("Which systems were not run", "first authors", first_authors_table),
     ("Where does the paper hold?", "", all_users_table),

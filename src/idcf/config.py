@@ -59,13 +59,25 @@ def dataclass_from_dict(kind: type[T], values: Mapping[str, Any], label: str = "
     try:
         config: T = _type_adapter(kind).validate_python(dict(values))  # type: ignore[arg-type]
     except ValidationError as error:
-        first = error.errors()[0]
-        option = ".".join(str(x) for x in first["loc"]) or label
-        limits = range_text(get_type_hints(kind, include_extras=True).get(str(first["loc"][0])))
-        is_outside = bool({"gt", "ge", "le"} & (first.get("ctx") or {}).keys())
-        problem = f"it must be {limits}" if is_outside and limits else first["msg"].lower()
-        raise ConfigError(f"{label}: option {option!r} is {first['input']!r}: {problem}") from None
+        raise ConfigError(f"{label}: {_describe(kind, label, error)}") from None
     return config
+
+
+def _describe(kind: type[Any], label: str, error: ValidationError) -> str:
+    """Return the first problem in words: the option, its value, and what it must be."""
+    first = error.errors()[0]
+    place = [str(x) for x in first["loc"]]
+    hints = get_type_hints(kind, include_extras=True)
+    limits = range_text(hints.get(place[0])) if place else ""
+    is_outside = bool({"gt", "ge", "le"} & (first.get("ctx") or {}).keys())
+    problem = first["msg"].lower()
+    if limits and (is_outside or first["type"] == "int_parsing_size"):
+        problem = f"it must be {limits}"
+    elif first["type"] == "missing" and len(place) > 1:  # a tuple is too short
+        place = place[:-1]
+        problem = "a value is missing" + (f"; each must be {limits}" if limits else "")
+    option = ".".join(place) or label
+    return f"option {option!r} is {first['input']!r}: {problem}"
 
 
 def range_text(kind: Any) -> str:

@@ -140,7 +140,7 @@ def _card_with_metadata(recommender: Recommender, license: str | None, tags: Ite
     data: Any = ModelCardData(
         library_name="idcf",
         license=license,
-        tags=list(dict.fromkeys((*_TAGS, feedback, manifest.model, *tags))),
+        tags=list(dict.fromkeys((*_TAGS, feedback, manifest.fitted_model, *tags))),
     )
     return f"---\n{data.to_yaml()}\n---\n\n{render_model_card(manifest)}"
 

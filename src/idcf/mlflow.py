@@ -137,7 +137,7 @@ def _model_arguments(recommender: Recommender, folder: Path) -> dict[str, Any]:
         "pip_requirements": [
             f"{name}=={versions[name].partition('+')[0]}" for name in ("idcf", "torch")
         ],
-        "metadata": {"idcf_model": recommender.manifest.model},
+        "metadata": {"idcf_model": recommender.manifest.fitted_model},
     }
 
 

@@ -16,6 +16,7 @@ from idcf.data.history_reader import warn_ignored_ratings
 from idcf.data.inputs import Features, Histories, History, InteractionsTable, Table, TableLike
 from idcf.data.interactions import Floats, Interactions
 from idcf.data.missing_values import MissingRule
+from idcf.data.readers import DuplicateRule
 from idcf.errors import ConfigError, require_positive_count
 from idcf.inference import requests
 from idcf.inference.artifact import Artifact, load_artifact, save_artifact
@@ -139,6 +140,8 @@ class Recommender(Estimator):
         columns: Mapping[str, str] | None = None,
         implicit: bool | None = None,
         missing: MissingRule = "error",
+        weight: str | None = None,
+        duplicates: DuplicateRule = "last",
         titles: Mapping[Any, str] | None = None,
         attributes: Mapping[str, Mapping[Any, Any]] | Table | None = None,
         card_metrics: bool = False,
@@ -169,6 +172,12 @@ class Recommender(Estimator):
             Whether to ignore ratings. None: if there are none.
         missing
             "drop": leave out rows that lack an id, a rating or a time. "error": refuse them.
+        weight
+            Name of a column of clicks that says how much each counts: a number, a time spent, an
+            amount. Held-out users choose its power: 1, ½ or 0. Ratings are left aside.
+        duplicates
+            Of rows that repeat a user and an item the "last" is kept; with "count" the click counts
+            as often as it is repeated, or as much as the weights of the rows together.
         titles
             {item_id: title}, instead of those of `items`.
         attributes
@@ -200,6 +209,8 @@ class Recommender(Estimator):
             columns=columns,
             implicit=implicit,
             missing=missing,
+            weight=weight,
+            duplicates=duplicates,
             titles=titles,
             attributes=attributes,
             card_metrics=card_metrics,
@@ -251,6 +262,28 @@ class Recommender(Estimator):
             self._predictor = add_items(
                 self.predictor, interactions, histories=histories, columns=columns, titles=titles
             )
+        return self
+
+    def forget(self, interactions: Any, user_ids: Sequence[Any], **arguments: Any) -> Self:
+        """Fit again on a table without some users, and return this recommender.
+
+        The model is that of a `fit` on a table which never had them, to the last bit. `arguments`
+        are those of `fit`: `users`, `items`, `titles`, `attributes`, `weight` and `duplicates` as
+        they were given then, and perhaps `engine`, `memory` and `progress`. A folder of shards is
+        written again without the users; another table is left as it is. DataError: a user is not in
+        the table. ConfigError: the model was not made by `fit` alone.
+
+        Examples
+        --------
+        >>> import numpy as np, idcf.testing.synthetic as s
+        >>> table = s.checkerboard(30, 12, np.random.default_rng(0))  # users u0 ..., items i0 ...
+        >>> Recommender("bias").fit(table).forget(table, ["u7"])
+        <Recommender bias: 27 key users, 230 rows of ratings, 12 items>
+        """
+        from idcf.training.forget import fit_without
+
+        known, device = self.manifest, self.config.device
+        self._set_state(*fit_without(known, interactions, user_ids, arguments, device))
         return self
 
     def save(self, folder: str | Path, *, allow_training_rows: bool = False) -> Path:

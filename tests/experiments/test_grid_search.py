@@ -73,3 +73,24 @@ def test_differences_to_the_preset_are_paired_by_seed(search: ModuleType) -> Non
     assert preset == ("preset", pytest.approx(1.1), 0.0, 0.0, 3)
     assert other[:3] == ("rank 4", 1.5, 0.5)
     assert math.isnan(other[3])
+
+
+def test_the_readme_says_what_the_traces_say(search: ModuleType) -> None:
+    def text(value: float, sign: str = "") -> str:
+        return f"{value:{sign}.4f}".replace("0.", ".", 1).replace("-", "−")
+
+    lines = (FOLDER / "README.md").read_text(encoding="utf-8").splitlines()
+    tables = [
+        [x.strip() for x in line.split("|")[1:-1]] for line in lines if line.startswith("| `")
+    ]
+    assert tables
+    for model, dataset, n_seeds, preset, best, worst in tables:
+        path = FOLDER / f"{model.strip('`')}-{dataset}.jsonl"
+        trials = list(search.summarize(search.read_trials(path)))
+        assert preset == text(next(x[1] for x in trials if x[0] == "preset"))
+        others = [x for x in trials if x[0] != "preset"]
+        assert n_seeds == str(max(x[4] for x in others))
+        for cell, (name, _, difference, half_width, _) in ((best, others[0]), (worst, others[-1])):
+            option, value = name.rsplit(" ", 1)
+            expected = f"`{option}` {value}: {text(difference, '+')} ± {text(half_width)}"
+            assert cell == expected

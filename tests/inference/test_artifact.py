@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -142,9 +144,9 @@ def test_any_flipped_bit_is_noticed(folder: Path, name: str) -> None:
 @pytest.mark.parametrize(
     ("version", "message"),
     [
-        (3, r"format 3 is older than 6, which idcf .* reads; train again"),
-        (7, r"format 7 is newer than 6, which idcf .* reads; upgrade idcf"),
-        (99, "format 99 is newer than 6"),
+        (3, r"format 3 is older than 7, which idcf .* reads; train again"),
+        (8, r"format 8 is newer than 7, which idcf .* reads; upgrade idcf"),
+        (99, "format 99 is newer than 7"),
         *((x, "is not a format of idcf") for x in ("1", None, 0, True)),
     ],
 )
@@ -239,3 +241,17 @@ def test_integer_ids_from_a_file_come_back_as_they_were(tmp_path: Path) -> None:
 
 def test_all_files_have_the_same_mode(folder: Path) -> None:
     assert len({(folder / name).stat().st_mode for name in FILES}) == 1
+
+
+def test_the_compiler_of_torch_is_not_imported_to_load_a_model(tmp_path: Path) -> None:
+    table = board(60, 40, 9, 20)
+    for name in ("als", "idcf-bayes"):
+        model = Recommender(name, key_threshold=12, device="cpu")
+        model.fit(table).save(tmp_path / name)
+    code = (
+        "import sys; from idcf import Recommender\n"
+        "for folder in sys.argv[1:]: Recommender.load(folder)\n"
+        "assert 'torch._dynamo' not in sys.modules  # takes seconds\n"
+    )
+    folders = [str(tmp_path / name) for name in ("als", "idcf-bayes")]
+    subprocess.run([sys.executable, "-c", code, *folders], check=True)

@@ -60,6 +60,12 @@ def test_options_of_the_registry_are_in_range(name: str) -> None:
         ("idcf-nn", {"heads": 0}, "option 'heads' is 0: it must be from 1 to 64"),
         ("bias", {"shrinkage": -5}, "option 'shrinkage' is -5: it must be from 0"),
         ("pmf", {"hidden": [8, 0]}, r"option 'hidden\.1' is 0: it must be from 1 to 10000"),
+        ("pmf", {"embedding_size": 1e40}, r"'embedding_size' is 1e\+40: it must be from 1 to"),
+        (
+            "idcf-odds",
+            {"history_lengths": [7]},
+            r"option 'history_lengths' is \[7\]: a value is missing; each must be from 0 to",
+        ),
         (
             "idcf-bayes",
             {"history_lengths": [9, 2]},

@@ -9,7 +9,8 @@ import torch
 from builders import board
 from scipy.sparse import csr_array
 
-from idcf.data.interactions import Interactions
+from idcf import Recommender
+from idcf.data.interactions import Interactions, Vocab
 from idcf.inference.topk import CatalogRanker
 from idcf.models.options import TakeUpConfig
 from idcf.models.registry import configure, model_entry
@@ -195,6 +196,55 @@ def test_a_small_catalogue_may_use_the_nearest_items_too() -> None:
         rtol=1e-5,
     )
     assert np.count_nonzero(relation(x, nearest, local_neighbors=7)) == 7 * 60
+
+
+@pytest.mark.parametrize("max_dense_items", [60, 0])
+def test_cosines_are_those_of_the_nearest_items(max_dense_items: int) -> None:
+    x = interaction_matrix(table())
+    counts, cosines = x.toarray().sum(0), Settings(reg=5.0, regression="cosines")
+    expected = (x.T @ x).toarray() / np.sqrt((counts + 20) * (counts[:, None] + 20))
+    np.fill_diagonal(expected, 0)
+    options = {"max_dense_items": max_dense_items}
+    np.testing.assert_allclose(relation(x, cosines, **options), scaled(expected), rtol=1e-5)
+    columns = np.count_nonzero(relation(x, cosines, **options, local_pairs=7), axis=0)
+    assert (columns == 7).all()
+
+
+def shop_clicks(n_users: int, rng: np.random.Generator) -> tuple[Interactions, np.ndarray]:
+    """Return clicks on 90 items of three departments and five makes, and the weights that users
+    choose by: all items of a department, and all of a make, are equally related."""
+    item, user = np.arange(90), np.arange(n_users)[:, None]
+    weights = np.where(item // 30 == user % 3, 12.0, 1.0) * np.where(item % 5 == user % 5, 4.0, 1)
+    weights = weights / (3 + rng.permutation(90) % 30)
+    order = np.argsort(rng.exponential(size=weights.shape) / weights, axis=1)
+    lengths = rng.integers(3, 15, size=n_users)
+    users, items = np.repeat(user[:, 0], lengths), np.arange(lengths.sum())
+    items -= np.repeat(np.cumsum(lengths) - lengths, lengths)
+    ids, ones = (Vocab(range(n_users)), Vocab(range(90))), np.ones(len(users), np.float32)
+    clicks = Interactions(*ids, users, order[users, items], ones, None, implicit=True)
+    return clicks, weights
+
+
+def test_few_users_of_large_groups_choose_cosines() -> None:
+    """A regression has more to estimate than a few hundred short rows say."""
+    clicks, weights = shop_clicks(1000, np.random.default_rng(0))
+    is_new = np.arange(1000) >= 500
+    rows, solve = clicks.where(~is_new[clicks.user]), model_entry("idcf-takeup").load_solver()
+    context = SolverContext()
+    chosen = solve(configure("idcf-takeup", {}), rows, context)
+    assert context.details["relation"] == "cosines"
+    assert "reg" not in context.details
+    given = configure("idcf-takeup", {"regression": "all"})
+    regression = solve(given, rows, SolverContext())
+    history = clicks.history(np.flatnonzero(is_new))
+
+    def mean_weight(model: TakeUpModel) -> float:
+        """Return the mean weight of ten items of the lists of new users."""
+        score = model.logits(history)
+        score[history.owner(), history.items] = -torch.inf
+        return float(np.take_along_axis(weights[is_new], score.topk(10).indices.numpy(), 1).mean())
+
+    assert mean_weight(chosen) > 1.02 * mean_weight(regression)
 
 
 @pytest.mark.parametrize("at_once", [1 << 23, 1])
@@ -425,7 +475,7 @@ def test_given_settings_are_not_searched(monkeypatch) -> None:
     solve(configure("idcf-takeup", {}), table(), SolverContext())
     # the first settings, and what each stage tries
     assert len(set(seen)) >= 1 + 4 + 3 + 2 + 1
-    assert {x.regression for x in seen} == {"all", "nearest"}
+    assert {x.regression for x in seen} == {"all", "nearest", "cosines"}
 
 
 def test_half_of_the_held_out_histories_are_as_long_as_those_of_new_users() -> None:
@@ -466,3 +516,10 @@ def test_two_fits_of_a_small_table_are_equal(name: str) -> None:
         for _ in range(2)
     )
     assert all(torch.equal(value, second[key]) for key, value in first.items())
+
+
+def test_users_with_one_row_each_can_be_fitted() -> None:
+    rows = np.arange(12)
+    table = Interactions(Vocab(range(12)), Vocab(range(12)), rows, rows, np.ones(12, np.float32))
+    model = Recommender("idcf-takeup", device="cpu").fit(table.as_implicit())
+    assert np.isfinite(model.predict([0], range(12))).all()

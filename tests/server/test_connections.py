@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
 import resource
 import socket
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import httpx2
 import pytest
-from attack import KINDS, LINE, attack, call, host_and_port
 from serve_world import fitted, served
+from slow_clients import KINDS, LINE, call, host_and_port
 
 from idcf.server import routes
 from idcf.server.connections import MAX_HEAD_BYTES, MAX_HEADERS, ConnectionLimits
@@ -226,28 +222,3 @@ def test_the_limit_of_open_files_is_raised_and_is_one_of_connections() -> None:
         assert ConnectionLimits(max_connections=50).within_open_files().max_connections == 50
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-
-
-@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="measures memory on Linux")
-def test_slow_and_endless_clients_together_harm_nobody(tmp_path: Path) -> None:
-    """Some hundred connections; `attack.py` as a program does it with thousands."""
-    folder = fitted("als").save(tmp_path / "model")
-    command = [sys.executable, "-m", "idcf", "serve", str(folder), "--port", "0", "--json"]
-    process = subprocess.Popen(
-        [*command, "--max-connections", "256"],
-        stdout=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
-    try:
-        assert process.stdout
-        address = json.loads(process.stdout.readline())["address"]
-        result = attack(*host_and_port(address), process.pid, 300, 20 << 20)
-    finally:
-        process.kill()
-        process.communicate()
-    assert result["connections"] == 300 + 6 * 37
-    good = {path: [200] for path in ("/health", "/ready", "/metrics", "/v1/recommend")}
-    assert result["statuses"] == [good, good]
-    assert max(result["header_bytes_sent"]) < 20 << 20  # the server closed the connection before
-    assert result["memory_growth"] < 0.2

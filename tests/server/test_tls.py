@@ -9,8 +9,8 @@ from pathlib import Path
 
 import httpx2
 import pytest
-from attack import host_and_port
 from serve_world import EVEN_HISTORY, fitted, history_body, served
+from slow_clients import host_and_port
 from test_connections import connected, received
 
 from idcf.errors import ConfigError

@@ -113,6 +113,22 @@ ImplicitSwitch = Annotated[
         "Treat as implicit feedback: ignore ratings. Default: implicit if there are none.",
     ),
 ]
+WeightColumn = Annotated[
+    str | None,
+    option(
+        "COLUMN",
+        "Column of clicks that says how much each counts: a number, a time spent, an amount. "
+        "Ratings are left aside.",
+    ),
+]
+Duplicates = Annotated[
+    str,
+    option(
+        "RULE",
+        "Rows that repeat a user and an item: last (only the last is kept) or count (the click "
+        "counts as often as it is repeated, or as much as the weights of the rows together).",
+    ),
+]
 MemoryLimit = Annotated[
     str | None,
     option(
@@ -192,10 +208,11 @@ def open_dataset_argument(
     *,
     test: str | None = None,
     drop_missing: bool = False,
+    weight: str | None = None,
+    duplicates: Any = "last",
     progress: bool = True,
 ) -> Dataset:
-    """Load the dataset or file that DATASET, --column, --implicit, --drop-missing and --test
-    describe."""
+    """Load the dataset or file that DATASET and the options of these names describe."""
     from idcf.evaluation.protocol import open_dataset
 
     return open_dataset(
@@ -204,6 +221,8 @@ def open_dataset_argument(
         columns=parse_columns(column),
         implicit=implicit,
         missing="drop" if drop_missing else "error",
+        weight=weight,
+        duplicates=duplicates,
         progress=progress,
     )
 

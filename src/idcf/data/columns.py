@@ -9,14 +9,14 @@ import re
 import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import numpy as np
 
 from idcf.data.interactions import Doubles, Floats, Interactions, Ints, Mask, Vocab, encode_ids
-from idcf.errors import DataError
+from idcf.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
     import narwhals as nw
@@ -26,6 +26,16 @@ MAX_RATING = 1e9  # in float32 the squares of larger numbers soon overflow
 _PAIR_CHUNK = 1 << 20
 _LIBRARY = ("idcf", "contextlib", "functools")  # modules between the caller and a warning
 _INTEGER = re.compile(r"0|-?[1-9][0-9]{0,17}")  # "007" and "+7" are text ids, not numbers
+
+
+class WeightRule(NamedTuple):
+    """Where the weights of clicks come from; by default there are none."""
+
+    reads_values: bool = False  # the column of the role rating holds them
+    counts_repeats: bool = False  # those of rows that repeat a (user, item) pair are added up
+
+
+NO_WEIGHTS = WeightRule()
 
 
 class BadValueError(DataError):
@@ -102,15 +112,22 @@ def _check_id(value: Any, first: Any, role: str, row: int, origin: ColumnOrigin)
 def parse_numbers(values: Sequence[Any], role: str, origin: ColumnOrigin) -> Doubles:
     """Convert a column to float64; raise DataError for the first value that is not a number."""
     try:
-        return np.fromiter(map(float, values), np.float64, len(values))
+        return np.fromiter(map(_parse_number, values), np.float64, len(values))
     except (ValueError, TypeError):
         for row, value in enumerate(values):
             try:
-                float(value)
+                _parse_number(value)
             except (ValueError, TypeError):
                 reason = "is not a number; correct the row or drop it"
                 origin.raise_bad_value(role, row, value, reason)
         raise
+
+
+def _parse_number(value: Any) -> float:
+    """Return a number; unlike `float`, refuse 1_000 and digits of other alphabets in a text."""
+    if isinstance(value, str) and ("_" in value or not value.isascii()):
+        raise ValueError(value)
+    return float(value)
 
 
 def to_whole_seconds(values: Doubles, origin: ColumnOrigin) -> Ints:
@@ -127,14 +144,21 @@ def build_interactions(
     rating: Doubles | Floats | None,
     time: Ints | None,
     implicit: bool | None = None,
+    weights: WeightRule = NO_WEIGHTS,
 ) -> Interactions:
     """Build a table from checked columns; only the last row of a (user, item) pair is in it.
 
     Without ratings the feedback is implicit by default. Ratings of implicit feedback are counts:
-    rows of count 0 are dropped. Raises DataError if a rating is not finite, a count is negative, or
-    there are no rows.
+    rows of count 0 are dropped, and `weights` says whether the others become weights. Raises
+    DataError if a rating is not finite, a count is negative, or there are no rows; ConfigError if
+    there are ratings and `weights`.
     """
     implicit = rating is None if implicit is None else implicit
+    if not implicit and weights != NO_WEIGHTS:
+        raise ConfigError(
+            f"{origin.source_name}: duplicates='count' is for clicks, and the table has ratings; "
+            "leave it out, or leave the ratings aside with implicit=True, --implicit"
+        )
     rating = np.ones(len(users[1]), np.float32) if rating is None else rating
     values = check_ratings(rating, implicit, origin)
     table = Interactions(users[0], items[0], users[1], items[1], values, time)
@@ -143,15 +167,30 @@ def build_interactions(
     if implicit:
         if n_zeros := len(values) - np.count_nonzero(values):
             warn_about_data(zero_weights_message(origin.source_name, int(n_zeros)))
-        table = table.where(values > 0).as_implicit()
+        table = table.where(values > 0)
+        weight = table.rating if weights.reads_values else None
+        table = replace(table.as_implicit(), weight=weight)
     if not len(table):
         raise DataError(no_rows_message(origin.source_name))
     is_last = _last_of_pairs(table)
-    if is_last is not None:
+    if is_last is None:
+        return table
+    if weights.counts_repeats:
+        table = _add_weights_of_pairs(table)
+    else:
         n_repeats = int((~is_last).sum())
-        warn_about_data(repeats_message(origin.source_name, n_repeats, has_times))
-        table = table.where(is_last)
-    return table
+        message = repeats_message(origin.source_name, n_repeats, has_times)
+        hint = "; duplicates='count', --duplicates count, makes each count" if implicit else ""
+        warn_about_data(message + hint)
+    return table.where(is_last)
+
+
+def _add_weights_of_pairs(table: Interactions) -> Interactions:
+    """Give every row the sum of the weights of the rows of its (user, item) pair."""
+    pair = table.user * len(table.items) + table.item
+    _, position = np.unique(pair, return_inverse=True)
+    sums = np.bincount(position, table.row_weights())
+    return replace(table, weight=sums[position].astype(np.float32))
 
 
 def check_ratings(rating: Doubles | Floats, implicit: bool, origin: ColumnOrigin) -> Floats:
@@ -243,6 +282,7 @@ def interactions_from_dataframe(
     implicit: bool | None,
     *,
     ids_are_text: bool = False,
+    weights: WeightRule = NO_WEIGHTS,
 ) -> Interactions:
     """Build a table from the columns of a dataframe that `origin` names (see `find_columns`). Where
     `ids_are_text`, as in a CSV file, ids become integers if all of them are written so. Raises
@@ -255,6 +295,7 @@ def interactions_from_dataframe(
         ratings_from_series(frame[names["rating"]], origin) if "rating" in names else None,
         times_from_series(frame[names["timestamp"]], origin) if "timestamp" in names else None,
         implicit,
+        weights,
     )
 
 
@@ -330,11 +371,17 @@ def to_seconds(values: Sequence[Any], origin: ColumnOrigin) -> Ints:
         numbers = np.array(values, np.float64)
     except (ValueError, TypeError):
         return _parse_dates(values, origin)
+    if numbers.ndim > 1:
+        return _parse_dates(values, origin)
     return to_whole_seconds(numbers, origin)
 
 
 def _parse_dates(values: Sequence[Any], origin: ColumnOrigin) -> Ints:
     """Seconds since 1970 of ISO dates or numbers; a date without a time zone is taken as UTC."""
+    for row, value in enumerate(values):  # numpy knows "now" and "today", and lists of times
+        is_word = isinstance(value, str) and value.strip().isalpha()
+        if is_word or isinstance(value, list | tuple | dict):
+            _parse_instant(str(value), row, origin)
     try:
         with warnings.catch_warnings(action="error"):  # numpy warns of time zones and drops them
             dates = np.array(values, "datetime64[s]")

@@ -99,6 +99,7 @@ class Interactions:
     # how many features each column of the side table became; (): all belong together
     user_feature_widths: tuple[int, ...] = ()
     item_feature_widths: tuple[int, ...] = ()
+    weight: Floats | None = None  # [rows], > 0: confidence of implicit feedback; None: all equal
 
     def __len__(self) -> int:
         return len(self.user)
@@ -112,14 +113,25 @@ class Interactions:
 
     def where(self, mask: Mask | Ints) -> Self:
         """The table of the rows that a mask or an index selects; vocabularies are not reduced."""
-        time = None if self.time is None else self.time[mask]
         return replace(
-            self, user=self.user[mask], item=self.item[mask], rating=self.rating[mask], time=time
+            self,
+            user=self.user[mask],
+            item=self.item[mask],
+            rating=self.rating[mask],
+            time=None if self.time is None else self.time[mask],
+            weight=None if self.weight is None else self.weight[mask],
         )
 
     def as_implicit(self) -> Self:
         """The table as implicit feedback: every rating becomes 1."""
         return replace(self, rating=np.ones_like(self.rating), implicit=True)
+
+    def weights_raised_to(self, power: float) -> Self:
+        """The table with each weight w as w^power, scaled to a mean of 1; without weights for 0."""
+        if self.weight is None or not power:
+            return replace(self, weight=None)
+        weight = self.weight.astype(np.float64) ** power
+        return replace(self, weight=(weight / weight.mean()).astype(np.float32))
 
     def user_mask(self, users: Ints) -> Mask:
         """Which users are among these, [U]."""
@@ -136,6 +148,7 @@ class Interactions:
         if self.users is not other.users or self.items is not other.items:
             raise DataError("only tables of one vocabulary can be joined")
         has_time = self.time is not None and other.time is not None
+        has_weight = self.weight is not None or other.weight is not None
         join = np.concatenate
         return replace(
             self,
@@ -143,7 +156,12 @@ class Interactions:
             item=join([self.item, other.item]),
             rating=join([self.rating, other.rating]),
             time=join([self.time, other.time]) if has_time else None,
+            weight=join([x.row_weights() for x in (self, other)]) if has_weight else None,
         )
+
+    def row_weights(self) -> Floats:
+        """Weight of each row, 1 where the table has no weights."""
+        return np.ones(len(self), np.float32) if self.weight is None else self.weight
 
     def user_counts(self) -> Ints:
         """Number of rows of each user, [U]."""
@@ -208,6 +226,12 @@ class Interactions:
         """Mean of the ratings; 0 for implicit feedback."""
         return 0.0 if self.implicit else float(self.rating.mean(dtype=np.float64))
 
+    @property
+    def rating_std(self) -> float:
+        """Standard deviation of the ratings; 1 for implicit feedback, or without rows."""
+        has_ratings = len(self) and not self.implicit
+        return float(self.rating.std(dtype=np.float64)) if has_ratings else 1.0
+
     def domain(self) -> Domain:
         """Facts about this table that a model needs when it is built."""
         import torch
@@ -236,6 +260,7 @@ class Interactions:
             user_features=user_features,
             user_feature_widths=self.user_feature_widths,
             item_feature_widths=self.item_feature_widths,
+            std=self.rating_std,
         )
 
 

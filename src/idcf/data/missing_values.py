@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from idcf.data.columns import (
+    NO_WEIGHTS,
     BadValueError,
     ColumnOrigin,
+    WeightRule,
     instant_of,
     interactions_from_dataframe,
     warn_about_data,
@@ -33,6 +35,7 @@ def interactions_from_rows(
     missing: MissingRule,
     *,
     ids_are_text: bool = False,
+    weights: WeightRule = NO_WEIGHTS,
 ) -> Interactions:
     """Build a table as `interactions_from_dataframe` does, of the rows without gaps.
 
@@ -40,7 +43,9 @@ def interactions_from_rows(
     """
     frame, origin = handle_missing_values(frame, origin, missing, ids_are_text=ids_are_text)
     with counted_bad_values(origin, lambda: _values(frame, origin)):
-        return interactions_from_dataframe(frame, origin, implicit, ids_are_text=ids_are_text)
+        return interactions_from_dataframe(
+            frame, origin, implicit, ids_are_text=ids_are_text, weights=weights
+        )
 
 
 @contextmanager

@@ -18,8 +18,11 @@ from numpy.typing import NDArray
 
 from idcf.data.column_names import find_columns
 from idcf.data.columns import (
+    MAX_RATING,
+    NO_WEIGHTS,
     ColumnOrigin,
     EncodedIds,
+    WeightRule,
     build_interactions,
     encode_typed_ids,
     times_from_series,
@@ -92,7 +95,9 @@ class ParquetColumns:
                 parts.append(parquet.ParquetFile(file).read(columns))
         return pa.concat_tables(parts)
 
-    def interactions(self, implicit: bool | None) -> Interactions | None:
+    def interactions(
+        self, implicit: bool | None, weights: WeightRule = NO_WEIGHTS
+    ) -> Interactions | None:
         """Read the table in chunks; None: a value needs the reader of whole tables."""
         users, items = IdCodes(self.n_rows), IdCodes(self.n_rows)
         ratings = np.empty(self.n_rows, np.float32) if "rating" in self.names else None
@@ -117,6 +122,7 @@ class ParquetColumns:
             ratings,
             times,
             implicit,
+            weights,
         )
 
     def chunks(
@@ -209,7 +215,7 @@ def checked_ratings(values: Any, implicit: bool) -> Floats:
         raise UnusualValue
     with np.errstate(over="ignore"):
         ratings: Floats = values.to_numpy(zero_copy_only=False).astype(np.float32)
-    if not np.isfinite(ratings).all() or (implicit and (ratings < 0).any()):
+    if not (np.abs(ratings) <= MAX_RATING).all() or (implicit and (ratings < 0).any()):
         raise UnusualValue
     return ratings
 

@@ -12,13 +12,14 @@ from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 
-from idcf.data.column_names import find_columns, holds_ids
+from idcf.data.column_names import find_columns, holds_ids, resolve_columns
 from idcf.data.columns import (
     ColumnOrigin,
+    WeightRule,
     build_interactions,
     to_dataframe,
     warn_about_data,
@@ -34,13 +35,14 @@ from idcf.data.interactions import Interactions, align_vocabularies, encode_ids
 from idcf.data.missing_values import MissingRule, interactions_from_rows
 from idcf.data.parquet_reader import ParquetColumns, parquet_errors, parquet_files
 from idcf.data.shards import ShardedTable, is_sharded_folder
-from idcf.errors import DataError
-from idcf.files import read_text
+from idcf.errors import ConfigError, DataError, unknown_name_message
+from idcf.files import expand_user, read_text
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 csv.field_size_limit(1 << 30)  # of the module csv, whose default is 128 KiB
+DuplicateRule = Literal["last", "count"]
 _SUPPORTED_SUFFIXES = (
     ".csv, .tsv, .parquet, .inter, .data, .base, .test or .dat (text may be gzipped)"
 )
@@ -52,6 +54,8 @@ def read_interactions(
     columns: Mapping[str, str] | None = None,
     implicit: bool | None = None,
     missing: MissingRule = "error",
+    weight: str | None = None,
+    duplicates: DuplicateRule = "last",
 ) -> Interactions:
     """Read interactions from a dataframe or a file.
 
@@ -71,16 +75,28 @@ def read_interactions(
     missing
         "drop": drop rows of dataframes, CSV and Parquet files that lack an id, a rating or a time,
         with a warning that counts them. "error": refuse them.
+    weight
+        Name of a column of implicit feedback with the confidence of each row, above 0, such as a
+        count, a time spent or an amount; rows of weight 0 are dropped.
+    duplicates
+        Of rows that repeat a (user, item) pair the "last" one is kept; "count" keeps it too, with
+        the sum of their weights, 1 each without a column. The values of a sparse matrix are then
+        its weights.
 
     Raises
     ------
+    ConfigError
+        If weights are asked for of a source that has ratings, or cannot have weights.
     DataError
         If the source cannot be read, a required column is missing or a value cannot be used.
     """
+    if weight is not None or duplicates != "last":
+        columns, implicit = _require_clicks(source, columns, implicit, weight, duplicates)
+    weights = WeightRule(weight is not None, duplicates == "count")
     if isinstance(source, Interactions):
         return source.as_implicit() if implicit and not source.implicit else source
     if hasattr(source, "tocsr"):
-        return _read_matrix(source, implicit)
+        return _read_matrix(source, implicit, weights)
     if not isinstance(source, str | Path):
         frame = to_dataframe(
             source,
@@ -90,29 +106,71 @@ def read_interactions(
         name = f"{frame.implementation.name.lower()} table"
         names = find_columns(columns, frame.columns, name, implicit)
         origin = ColumnOrigin(name, column_names=names)
-        return interactions_from_rows(frame, origin, implicit, missing)
-    path = Path(source).expanduser()
+        return interactions_from_rows(frame, origin, implicit, missing, weights=weights)
+    path = expand_user(source)
     suffix = format_suffix(path)
     if is_sharded_folder(path):
         return _read_shards(path, columns, implicit)
     if suffix in ("csv", "tsv"):
-        return _read_csv_interactions(path, columns, implicit, missing)
+        return _read_csv_interactions(path, columns, implicit, missing, weights)
     if suffix == "parquet" or path.is_dir():
-        return _read_parquet_interactions(path, columns, implicit, missing)
+        return _read_parquet_interactions(path, columns, implicit, missing, weights)
     if suffix == "inter":
-        return interactions_from_text(*read_recbole(path), columns, implicit)
+        return interactions_from_text(*read_recbole(path), columns, implicit, weights=weights)
     if suffix in ("data", "base", "test", "dat"):
-        return read_movielens(path, columns, implicit)
+        return read_movielens(path, columns, implicit, weights)
     raise DataError(f"{path}: the format cannot be told from the name; give {_SUPPORTED_SUFFIXES}")
 
 
-def _read_matrix(matrix: Any, implicit: bool | None) -> Interactions:
+def _require_clicks(
+    source: Any,
+    columns: Mapping[str, str] | None,
+    implicit: bool | None,
+    weight: str | None,
+    duplicates: str,
+) -> tuple[Mapping[str, str] | None, bool | None]:
+    """Return `columns` and `implicit` with which the weights of clicks are read as ratings are;
+    raise ConfigError if the source has ratings, or cannot have weights."""
+    option = "duplicates='count'" if weight is None else "weight"
+    if duplicates not in get_args(DuplicateRule):
+        names = get_args(DuplicateRule)
+        raise ConfigError(f"duplicates: {unknown_name_message('value', duplicates, names)}")
+    if implicit is False:
+        raise ConfigError(f"{option} is for clicks; leave it out, or implicit=False")
+    if isinstance(source, Interactions):
+        raise ConfigError(f"the weights of Interactions are its field weight; leave out {option}")
+    if hasattr(source, "tocsr"):
+        if weight is not None:
+            raise ConfigError(
+                "a sparse matrix has no columns; leave out weight: with duplicates='count' its "
+                "values are the weights"
+            )
+        return columns, True
+    if isinstance(source, str | Path) and is_sharded_folder(Path(source).expanduser()):
+        raise ConfigError(
+            f"{source}: shards hold no weights, and each (user, item) pair once; leave out "
+            f"{option}, or fit the table that the shards were made from"
+        )
+    if weight is None:
+        return columns, implicit
+    others = [name for name in column_names(source) if name != weight]
+    rating = resolve_columns(others, "table", columns, ["rating"]).get("rating")
+    if rating is not None and implicit is None:
+        raise ConfigError(
+            f"weight is for clicks, and the column {rating!r} holds ratings; leave weight out, or "
+            "leave the ratings aside with implicit=True, --implicit"
+        )
+    return {**(columns or {}), "rating": weight}, True
+
+
+def _read_matrix(matrix: Any, implicit: bool | None, weights: WeightRule) -> Interactions:
     """Read the stored values of a sparse matrix; those of equal places are added up."""
     entries = matrix.tocsr().tocoo()
     values = entries.data.astype(np.float64)
     origin = ColumnOrigin("sparse matrix", "entry {}".format)
     users, items = (encode_ids(x.astype(np.int64)) for x in (entries.row, entries.col))
-    return build_interactions(origin, users, items, values, None, bool(implicit))
+    rule = WeightRule(reads_values=weights.counts_repeats)
+    return build_interactions(origin, users, items, values, None, bool(implicit), rule)
 
 
 def read_train_test(
@@ -149,7 +207,7 @@ def column_names(source: Any) -> list[str]:
         return list(
             to_dataframe(source, "give a pandas, Polars (collected) or Arrow table").columns
         )
-    path = Path(source).expanduser()
+    path = expand_user(source)
     if format_suffix(path) == "parquet" or (path.is_dir() and not is_sharded_folder(path)):
         from pyarrow import parquet
 
@@ -187,15 +245,20 @@ def delimiter_of(path: Path) -> str:
 
 
 def _read_parquet_interactions(
-    path: Path, columns: Mapping[str, str] | None, implicit: bool | None, missing: MissingRule
+    path: Path,
+    columns: Mapping[str, str] | None,
+    implicit: bool | None,
+    missing: MissingRule,
+    weights: WeightRule,
 ) -> Interactions:
     """Read Parquet in chunks or, if that meets a value that it does not understand, whole."""
     source = ParquetColumns.find(path, columns, implicit)
-    table = source.interactions(implicit)
+    table = source.interactions(implicit, weights)
     if table is not None:
         return table
     origin = ColumnOrigin(str(path), column_names=source.names)
-    return interactions_from_rows(to_dataframe(source.whole_table()), origin, implicit, missing)
+    frame = to_dataframe(source.whole_table())
+    return interactions_from_rows(frame, origin, implicit, missing, weights=weights)
 
 
 def _read_shards(
@@ -213,7 +276,11 @@ def _read_shards(
 
 
 def _read_csv_interactions(
-    path: Path, columns: Mapping[str, str] | None, implicit: bool | None, missing: MissingRule
+    path: Path,
+    columns: Mapping[str, str] | None,
+    implicit: bool | None,
+    missing: MissingRule,
+    weights: WeightRule,
 ) -> Interactions:
     """Read the columns of all roles as text, which `interactions_from_dataframe` parses."""
     text, delimiter = read_text(path), delimiter_of(path)
@@ -225,7 +292,9 @@ def _read_csv_interactions(
     selected = list(dict.fromkeys(names.values()))
     frame = to_dataframe(_parse_csv(path, text, text_columns=selected, columns=selected))
     origin = ColumnOrigin(str(path), partial(_csv_line_label, text, delimiter), names)
-    return interactions_from_rows(frame, origin, implicit, missing, ids_are_text=True)
+    return interactions_from_rows(
+        frame, origin, implicit, missing, ids_are_text=True, weights=weights
+    )
 
 
 def _parse_csv(

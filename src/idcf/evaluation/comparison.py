@@ -12,6 +12,7 @@ import numpy as np
 from idcf.data.datasets.catalog import Dataset
 from idcf.data.inputs import InteractionsTable
 from idcf.data.missing_values import MissingRule
+from idcf.data.readers import DuplicateRule
 from idcf.data.split import Split
 from idcf.errors import ConfigError, DataError, require_extra, unknown_name_message
 from idcf.evaluation import DEFAULT_MODELS, run, tables
@@ -266,6 +267,8 @@ def evaluate(
     columns: Mapping[str, str] | None = None,
     implicit: bool | None = None,
     missing: MissingRule = "error",
+    weight: str | None = None,
+    duplicates: DuplicateRule = "last",
     key_threshold: int | None = None,
     key_users: str | int = "threshold",
     split_seed: int = 0,
@@ -301,8 +304,8 @@ def evaluate(
         Set of default options, as for `Recommender`.
     test
         Held-out rows, as `interactions`. None: a random part.
-    columns, implicit, missing
-        As for `Recommender.fit`.
+    columns, implicit, missing, weight, duplicates
+        As for `Recommender.fit`. Weights are read in training; metrics count every test row once.
     key_threshold, key_users
         As for `Recommender`, counted in training rows. If no user is left to be new, a random half
         of the users is.
@@ -339,6 +342,8 @@ def evaluate(
         columns=columns,
         implicit=implicit,
         missing=missing,
+        weight=weight,
+        duplicates=duplicates,
         progress=progress,
     )
     is_implicit = data.interactions.implicit

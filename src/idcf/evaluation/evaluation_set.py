@@ -105,6 +105,7 @@ def with_negatives(rows: Interactions) -> Interactions:
         item=np.concatenate([rows.item, negatives]),
         rating=np.concatenate([rows.rating, np.zeros(len(negatives), np.float32)]),
         time=None,
+        weight=None,
     )
 
 

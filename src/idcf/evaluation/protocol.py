@@ -15,7 +15,7 @@ import numpy as np
 from idcf.data.datasets.catalog import DATASET_SOURCES, Dataset, DatasetSource, load_dataset
 from idcf.data.interactions import Interactions
 from idcf.data.missing_values import MissingRule
-from idcf.data.readers import read_interactions, read_train_test
+from idcf.data.readers import DuplicateRule, read_interactions, read_train_test
 from idcf.data.split import (
     DEFAULT_KEY_THRESHOLD,
     Split,
@@ -66,25 +66,37 @@ def open_dataset(
     columns: Mapping[str, str] | None = None,
     implicit: bool | None = None,
     missing: MissingRule = "error",
+    weight: str | None = None,
+    duplicates: DuplicateRule = "last",
     progress: bool = True,
 ) -> Dataset:
     """Open a public dataset by name, or a file or table of interactions.
 
-    A table is whatever `read_interactions` reads, whose `missing` is this one. It may come with one
-    of `test` rows and with `columns` (our names -> those in the table). `implicit`: True ignores
-    ratings, False requires them. Raises `DataError` if there is no such dataset or file, or an
-    option does not fit it.
+    A table is whatever `read_interactions` reads, with its `missing`, `weight` and `duplicates`. It
+    may come with one of `test` rows and with `columns` (our names -> those in the table).
+    `implicit`: True ignores ratings, False requires them. Raises `DataError` if there is no such
+    dataset or file, or an option does not fit it.
     """
     name = str(source) if isinstance(source, str | Path) else "table"
     if isinstance(source, str) and source in DATASET_SOURCES:
         has_table_options = test is not None or bool(columns)
+        has_table_options |= weight is not None or duplicates != "last"
         return _open_public_dataset(source, has_table_options, implicit, progress)
     if isinstance(source, str) and not Path(source).suffix and not Path(source).exists():
         message = unknown_name_message("dataset", source, DATASET_SOURCES)
         raise DataError(f"{message}; or give the path of a file")
     if test is None:
-        table = read_interactions(source, columns=columns, implicit=implicit, missing=missing)
+        table = read_interactions(
+            source,
+            columns=columns,
+            implicit=implicit,
+            missing=missing,
+            weight=weight,
+            duplicates=duplicates,
+        )
         return Dataset(name, table, None, None, {}, DEFAULT_KEY_THRESHOLD)
+    if weight is not None or duplicates != "last":
+        raise ConfigError("weights are for a table without test rows; leave them out, or the test")
     train, test_rows = read_train_test(
         source, test, columns=columns, implicit=implicit, missing=missing
     )

@@ -99,7 +99,7 @@ class Estimator:
         counts = [f"{len(self._predictor.item_ids):,} items"]
         if data.n_rows:  # none if the factors were trained elsewhere
             counts = [f"{data.n_key_users:,} key users", f"{data.n_rows:,} rows of {kind}", *counts]
-        return f"<Recommender {manifest.model}: {', '.join(counts)}>"
+        return f"<Recommender {manifest.fitted_model}: {', '.join(counts)}>"
 
     def _repr_html_(self) -> str:
         """Return the printed form and the parameters as HTML, for notebooks."""

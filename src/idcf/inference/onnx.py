@@ -49,7 +49,9 @@ def export_onnx(artifact: Artifact, path: str | Path) -> Path:
     target = Path(path).expanduser()
     proto = _export_graph(to_dense_model(artifact.model), artifact.model).model_proto
     item_ids = json.dumps(artifact.items.ids)
-    onnx.helper.set_model_props(proto, {"item_ids": item_ids, "model": artifact.manifest.model})
+    onnx.helper.set_model_props(
+        proto, {"item_ids": item_ids, "model": artifact.manifest.fitted_model}
+    )
     try:
         with atomic_path(target) as temporary:
             onnx.save_model(proto, temporary)

@@ -174,7 +174,9 @@ def _select_users(
 
 
 def rmse_on(model: Model, target_table: Interactions, history_table: Interactions) -> float:
-    """Return the RMSE on held-out ratings."""
+    """Return the RMSE on held-out ratings; NaN if there are none."""
+    if not len(target_table):
+        return float("nan")
     scores = score_interactions(
         model, target_table, history_table, anonymous=model.ignores_user_ids
     )
@@ -189,7 +191,10 @@ def auc_loss_on(
     n_negatives: int,
     rng: np.random.Generator,
 ) -> float:
-    """Return 1 - AUC of held-out interactions, each against `n_negatives` random items."""
+    """Return 1 - AUC of held-out interactions, each against `n_negatives` random items; NaN if
+    there are none."""
+    if not len(target_table):
+        return float("nan")
     negatives = rng.integers(len(target_table.items), size=(len(target_table), n_negatives))
     items = np.hstack([target_table.item[:, None], negatives])
     anonymous = model.ignores_user_ids
@@ -203,10 +208,15 @@ def auc_loss_on(
 def ndcg_per_user(
     model: Model, target_table: Interactions, history_table: Interactions, k: int = 20
 ) -> Floats:
-    """Return NDCG@k over the whole catalogue, for each user who has held-out rows."""
+    """Return NDCG@k over the whole catalogue, for each user who has held-out rows.
+
+    The gain of a row is its weight, 1 in a table without weights.
+    """
     order, start = target_table.rows_by_user
     users = np.unique(target_table.user)
-    relevant = RelevantItems(target_table.item[order], np.concatenate([[0], start[users + 1]]))
+    gains = None if target_table.weight is None else target_table.weight[order].astype(np.float64)
+    offsets = np.concatenate([[0], start[users + 1]])
+    relevant = RelevantItems(target_table.item[order], offsets, gains)
     ranked = top_unseen_items(model, users, history_table, k, anonymous=model.ignores_user_ids)
     return ndcg_at(ranked, relevant, k=ranked.shape[1]).astype(np.float32)
 

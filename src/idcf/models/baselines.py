@@ -125,6 +125,10 @@ class ItemItemModel(Model):
             score = score / (self.item_weights.absolute().sum_pool(history) + 1.0)
         return self.bias_model.mean + self.bias_model.item_bias + bias[:, None] + score
 
+    def index_problem(self) -> str:
+        """Return what is wrong with the weights of pairs of items; "" if they can be used."""
+        return self.item_weights.index_problem()
+
     def list_values(self, ratings: Tensor) -> Tensor:
         """Return what ratings count where scores order lists: from 0, the lowest, to 1."""
         if self.rating_span == 0:
@@ -181,7 +185,7 @@ class FoldInModel(TwoTower):
         self.popularity_weight = 0.0 if self.predicts_ratings else config.popularity_weight
         self.head: Head = DotHead()
         self.register_buffer("factors", torch.zeros(domain.n_items, size))
-        self.register_buffer("gram", torch.eye(size))
+        self.register_buffer("gram", torch.zeros(size, size).fill_diagonal_(1))
         self.register_buffer("prior_rhs", torch.zeros(size))
         self.register_buffer("negative_terms", torch.zeros(size, size + 1))
         self.register_buffer("positive_target", torch.tensor((1 + self.alpha) / self.alpha))

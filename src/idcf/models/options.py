@@ -140,7 +140,8 @@ class OddsConfig:
 class TakeUpConfig:
     """Options of idcf-takeup. None: chosen on held-out users."""
 
-    regression: Literal["all", "nearest"] | None = None  # which items an item is regressed on
+    # which items an item is regressed on; "cosines": none, the weights are shrunk cosines
+    regression: Literal["all", "nearest", "cosines"] | None = None
     reg: Ridge | None = None  # λ of the regression
     shown_items: Weight | None = None  # l: expected part of a history; of the regression on all
     count_reg: Weight | None = None  # a: penalty per user of an item; of that on the nearest

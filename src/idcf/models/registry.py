@@ -64,6 +64,9 @@ class ModelEntry:
         random items.
     ratings_only, implicit_only
         The model reads only this kind of feedback.
+    reads_weights
+        The solver reads the weights of implicit feedback; a table with weights is refused by the
+        others.
     implicit_model
         The name of the row that replaces this one for implicit feedback.
     take_up_model
@@ -93,6 +96,7 @@ class ModelEntry:
     implicit_grid_metric: Literal["ndcg", "auc"] = "ndcg"
     ratings_only: bool = False
     implicit_only: bool = False
+    reads_weights: bool = False
     implicit_model: str | None = None
     take_up_model: str | None = None
     check_options: Mapping[str, Any] = field(default_factory=dict)
@@ -193,6 +197,7 @@ MODELS: dict[str, ModelEntry] = {
         o.PopularityConfig,
         solver=f"{_SOLVERS}.bias:fit_popularity",
         sharded_solver=f"{_SHARDED}.baselines:fit_popularity",
+        reads_weights=True,
         learns_item_quality_only=True,
         summary="The number of interactions of each item: one list for all users.",
     ),
@@ -221,6 +226,7 @@ MODELS: dict[str, ModelEntry] = {
         o.ItemItemConfig,
         solver=f"{_SOLVERS}.item_item:fit_item_knn",
         sharded_solver=f"{_SHARDED}.baselines:fit_item_knn",
+        reads_weights=True,
         grid={"neighbors": (20, 50, 100), "reg": (10.0, 100.0)},
         implicit_grid={"neighbors": (20, 50, 200), "reg": (0.0, 3.0, 30.0)},
         check_options={"reg": 1.0, "neighbors": 20},
@@ -232,6 +238,7 @@ MODELS: dict[str, ModelEntry] = {
         {"normalize": False, "neighbors": 4000},
         solver=f"{_SOLVERS}.item_item:fit_ease",
         sharded_solver=f"{_SHARDED}.baselines:fit_ease",
+        reads_weights=True,
         grid={"reg": (50.0, 200.0, 500.0, 1000.0, 2000.0)},
         implicit_grid={"neighbors": (200,), "reg": (10.0, 30.0, 100.0, 300.0)},
         check_options={"reg": 50.0, "shrinkage": 20.0},
@@ -252,6 +259,7 @@ MODELS: dict[str, ModelEntry] = {
         o.FoldInConfig,
         solver=f"{_SOLVERS}.als:fit_als",
         sharded_solver=f"{_SHARDED}.baselines:fit_als",
+        reads_weights=True,
         grid={"embedding_size": (8, 16), "reg": (5.0, 10.0, 20.0)},
         implicit_grid={"embedding_size": (8, 64), "alpha": (3.0, 10.0), "reg": (1.0, 10.0)},
         check_options={"reg": 1.0, "embedding_size": 4},
@@ -282,6 +290,7 @@ MODELS: dict[str, ModelEntry] = {
         solver=f"{_SOLVERS}.take_up:fit_take_up",
         sharded_solver=f"{_SHARDED}.cooccurrences:fit_take_up",
         implicit_only=True,
+        reads_weights=True,
         summary="Ridge regression on the items of the history, with calibrated probabilities.",
     ),
     "pmf": ModelEntry(
@@ -378,6 +387,16 @@ def resolve_model(name: str, implicit: bool) -> str:
     if not implicit and row.implicit_only:
         raise ConfigError(f"model {name!r} is for data without ratings; use 'idcf-bayes' for both")
     return name
+
+
+def require_weights(name: str) -> None:
+    """Raise `ConfigError`, naming the models that do, if a model reads no weights of clicks."""
+    if not model_entry(name).reads_weights:
+        names = ", ".join(sorted(x for x, entry in all_models().items() if entry.reads_weights))
+        raise ConfigError(
+            f"model {name!r} counts every click once; leave the weights out, or fit a model that "
+            f"reads them: {names}"
+        )
 
 
 def has_option(name: str, option: str) -> bool:

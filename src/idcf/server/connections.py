@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import re
-import resource
 from collections import Counter, OrderedDict
 from collections.abc import Iterator
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from itertools import count, islice, takewhile
 from secrets import token_hex
-from typing import Any
+from typing import Any, Protocol
 
 from starlette.exceptions import HTTPException
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
@@ -23,6 +23,9 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from idcf.server import routes
 from idcf.server.counters import OTHER_ROUTE
 from idcf.server.middleware import RequestMiddleware
+
+with suppress(ImportError):  # Windows has no such module
+    import resource
 
 MAX_HEAD_BYTES = 16 << 10  # of names and values of headers
 MAX_HEADERS = 100
@@ -43,17 +46,34 @@ class ConnectionLimits:
 
     def within_open_files(self) -> ConnectionLimits:
         """Return the limits that the number of open files allows, which is raised if possible."""
+        if "resource" not in globals():
+            return self
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         wanted = _MAX_OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, _MAX_OPEN_FILES)
         if 0 <= soft < wanted:
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
             soft = wanted
         largest = max(soft - _RESERVED_FILES, 16) if soft > 0 else self.max_connections
-        return ConnectionLimits(
-            timeout_s=self.timeout_s,
-            max_connections=min(self.max_connections or largest, largest),
-            max_per_address=self.max_per_address,
-        )
+        return replace(self, max_connections=min(self.max_connections or largest, largest))
+
+
+class WaitingConnection(Protocol):
+    """A connection whose client has the next step to do."""
+
+    loop: asyncio.AbstractEventLoop
+    address: str  # of the client
+
+    def is_idle(self) -> bool:
+        """Return whether no part of a request has arrived since the last response."""
+
+    def on_timeout(self) -> None:
+        """Close the connection, or wait once more."""
+
+    def close(self) -> None:
+        """Close the connection after what is written has been sent."""
+
+    def abort(self) -> None:
+        """Close the connection at once."""
 
 
 class ConnectionTable:
@@ -72,7 +92,7 @@ class ConnectionTable:
         self.is_draining = False  # no connection is kept open after its requests
         self._n_open = 0
         self._n_of_address: Counter[str] = Counter()
-        self._waiting: OrderedDict[LimitedProtocol, float] = OrderedDict()  # since, in order
+        self._waiting: OrderedDict[WaitingConnection, float] = OrderedDict()  # since, in order
         self._is_sweeping = False  # a sweep will start by itself
         self._id_prefix = token_hex(4).encode()
         self._numbers = count()
@@ -81,7 +101,7 @@ class ConnectionTable:
         """Return an id that no other request has."""
         return b"%b%08x" % (self._id_prefix, next(self._numbers))
 
-    def add(self, connection: LimitedProtocol, address: str) -> bool:
+    def add(self, connection: WaitingConnection, address: str) -> bool:
         """Count a new connection; return False if it has no place."""
         self._n_open += 1
         self._n_of_address[address] += 1
@@ -96,17 +116,17 @@ class ConnectionTable:
             has_place = self._close_first(iter(self._waiting), connection)
         return has_place
 
-    def _close_first(self, waiting: Iterator[LimitedProtocol], new: LimitedProtocol) -> bool:
+    def _close_first(self, waiting: Iterator[WaitingConnection], new: WaitingConnection) -> bool:
         """Close the first connection that waits for its client; return False if it is the new."""
         first = next(waiting)
         if first is new:
             return False
         del self._waiting[first]
         self.metrics.n_evictions += 1
-        first.transport.abort()
+        first.abort()
         return True
 
-    def remove(self, connection: LimitedProtocol, address: str) -> None:
+    def remove(self, connection: WaitingConnection, address: str) -> None:
         """Forget a connection that is closed."""
         self._n_open -= 1
         self.metrics.open_connections = self._n_open
@@ -115,7 +135,7 @@ class ConnectionTable:
             del self._n_of_address[address]
         self.stop_waiting(connection)
 
-    def wait_for(self, connection: LimitedProtocol) -> None:
+    def wait_for(self, connection: WaitingConnection) -> None:
         """Wait for the client from now on."""
         loop = connection.loop
         self._waiting[connection] = loop.time()
@@ -124,7 +144,7 @@ class ConnectionTable:
             self._is_sweeping = True
             loop.call_later(self.limits.timeout_s, self._sweep_soon, loop)
 
-    def stop_waiting(self, connection: LimitedProtocol) -> None:
+    def stop_waiting(self, connection: WaitingConnection) -> None:
         """Wait for the client no longer: the server is at work for it."""
         self._waiting.pop(connection, None)
 
@@ -132,7 +152,7 @@ class ConnectionTable:
         """Close the connections without a request since this time or longer."""
         for connection in self.waiting_since(time):
             if connection.is_idle():
-                connection.transport.close()
+                connection.close()
 
     def _sweep_soon(self, loop: asyncio.AbstractEventLoop) -> None:
         """Sweep after what has arrived is read: the loop may have been busy for long."""
@@ -151,7 +171,7 @@ class ConnectionTable:
             first = next(iter(self._waiting.values()))
             loop.call_later(max(first - start, 0.0), self._sweep_soon, loop)
 
-    def waiting_since(self, time: float, n: int | None = None) -> list[LimitedProtocol]:
+    def waiting_since(self, time: float, n: int | None = None) -> list[WaitingConnection]:
         """Return up to n connections that wait for their clients since this time or longer."""
         waiting = takewhile(lambda x: x[1] <= time, self._waiting.items())
         return [connection for connection, _ in islice(waiting, n)]
@@ -162,9 +182,18 @@ class LimitedProtocol(HttpToolsProtocol):
 
     request_id: bytes  # of the last head that is complete
 
-    def __init__(self, table: ConnectionTable, *args: Any, **options: Any) -> None:
+    def __init__(
+        self,
+        table: ConnectionTable,
+        *args: Any,
+        early_data: bytes = b"",
+        has_place: bool | None = None,
+        **options: Any,
+    ) -> None:
         super().__init__(*args, **options)
         self.table = table
+        self.early_data = early_data  # that was received before there was a protocol
+        self.has_place = has_place  # in the table; None: it has to be asked
         self.address = ""
         self.headers = []
         self.content_length = -1  # announced by the head; -1: no length
@@ -180,8 +209,15 @@ class LimitedProtocol(HttpToolsProtocol):
         """Limit the time until the first request, and the number of connections."""
         super().connection_made(transport)
         self.address = self.client[0] if self.client else ""
-        if not self.table.add(self, self.address):
+        if self.has_place is None:
+            self.has_place = self.table.add(self, self.address)
+        else:
+            self.table.wait_for(self)
+        if not self.has_place:
             self.refuse(HTTPException(503, "too many connections are open", {"retry-after": "1"}))
+        elif self.early_data:
+            self.data_received(self.early_data)
+        self.early_data = b""
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget the connection."""
@@ -302,6 +338,14 @@ class LimitedProtocol(HttpToolsProtocol):
         super().resume_writing()
         if self._is_busy():
             self.table.stop_waiting(self)
+
+    def close(self) -> None:
+        """Close the connection after what is written has been sent."""
+        self.transport.close()
+
+    def abort(self) -> None:
+        """Close the connection at once."""
+        self.transport.abort()
 
     def on_timeout(self) -> None:
         """Close the connection; abort it where the client does not read its responses.

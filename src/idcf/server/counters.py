@@ -6,12 +6,16 @@ Each worker counts in its own row, without a lock, and any worker can read the r
 from __future__ import annotations
 
 import mmap
-import resource
 import sys
+import time
 from bisect import bisect_left
+from contextlib import suppress
 
 import numpy as np
 from numpy.typing import NDArray
+
+with suppress(ImportError):  # Windows has no such module
+    import resource
 
 BUCKET_BOUNDS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0)
 OTHER_ROUTE = "other"
@@ -99,7 +103,10 @@ class ServerMetrics(CounterRows):
         super().__init__(_N_GAUGES + len(self.routes) * _ROUTE_CELLS, n_workers)
 
     def publish_usage(self) -> None:
-        """Write the CPU time and the peak memory of this process into its row."""
+        """Write the CPU time and, where the system tells it, the peak memory into the row."""
+        if "resource" not in globals():
+            self.cpu_seconds = self._earlier_cpu_seconds + time.process_time()
+            return
         usage = resource.getrusage(resource.RUSAGE_SELF)
         self.cpu_seconds = self._earlier_cpu_seconds + usage.ru_utime + usage.ru_stime
         self.peak_memory = usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024)

@@ -14,11 +14,11 @@ from functools import partial
 
 import uvicorn
 
+from idcf.server.acceptor import Acceptor
 from idcf.server.batcher import RequestBatcher
-from idcf.server.connections import ConnectionTable
+from idcf.server.connections import ConnectionTable, LimitedProtocol
 
 BACKLOG = 2048  # connections that wait to be accepted
-_MAX_ACCEPTED = 64  # in one turn of the event loop
 _IDLE_S = 1.0  # a connection without a request for this time is closed
 _TURN_S = 0.05
 _SO_ATTACH_FILTER = 26  # Linux; Python has no name for it
@@ -43,29 +43,31 @@ class DrainingServer(uvicorn.Server):
         self.batcher = batcher
         self.table = table
         self.drain_delay_s = drain_delay_s
+        self.servers: list[asyncio.Server] = []
+        self.acceptors: list[Acceptor] = []
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Listen on the sockets, with a time limit of TLS handshakes."""
+        """Accept connections of the sockets, with a time limit of TLS handshakes."""
         loop = asyncio.get_running_loop()
-        make_protocol: Callable[[], asyncio.Protocol] = partial(
+        make_protocol: Callable[..., LimitedProtocol] = partial(  # type: ignore[assignment]
             self.config.http_protocol_class,  # type: ignore[call-arg]
             config=self.config,
             server_state=self.server_state,
             app_state={},
         )
-        timeout = self.table.limits.timeout_s if self.config.ssl else None
-        self.servers = []
-        for listener in sockets or []:
-            server = await loop.create_server(
-                make_protocol,
-                sock=listener,
-                ssl=self.config.ssl,
-                ssl_handshake_timeout=timeout,
-                ssl_shutdown_timeout=timeout,
-                backlog=_MAX_ACCEPTED,
-            )
-            listener.listen(BACKLOG)  # the event loop has set the number above
-            self.servers.append(server)
+        if sys.platform == "win32":  # its event loop cannot watch sockets
+            tls = self.config.ssl
+            timeout = self.table.limits.timeout_s if tls else None
+            self.servers = [
+                await loop.create_server(
+                    make_protocol, sock=x, ssl=tls, ssl_handshake_timeout=timeout, backlog=BACKLOG
+                )
+                for x in sockets or []
+            ]
+        else:
+            self.acceptors = [
+                Acceptor(x, self.table, make_protocol, self.config.ssl) for x in sockets or []
+            ]
         self.started = True
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
@@ -79,14 +81,22 @@ class DrainingServer(uvicorn.Server):
         for connection in list(self.server_state.connections):
             connection.shutdown()
         state, end = self.server_state, loop.time() + (self.config.timeout_graceful_shutdown or 0)
-        while (state.connections or state.tasks) and not self.force_exit and loop.time() < end:
+        while self._has_connections() and not self.force_exit and loop.time() < end:
             await asyncio.sleep(_TURN_S)
             self.table.close_idle(loop.time() - _IDLE_S)
         for task in list(state.tasks):
             task.cancel()
         for connection in list(state.connections):
             connection.transport.abort()
+        for acceptor in self.acceptors:
+            acceptor.abort()
         await asyncio.sleep(0)
+
+    def _has_connections(self) -> bool:
+        """Return whether a connection is open, or a request of one that has gone."""
+        state = self.server_state
+        accepted = any(x.has_connections() for x in self.acceptors)
+        return bool(state.connections or state.tasks or accepted)
 
     async def _stop_listening(self, listeners: Sequence[socket.socket]) -> None:
         """Accept the connections that wait for it, and close the listening sockets."""
@@ -96,6 +106,8 @@ class DrainingServer(uvicorn.Server):
             await asyncio.sleep(0)
         for server in self.servers:
             server.close()
+        for acceptor in self.acceptors:
+            acceptor.close()
         for listener in listeners:
             listener.close()
 

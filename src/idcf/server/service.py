@@ -57,7 +57,7 @@ class RecommendationService:
         """Describe the served model."""
         manifest, model = self.predictor.artifact.manifest, self.predictor.artifact.model
         return s.ModelInfo(
-            model=manifest.model,
+            model=manifest.fitted_model,
             n_items=len(self.predictor.item_ids),
             implicit=manifest.domain.implicit,
             rating_levels=list(manifest.domain.levels),

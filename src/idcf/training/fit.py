@@ -11,12 +11,12 @@ import numpy as np
 
 from idcf.data.interactions import Floats, Interactions, Vocab, titles_by_row
 from idcf.data.missing_values import MissingRule
-from idcf.data.readers import read_interactions
-from idcf.data.shards import ShardedTable, is_sharded_folder
+from idcf.data.readers import DuplicateRule, read_interactions
+from idcf.data.shards import ShardedTable, columns_of_shards, is_sharded_folder
 from idcf.data.side_tables import EnrichedInteractions, add_side_tables
 from idcf.errors import ConfigError
 from idcf.inference.artifact import Artifact
-from idcf.inference.manifest import RecommenderConfig
+from idcf.inference.manifest import FitRecord, RecommenderConfig
 from idcf.models.registry import has_option, require_option, resolve_model
 from idcf.training.checkpoint import EpochCallback
 from idcf.training.engine import Engine, open_engine
@@ -33,6 +33,8 @@ class FitArguments:
     columns: Mapping[str, str] | None = None
     implicit: bool | None = None
     missing: MissingRule = "error"
+    weight: str | None = None
+    duplicates: DuplicateRule = "last"
     titles: Mapping[Any, str] | None = None
     attributes: Any = None
     card_metrics: bool = False
@@ -42,6 +44,17 @@ class FitArguments:
     engine: str | Engine | None = None
     resume: str | Path | None = None
 
+    @property
+    def side_tables(self) -> tuple[str, ...]:
+        """Names of the arguments that are tables beside the interactions."""
+        names = ("users", "items", "titles", "attributes")
+        given = (getattr(self, name) for name in names)
+        return tuple(
+            name
+            for name, x in zip(names, given, strict=True)
+            if x is not None and not (isinstance(x, Mapping) and not x)
+        )
+
 
 def fit(
     config: RecommenderConfig, interactions: Any, arguments: FitArguments
@@ -49,16 +62,20 @@ def fit(
     """Train a model; return it with its training table, if that was read into memory."""
     check_options(config.model, config.options)
     if arguments.engine is not None:
-        return _fit_over_shards(config, interactions, arguments), None
+        artifact = _fit_over_shards(config, interactions, arguments)
+        return _with_record(artifact, config, arguments, weighted=False), None
     table = read_interactions(
         interactions,
         columns=arguments.columns,
         implicit=arguments.implicit,
         missing=arguments.missing,
+        weight=arguments.weight,
+        duplicates=arguments.duplicates,
     )
-    config, data = _add_side_tables(config, table, arguments)
+    arguments = replace(arguments, columns=arguments.columns or columns_of_shards(interactions))
+    enriched_config, data = _add_side_tables(config, table, arguments)
     artifact = fit_artifact(
-        replace(config, card_metrics=arguments.card_metrics),
+        replace(enriched_config, card_metrics=arguments.card_metrics),
         data,
         _titles(table.items, data, arguments),
         progress=arguments.progress,
@@ -66,8 +83,29 @@ def fit(
         memory=arguments.memory,
         resume=None if arguments.resume is None else Path(arguments.resume).expanduser(),
     )
+    artifact = _with_record(artifact, config, arguments, table.weight is not None)
+    return _remember_columns(artifact, arguments), data.interactions
+
+
+def _remember_columns(artifact: Artifact, arguments: FitArguments) -> Artifact:
+    """Return the artifact with the names of columns, by which later tables are read."""
     manifest = replace(artifact.manifest, columns=dict(arguments.columns or {}))
-    return replace(artifact, manifest=manifest), data.interactions
+    return replace(artifact, manifest=manifest)
+
+
+def _with_record(
+    artifact: Artifact, config: RecommenderConfig, arguments: FitArguments, weighted: bool
+) -> Artifact:
+    """Return the artifact with the arguments of its fit in the manifest."""
+    record = FitRecord(
+        options=dict(config.options),
+        key_threshold=config.key_threshold,
+        card_metrics=arguments.card_metrics,
+        side_tables=arguments.side_tables,
+        weighted=weighted,
+        over_shards=arguments.engine is not None,
+    )
+    return replace(artifact, manifest=replace(artifact.manifest, fit=record))
 
 
 def _add_side_tables(
@@ -112,13 +150,14 @@ def _fit_over_shards(
     catalogue = Interactions(
         Vocab(()), table.items, no_rows, no_rows, np.empty(0, np.float32), None, table.implicit
     )
+    arguments = replace(arguments, columns=columns_of_shards(table))
     config, data = _add_side_tables(config, catalogue, arguments)
     features: Floats | None = data.interactions.item_features
     engine = arguments.engine
     opened = open_engine(engine) if isinstance(engine, str) else engine
     assert opened is not None
     try:
-        return fit_sharded_artifact(
+        artifact = fit_sharded_artifact(
             config,
             table,
             _titles(table.items, data, arguments),
@@ -128,6 +167,7 @@ def _fit_over_shards(
             resume=None if arguments.resume is None else Path(arguments.resume),
             progress=arguments.progress,
         )
+        return _remember_columns(artifact, arguments)
     finally:
         if isinstance(engine, str):
             opened.close()
@@ -137,7 +177,8 @@ def _open_shards(interactions: Any, arguments: FitArguments) -> ShardedTable:
     """Open a folder of shards; raises ConfigError for arguments that need the table in memory."""
     given = {
         "users": arguments.users is not None,
-        "columns": bool(arguments.columns),
+        "weight": arguments.weight is not None,
+        "duplicates='count'": arguments.duplicates != "last",
         "card_metrics": arguments.card_metrics,
         "callback": arguments.callback is not None,
     }

@@ -17,6 +17,7 @@ from idcf.training.presets import StageConfig
 
 # histories this short leave targets even to the users with the fewest interactions
 _SHORT_HISTORY_LENGTHS = (4, 15)
+_USERS_FOR_WEIGHTS, _MAX_SHARE_FOR_WEIGHTS = 100, 0.3  # users wanted for validation, at most
 
 
 def hold_out_validation_users(
@@ -42,8 +43,9 @@ def grid_search_validation(
 
     The error is the RMSE of ratings; for implicit feedback 1 - NDCG of the lists of the users with
     the fewest rows, because the AUC against random items mostly rewards popularity, or 1 - AUC if
-    `implicit_metric` says so. It is 1 - NDCG too for a model that is fitted on ratings but predicts
-    none.
+    `implicit_metric` says so. Where clicks have weights, these are the gains of NDCG, and small
+    tables hold out more users, because the power of the weights is chosen too. The error is 1 -
+    NDCG too for a model that is fitted on ratings but predicts none.
     """
     if not table.implicit:
         users = np.flatnonzero(table.user_counts())
@@ -61,7 +63,10 @@ def grid_search_validation(
         random_stream(seed, "validation histories"),
         np.count_nonzero(table.user_counts()),
     )
-    held_out = least_active_users(table, max(StageConfig().validation, 1 / n_users), rng)
+    share = max(StageConfig().validation, 1 / n_users)
+    if table.weight is not None:
+        share = max(share, min(_MAX_SHARE_FOR_WEIGHTS, _USERS_FOR_WEIGHTS / n_users))
+    held_out = least_active_users(table, share, rng)
     train_rows, task = hold_out_users(table, held_out, _SHORT_HISTORY_LENGTHS, rng)
     if implicit_metric == "auc":
         return train_rows, validation_metric(task, seed)

@@ -17,7 +17,9 @@ import numpy as np
 
 from idcf.data.column_names import COLUMN_ROLES, find_columns
 from idcf.data.columns import (
+    NO_WEIGHTS,
     ColumnOrigin,
+    WeightRule,
     build_interactions,
     encode_text_ids,
     parse_numbers,
@@ -90,6 +92,7 @@ def interactions_from_text(
     implicit: bool | None = None,
     *,
     integer_ids: bool = False,
+    weights: WeightRule = NO_WEIGHTS,
 ) -> Interactions:
     """Build interactions from text columns and their origin, as `read_delimited` returns them.
     `columns` and `implicit` are those of `read_interactions`; some formats require
@@ -108,7 +111,7 @@ def interactions_from_text(
             for role in ("rating", "timestamp")
         )
         time = None if seconds is None else to_whole_seconds(seconds, origin)
-        return build_interactions(origin, users, items, rating, time, implicit)
+        return build_interactions(origin, users, items, rating, time, implicit, weights)
 
 
 def read_recbole(path: Path) -> tuple[dict[str, list[str]], ColumnOrigin]:
@@ -129,7 +132,10 @@ def read_recbole(path: Path) -> tuple[dict[str, list[str]], ColumnOrigin]:
 
 
 def read_movielens(
-    path: Path, columns: Mapping[str, str] | None = None, implicit: bool | None = None
+    path: Path,
+    columns: Mapping[str, str] | None = None,
+    implicit: bool | None = None,
+    weights: WeightRule = NO_WEIGHTS,
 ) -> Interactions:
     """Read MovieLens ratings: lines of user, item, rating and, optionally, time. The suffix says
     the delimiter: commas under a header in .csv, `::` in .dat (MovieLens-1M), tabs in any other
@@ -141,7 +147,7 @@ def read_movielens(
         table = read_delimited(
             path, "::" if suffix == ".dat" else "\t", COLUMN_ROLES, min_columns=3
         )
-    return interactions_from_text(*table, columns, implicit, integer_ids=True)
+    return interactions_from_text(*table, columns, implicit, integer_ids=True, weights=weights)
 
 
 def read_user_item_pairs(path: Path) -> Interactions:

@@ -189,10 +189,14 @@ def split_into_chunks(ragged: RaggedRows) -> RowChunks:
 
 
 def normal_equations(
-    table: Tensor, rows: RaggedRows, target: Tensor, chunks: RowChunks | None = None
+    table: Tensor,
+    rows: RaggedRows,
+    target: Tensor,
+    chunks: RowChunks | None = None,
+    weights: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Return Σ q qᵀ [R, D, D] and Σ target · q [R, D] over the entries of each row, with q of
-    `table`.
+    """Return Σ w q qᵀ [R, D, D] and Σ w · target · q [R, D] over the entries of each row, with q of
+    `table` and the `weights` w [N], by default 1.
 
     `chunks` is `split_into_chunks(rows)`, to be reused when the rows stay and the table changes.
     """
@@ -200,7 +204,8 @@ def normal_equations(
     parts = []
     for entries in chunks.entry_groups:
         vectors = table[rows.indices[entries]]
-        parts.append((vectors.mT @ vectors).flatten(1))
+        scaled = vectors if weights is None else vectors * weights[entries][..., None]
+        parts.append((scaled.mT @ vectors).flatten(1))
     products = torch.cat(parts) if parts else table.new_zeros(0, size * size)
     outer = sum_pool(products, chunks.chunks_of_rows).view(-1, size, size)
-    return outer, sum_pool(table, rows, target)
+    return outer, sum_pool(table, rows, target if weights is None else weights * target)

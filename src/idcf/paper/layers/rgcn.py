@@ -11,31 +11,40 @@ from torch import Tensor, nn
 class SubgraphEdges(NamedTuple):
     """The edges of P bipartite graphs of R users and H items, in F kinds (relations)."""
 
-    kind_weights: tuple[Tensor, ...]  # F times [P, R, H]: weight of an edge in each kind
+    user_weights: Tensor  # [P, F, R, H]: weight of an edge in each kind
+    item_weights: Tensor  # [P, F, H, R]: the transposed weights, in memory of their own
     user_degrees: Tensor  # [P, R, 1]: number of edges of each user
     item_degrees: Tensor  # [P, H, 1]: number of edges of each item
 
     @classmethod
-    def from_levels(cls, level: Tensor, *kind_weights: Tensor) -> SubgraphEdges:
-        """Build from the rating levels [P, R, H], where 0 is no edge, and the F weights."""
-        is_edge, dtype = level > 0, kind_weights[0].dtype
-        user_degrees, item_degrees = (is_edge.sum(dim).to(dtype)[..., None] for dim in (2, 1))
-        return cls(kind_weights, user_degrees, item_degrees)
-
-    def transposed(self) -> SubgraphEdges:
-        """Return the edges with users and items exchanged."""
-        kind_weights = tuple(x.mT for x in self.kind_weights)
-        return SubgraphEdges(kind_weights, self.item_degrees, self.user_degrees)
+    def from_levels(cls, level: Tensor, kind_weights: Tensor) -> SubgraphEdges:
+        """Build from the rating levels [P, R, H], where 0 is no edge, and weights [P, F, R, H]."""
+        is_edge = level > 0
+        user_degrees, item_degrees = (
+            is_edge.sum(dim).to(kind_weights.dtype)[..., None] for dim in (2, 1)
+        )
+        return cls(kind_weights, kind_weights.mT.contiguous(), user_degrees, item_degrees)
 
     def to_users(self, item_vectors: Tensor, target_only: bool = False) -> Tensor:
         """Return Σ over each user's edges of weight times item vector [P, H, D], divided by the
         user's degree, one kind after the other: [P, R, F * D], or [P, 1, F * D] of the first users.
         """
-        degrees, kinds = self.user_degrees, self.kind_weights
-        if target_only:
-            degrees, kinds = degrees[:, :1], tuple(x[:, :1] for x in kinds)
-        sums = torch.cat([torch.bmm(x, item_vectors) for x in kinds], -1)
-        return sums / degrees.clamp(min=1)
+        return _edge_means(self.user_weights, self.user_degrees, item_vectors, target_only)
+
+    def to_items(self, user_vectors: Tensor, target_only: bool = False) -> Tensor:
+        """Return such means over each item's edges, of user vectors [P, R, D]: [P, H, F * D]."""
+        return _edge_means(self.item_weights, self.item_degrees, user_vectors, target_only)
+
+
+def _edge_means(weights: Tensor, degrees: Tensor, vectors: Tensor, target_only: bool) -> Tensor:
+    """Return the sums of weights [P, F, R, H] times vectors [P, H, D], divided by the degrees:
+    [P, R, F * D], or [P, 1, F * D] with `target_only`. One product serves all kinds."""
+    if target_only:
+        weights, degrees = weights[:, :, :1], degrees[:, :1]
+    n_graphs, n_kinds, n_nodes, _ = weights.shape
+    sums = torch.bmm(weights.flatten(1, 2), vectors)
+    by_node = sums.view(n_graphs, n_kinds, n_nodes, -1).transpose(1, 2)
+    return by_node.flatten(2) / degrees.clamp(min=1)
 
 
 class RGCN(nn.Module):
@@ -66,7 +75,7 @@ class RGCN(nn.Module):
         with `target_only` only the first user and the first item of each graph."""
         weight = self.weight().flatten(0, 1)
         user_means = edges.to_users(items, target_only)
-        item_means = edges.transposed().to_users(users, target_only)
+        item_means = edges.to_items(users, target_only)
         if target_only:
             users, items = users[:, :1], items[:, :1]
         return self.root(users) + user_means @ weight, self.root(items) + item_means @ weight

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import ClassVar
 
@@ -118,14 +119,14 @@ class IGMC(Model):
             _node_labels(side, level, self.out.weight.dtype) for side in (0, 1)
         )
         if not config.residual:
-            n_levels, dtype = len(self.graph.levels), user_nodes.dtype
-            kinds = ((level == number).to(dtype) for number in range(1, n_levels + 1))
-            edges = SubgraphEdges.from_levels(level, *kinds)
+            numbers = torch.arange(1, len(self.graph.levels) + 1, device=level.device)
+            is_kind = level[:, None] == numbers[:, None, None]
+            edges = SubgraphEdges.from_levels(level, is_kind.to(user_nodes.dtype))
             return self.mean + self._readout(edges, user_nodes, item_nodes)
         of_users, of_items = self._node_offsets(subgraphs, user_offsets, items, owner, excluded)
         edges = self._residual_edges(level, of_users.value, of_items.value)
-        to_target_item = [x[:, :, 0] for x in edges.kind_weights]
-        to_target_user = [x[:, 0] for x in edges.kind_weights]
+        to_target_item = edges.user_weights[:, :, :, 0].unbind(1)
+        to_target_user = edges.user_weights[:, :, 0].unbind(1)
         user_nodes = _node_features(user_nodes, of_users, edges.user_degrees, to_target_item)
         item_nodes = _node_features(item_nodes, of_items, edges.item_degrees, to_target_user)
         offset = of_users.value[:, 0] + of_items.value[:, 0]
@@ -158,7 +159,7 @@ class IGMC(Model):
         is_edge = (level > 0).to(user_offsets.dtype)
         value = self.graph.scaled_levels.index_select(0, level.flatten().int()).view(level.shape)
         residual = value - user_offsets[:, :, None] - item_offsets[:, None]
-        return SubgraphEdges.from_levels(level, is_edge, residual * is_edge)
+        return SubgraphEdges.from_levels(level, torch.stack([is_edge, residual * is_edge], 1))
 
     def _readout(self, edges: SubgraphEdges, users: Tensor, items: Tensor) -> Tensor:
         """Return one number per subgraph [P] from the targets' states after every layer; the last
@@ -188,7 +189,7 @@ def _prepend_target(target: NodeOffsets, others: NodeOffsets) -> NodeOffsets:
 
 
 def _node_features(
-    labels: Tensor, offsets: NodeOffsets, degrees: Tensor, target_edges: list[Tensor]
+    labels: Tensor, offsets: NodeOffsets, degrees: Tensor, target_edges: Sequence[Tensor]
 ) -> Tensor:
     """Return label, offset, log rating count, edge to the target (two kinds) and log degree of
     each node: [P, R, 4 + 5]."""

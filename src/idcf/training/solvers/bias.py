@@ -19,9 +19,11 @@ from idcf.training.solvers import SolverContext
 def fit_popularity(
     config: PopularityConfig, table: Interactions, context: SolverContext | None = None
 ) -> PopularityModel:
-    """Return a model that scores items by their number of rows; `context` is not used."""
+    """Return a model that scores items by their number of rows, or the sum of their weights;
+    `context` is not used."""
     model = PopularityModel(config, table.domain())
-    model.counts = item_counts_tensor(table)
+    counts = np.bincount(table.item, table.weight, minlength=len(table.items))
+    model.counts = torch.from_numpy(counts).float()
     return model
 
 

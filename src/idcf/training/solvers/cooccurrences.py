@@ -29,12 +29,12 @@ LengthWeight = Callable[[Array], Array]  # weights of users, by their numbers of
 
 
 class CooccurrenceSource(Protocol):
-    """Rows x [U, I] of zeros and ones, none of which is empty."""
+    """Rows x [U, I] of zeros and ones, or of zeros and weights, none of which is empty."""
 
     n_users: int
     n_items: int
     n_entries: int
-    item_counts: Ints  # [I]
+    item_counts: Ints  # [I]: users who have the item
 
     def length_counts(self) -> tuple[Ints, Ints]:
         """Return the different numbers of items of a user, and how many users have each."""
@@ -60,7 +60,7 @@ class MatrixSource:
         self.x = x
         self.n_users, self.n_items = x.shape
         self.n_entries = x.nnz
-        self.item_counts: Ints = np.asarray(x.sum(0), np.int64).ravel()
+        self.item_counts: Ints = np.bincount(x.indices, minlength=self.n_items)
 
     def length_counts(self) -> tuple[Ints, Ints]:
         """Return the different lengths of rows, and how many rows have each."""

@@ -2,7 +2,7 @@
 
     B_ji = sign(R_ji) |R_ji / |R||^p + c S_ji / |S|
 
-R  regression of every item on others, see below
+R  regression of every item on others, see below, or shrunk cosines
 S  relation of low rank: n^-½ V Vᵀ n^½ without its diagonal, where V are the first right singular
    vectors of the rows divided by the square roots of the lengths of users and items
 |·| is the mean over items i of the largest weight in column i. With p > 1 a few items of a history
@@ -15,8 +15,10 @@ On all other items, R minimizes over matrices with a zero diagonal
 where z_u holds each item of x_u with probability q_u: key users show a part of expected length l,
 as new users do. The expectation is exact; it is EASE (Steck 2019) with a dropout that differs
 between users. It inverts a matrix of all items, and is left out above `max_dense_items`. The
-other choice is the regression on the nearest items (`nearest_items`), which many sparse catalogues
-prefer. In large catalogues S is held by its factors, and left out where these would be too large.
+others are the regression on the nearest items (`nearest_items`), which many sparse catalogues
+prefer, and the cosines of these items themselves: where few rows tell of groups whose items are all
+equally related, a regression has more to estimate than they say. In large catalogues S is held by
+its factors, and left out where these would be too large.
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ from idcf.models.layers.item_matrix import largest_per_row
 from idcf.models.options import TakeUpConfig
 from idcf.training.size_limits import spectral_rank
 from idcf.training.solvers.cooccurrences import CooccurrenceSource, LengthWeight
-from idcf.training.solvers.nearest_items import NearestItems, local_ridge
+from idcf.training.solvers.nearest_items import NearestItems, local_ridge, nearest_cosines
 from idcf.training.solvers.singular_directions import right_singular_vectors
 
 MAX_SHOWN_SHARE = 0.9  # of a user's items: with all of them, an item would predict itself
@@ -50,7 +52,7 @@ class Settings(NamedTuple):
     """Settings of the relation, see `TakeUpConfig`."""
 
     reg: float  # λ
-    regression: Literal["all", "nearest"] = "all"
+    regression: Literal["all", "nearest", "cosines"] = "all"
     shown_items: float = 20.0  # l; of the regression on all items
     count_reg: float = 1.0  # a; of the regression on the nearest items
     power: float = 1.0  # p
@@ -117,7 +119,10 @@ class ItemRelation:
         reg = settings.reg * self.share
         if self.is_small and settings.regression == "all":
             return self._regression(reg, settings.shown_items)
-        weights = self._local_regression(reg, settings.count_reg)
+        if settings.regression == "cosines":
+            weights = self._cosines
+        else:
+            weights = self._local_regression(reg, settings.count_reg)
         return torch.from_numpy(weights.toarray()) if self.is_small else weights
 
     def _dense_regression(self, reg: float, shown_items: float) -> Tensor:
@@ -175,6 +180,11 @@ class ItemRelation:
     def _nearest_items(self) -> NearestItems:
         """The nearest items, with rows of very long histories sampled."""
         return self.x.nearest_items(self.config.local_pairs)
+
+    @cached_property
+    def _cosines(self) -> csr_array:
+        """Return R / |R| by the cosines of the nearest items."""
+        return _scaled_rows(nearest_cosines(self._nearest_items))
 
     def _regression_on_nearest(self, reg: float, count_reg: float) -> csr_array:
         """Return R / |R| by the nearest items."""

@@ -37,7 +37,7 @@ class NearestItems(NamedTuple):
 
     items: Tensor  # int32 [I, M]
     counts: Tensor  # [I, M]: users who have both items; 0: not a neighbor
-    n_users: Tensor  # [I]: users who have the item
+    n_users: Tensor  # [I]: users who have the item; with weights, the sum of their squares
 
     @property
     def n_items(self) -> int:
@@ -57,12 +57,12 @@ def sample_long_rows(x: csr_array, max_length: int, rng: np.random.Generator) ->
 
 
 def find_nearest_items(x: csr_array, n_nearest: int) -> NearestItems:
-    """Return the nearest items by G_ij / √((n_i + s)(n_j + s)) of the 0/1 rows x [U, I].
+    """Return the nearest items by G_ij / √((n_i + s)(n_j + s)) of the rows x [U, I], n = diag G.
 
     Of equally near items the first of the catalogue are taken.
     """
     n_items = x.shape[1]
-    n_users = np.asarray(x.sum(0), np.float32).ravel()
+    n_users = np.bincount(x.indices, x.data.astype(np.float64) ** 2, n_items).astype(np.float32)
     scale = (n_users + np.float32(_SUPPORT)) ** np.float32(-0.5)
     items = np.repeat(np.arange(n_items, dtype=np.int32)[:, None], n_nearest, 1)
     counts = np.zeros((n_items, n_nearest), np.float32)
@@ -112,6 +112,12 @@ def local_ridge(nearest: NearestItems, reg: float, count_reg: float, width: int)
     numbers of neighbors, so that the equations solved together have the same size.
     """
     return _by_target(nearest, _neighbor_weights(nearest, reg, count_reg, width))
+
+
+def nearest_cosines(nearest: NearestItems) -> csr_array:
+    """Return B [I, I]: B_ji = G_ji / √((n_i + s)(n_j + s)) for the nearest items j of i."""
+    scale = (nearest.n_users + _SUPPORT).rsqrt()
+    return _by_target(nearest, nearest.counts * scale[nearest.items.long()] * scale[:, None])
 
 
 def _neighbor_weights(nearest: NearestItems, reg: float, count_reg: float, width: int) -> Tensor:

@@ -64,7 +64,7 @@ def fit_odds(config: OddsConfig, table: Interactions, context: SolverContext) ->
 
 
 def interaction_matrix(table: Interactions) -> csr_array:
-    """Return the 0/1 matrix [U, I] of the users with rows.
+    """Return the 0/1 matrix [U, I] of the users with rows, or that of the weights.
 
     The entries of a row are ordered by time, or by position in the table if there are no times.
     """
@@ -72,7 +72,7 @@ def interaction_matrix(table: Interactions) -> csr_array:
     if table.time is not None:
         order = np.lexsort((table.time, table.user))
     shape = (len(table.users), len(table.items))
-    x = csr_array((np.ones(len(table), np.float32), table.item[order], start), shape=shape)
+    x = csr_array((table.row_weights()[order], table.item[order], start), shape=shape)
     return csr_array(x[np.flatnonzero(np.diff(start))])
 
 

@@ -67,6 +67,12 @@ _PENALTIES: tuple[Changes, ...] = tuple(
     {"reg": x, "shown_items": y} for x, y in ((100.0, 40.0), (100.0, 20.0), (20.0, 10.0))
 )
 _NEAREST: Changes = {"regression": "nearest", "reg": 50.0}
+_COSINES: Changes = {"regression": "cosines", "power": 1.0, "spectral_weight": 0.0}
+_UNREAD = {  # settings that a kind of regression does not read
+    "all": ("count_reg",),
+    "nearest": ("shown_items",),
+    "cosines": ("reg", "shown_items", "count_reg"),
+}
 _FIRST_SMALL, _FIRST_LARGE = Settings(reg=100.0), Settings(**_NEAREST)
 # each stage tries its values in place of those of the best settings so far
 _SMALL_STAGES = (
@@ -76,8 +82,9 @@ _SMALL_STAGES = (
     (_NEAREST,),
     _SPECTRAL_WEIGHTS,
     _POWERS,
+    (_COSINES,),
 )
-_LARGE_STAGES = (_SPECTRAL_WEIGHTS, _POWERS, _SPECTRAL_WEIGHTS)
+_LARGE_STAGES = (_SPECTRAL_WEIGHTS, _POWERS, _SPECTRAL_WEIGHTS, (_COSINES,))
 
 Array = NDArray[np.float64]
 
@@ -140,12 +147,11 @@ def fit_relation(
 
 def _details(settings: Settings) -> dict[str, Any]:
     """Return what the manifest says of the settings: those of the regression that was chosen."""
-    unused = "count_reg" if settings.regression == "all" else "shown_items"
     values = settings._asdict()
-    return {
-        "relation": f"{values.pop('regression')} items",
-        **{name: x for name, x in values.items() if name != unused},
-    }
+    regression = values.pop("regression")
+    relation = regression if regression == "cosines" else f"{regression} items"
+    read = {name: x for name, x in values.items() if name not in _UNREAD[regression]}
+    return {"relation": relation, **read}
 
 
 def _set_relation(model: TakeUpModel, weights: csr_array, factors: LowRankFactors | None) -> None:
@@ -164,6 +170,7 @@ def _history_lengths(
     if context.new_user_lengths is not None and len(context.new_user_lengths):
         n_history = rng.choice(context.new_user_lengths, size=len(row_lengths))
     whole = row_lengths - np.maximum(2, np.rint(_UNKNOWN_SHARE * row_lengths)).astype(np.int64)
+    whole = np.maximum(whole, 0)  # of a single item, that is predicted from nothing
     return np.where(np.arange(len(row_lengths)) % 2, whole, n_history)
 
 
@@ -203,7 +210,7 @@ def choose_settings(
     given = {name: getattr(config, name) for name in Settings._fields}
     given = {name: value for name, value in given.items() if value is not None}
     first = _FIRST_SMALL if relation.is_small else _FIRST_LARGE
-    if relation.is_small and given.get("regression") == "nearest":
+    if relation.is_small and given.get("regression", "all") != "all":
         first = _FIRST_LARGE
     best, ndcg_by_settings = first._replace(**given), dict[Settings, float]()
     stages = _SMALL_STAGES if relation.is_small else _LARGE_STAGES
