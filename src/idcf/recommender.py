@@ -246,10 +246,12 @@ class Recommender(Estimator):
             )
         return self
 
-    def forget(self, interactions: Any, user_ids: Sequence[Any], **arguments: Any) -> Self:
+    def forget(
+        self, interactions: InteractionsTable, user_ids: Sequence[Hashable], **arguments: Any
+    ) -> Self:
         """Fit again on a table without some users, and return this recommender.
 
-        The model is that of a `fit` on a table which never had them, to the last bit. `arguments`
+        The model is that of a `fit` on `interactions` without `user_ids`, bit for bit. `arguments`
         are those of `fit`: `users`, `items`, `titles`, `attributes`, `weight` and `duplicates` as
         they were given then, and perhaps `engine`, `memory` and `progress`. A folder of shards is
         written again without the users; another table is left as it is. DataError: a user is not in
