@@ -17,20 +17,19 @@ from idcf.data.inputs import Features, Histories, History, InteractionsTable, Ta
 from idcf.data.interactions import Floats, Interactions
 from idcf.data.missing_values import MissingRule
 from idcf.data.readers import DuplicateRule
-from idcf.errors import ConfigError, require_positive_count
+from idcf.errors import require_positive_count
 from idcf.inference import requests
 from idcf.inference.artifact import Artifact, load_artifact, save_artifact
 from idcf.inference.estimator import Estimator
 from idcf.inference.explain import explain
 from idcf.inference.from_factors import Biases, FoldInSpec, from_factors
-from idcf.inference.manifest import Manifest, RecommenderConfig
+from idcf.inference.manifest import RecommenderConfig
 from idcf.inference.new_items import add_items
 from idcf.inference.onnx import export_onnx
 from idcf.inference.predictions import (
     predict_if_shown,
     predict_interval,
     predict_scores,
-    similar_items,
 )
 from idcf.inference.predictor import Predictor
 from idcf.inference.questions import next_questions
@@ -109,23 +108,6 @@ class Recommender(Estimator):
             model, options, key_threshold, key_users, preset, seed, device
         )
         self._predictor: Predictor | None = None  # swapped as a whole; calls in flight keep theirs
-
-    @property
-    def predictor(self) -> Predictor:
-        """The fitted model with its item ids; raises ConfigError before `fit`."""
-        if self._predictor is None:
-            raise ConfigError("this recommender is not fitted; call fit, or use Recommender.load")
-        return self._predictor
-
-    @property
-    def artifact(self) -> Artifact:
-        """The fitted model with its manifest, item ids and titles: what `save` writes."""
-        return self.predictor.artifact
-
-    @property
-    def manifest(self) -> Manifest:
-        """Description of the model and of the data it was trained on."""
-        return self.artifact.manifest
 
     def _set_state(self, artifact: Artifact, training_table: Interactions | None = None) -> None:
         """Make the recommender a fitted one, which holds the model of an artifact."""
@@ -247,9 +229,9 @@ class Recommender(Estimator):
     def forget(
         self, interactions: InteractionsTable, user_ids: Sequence[Hashable], **arguments: Any
     ) -> Self:
-        """Fit again on `interactions` without the users `user_ids`, and return this recommender.
+        """Fit again on a table without some users, and return this recommender.
 
-        The model is that of a `fit` on a table which never had them, to the last bit. `arguments`
+        The model is that of a `fit` on `interactions` without `user_ids`, bit for bit. `arguments`
         are those of `fit`: `users`, `items`, `titles`, `attributes`, `weight` and `duplicates` as
         they were given then, and perhaps `engine`, `memory` and `progress`. A folder of shards is
         written again without the users; another table is left as it is. DataError: a user is not in
@@ -531,18 +513,6 @@ class Recommender(Estimator):
         """
         new_user = requests.read_one_user(self.predictor, history, features)
         return predict_interval(self.predictor, new_user, items, confidence_level)
-
-    def similar_items(self, item: Hashable, n: int = 10) -> Recommendations:
-        """Return the n items most similar to one item; the score is the similarity, at most 1.
-
-        Examples
-        --------
-        >>> model = Recommender.from_factors([[2], [1], [-1]], item_ids="abc", implicit=True)
-        >>> [x.item_id for x in model.similar_items("a")]
-        ['b', 'c']
-        """
-        require_positive_count(n)
-        return similar_items(self.predictor, item, n)
 
     def explain(
         self,

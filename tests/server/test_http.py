@@ -274,6 +274,13 @@ def test_items_are_found_by_title(client: httpx2.Client) -> None:
         assert response.json()["detail"].startswith("query.n: ")
 
 
+def test_an_unknown_parameter_is_refused(client: httpx2.Client) -> None:
+    for address in ("/v1/items?q=film", "/v1/items/i4/similar?q=film"):
+        response = client.get(address)
+        assert response.status_code == 422
+        assert "no parameter named 'q'" in response.json()["detail"]
+
+
 def test_similar_items(client: httpx2.Client) -> None:
     assert item_ids(client.get("/v1/items/i4/similar?n=3")) == [
         x.item_id for x in fitted().similar_items("i4", n=3)

@@ -21,7 +21,7 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-from calls import COMMANDS, EXTRAS, PYTHON, Call, write_table
+from wheel_calls import COMMANDS, EXTRAS, PYTHON, Call, write_table
 
 ROOT = Path(__file__).parents[2]
 MAX_SECONDS = 2.0  # of processor time, until an extra is named

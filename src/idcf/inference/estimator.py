@@ -1,26 +1,48 @@
-"""Parameters of a recommender, as scikit-learn reads and changes them, and how it is printed."""
+"""Parameters of a recommender, as scikit-learn reads and changes them, its fitted model, similar
+items and users, and how it is printed."""
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import fields, replace
 from typing import Any, Self
 
 from idcf.data.inputs import Features, History, Table
-from idcf.errors import ConfigError, unknown_name_message
-from idcf.inference.manifest import RecommenderConfig
+from idcf.errors import ConfigError, require_positive_count, unknown_name_message
+from idcf.inference.artifact import Artifact
+from idcf.inference.manifest import Manifest, RecommenderConfig
+from idcf.inference.predictions import similar_items
 from idcf.inference.predictor import Predictor
 from idcf.inference.similar_users import find_similar_users
 from idcf.models.registry import model_entry
-from idcf.results import SimilarUsers, TextTable
+from idcf.results import Recommendations, SimilarUsers, TextTable
 
 _ARGUMENTS = ("model", "key_threshold", "key_users", "preset", "seed", "device")
 
 
 class Estimator:
-    """The base class of `Recommender`: parameters, similar users and the printed form."""
+    """The base class of `Recommender`: parameters, fitted model, similar items and users, and the
+    printed form."""
 
     config: RecommenderConfig  # what the next `fit` does
     _predictor: Predictor | None  # None before `fit`
+
+    @property
+    def predictor(self) -> Predictor:
+        """The fitted model with its item ids; raises ConfigError before `fit`."""
+        if self._predictor is None:
+            raise ConfigError("this recommender is not fitted; call fit, or use Recommender.load")
+        return self._predictor
+
+    @property
+    def artifact(self) -> Artifact:
+        """The fitted model with its manifest, item ids and titles: what `save` writes."""
+        return self.predictor.artifact
+
+    @property
+    def manifest(self) -> Manifest:
+        """Description of the model and of the data it was trained on."""
+        return self.artifact.manifest
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """Return the arguments of the constructor, options included, as scikit-learn does.
@@ -86,10 +108,21 @@ class Estimator:
         >>> [user.user_id for user in model.similar_users(["b"], saved)]
         ['x', 'y']
         """
-        if self._predictor is None:
-            raise ConfigError("this recommender is not fitted; call fit, or use Recommender.load")
-        new_user = self._predictor.read_new_user(history, features)
-        return find_similar_users(self._predictor.embed([new_user])[0], embeddings, n)
+        new_user = self.predictor.read_new_user(history, features)
+        return find_similar_users(self.predictor.embed([new_user])[0], embeddings, n)
+
+    def similar_items(self, item: Hashable, n: int = 10) -> Recommendations:
+        """Return the n items most similar to one item; the score is the similarity, at most 1.
+
+        Examples
+        --------
+        >>> from idcf import Recommender
+        >>> model = Recommender.from_factors([[2], [1], [-1]], item_ids="abc", implicit=True)
+        >>> [x.item_id for x in model.similar_items("a")]
+        ['b', 'c']
+        """
+        require_positive_count(n)
+        return similar_items(self.predictor, item, n)
 
     def __repr__(self) -> str:
         if self._predictor is None:

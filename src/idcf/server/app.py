@@ -9,10 +9,10 @@ from collections.abc import Callable
 from hashlib import sha256
 from importlib.resources import files
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
-from fastapi import FastAPI, Query, Request
+from fastapi import Depends, FastAPI, Query, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
 from starlette.exceptions import HTTPException
@@ -20,7 +20,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from idcf import __version__
-from idcf.errors import IdcfError
+from idcf.errors import IdcfError, unknown_name_message
 from idcf.server import schemas as s
 from idcf.server.access import AccessRules
 from idcf.server.batcher import RequestBatcher
@@ -157,6 +157,18 @@ def _post_routes(batcher: RequestBatcher) -> list[PostRoute]:
     ]
 
 
+def _takes_only(*names: str) -> Any:
+    """Return a dependency that refuses other parameters in the address, so that none is ignored."""
+
+    def check(request: Request) -> None:
+        """Raise 422 for an unknown parameter."""
+        for name in request.query_params:
+            if name not in names:
+                raise HTTPException(422, unknown_name_message("parameter", name[:80], names))
+
+    return Depends(check)
+
+
 def _add_item_routes(app: FastAPI, batcher: RequestBatcher) -> None:
     """Add the GET routes that search items by title and list the items similar to one."""
 
@@ -164,6 +176,7 @@ def _add_item_routes(app: FastAPI, batcher: RequestBatcher) -> None:
         "/v1/items",
         summary="Search items by title",
         responses=get_route_responses(s.ItemList, 503),
+        dependencies=[_takes_only("query", "n")],
     )
     async def search_items(query: SearchParameter = "", n: CountParameter = 20) -> Response:
         service = batcher.service
@@ -175,6 +188,7 @@ def _add_item_routes(app: FastAPI, batcher: RequestBatcher) -> None:
         "/v1/items/{item_id:path}/similar",
         summary="List items similar to an item",
         responses=get_route_responses(s.RecommendationList, 404, 501),
+        dependencies=[_takes_only("n")],
     )
     async def similar_items(item_id: str, n: CountParameter = 10) -> Response:
         if not batcher.service.has_item(item_id):

@@ -8,9 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
-from calls import COMMANDS, EXTRAS, PYTHON, Call
+from wheel_calls import COMMANDS, EXTRAS, PYTHON, Call
 
 from idcf.cli import app
 

@@ -45,6 +45,7 @@ COMMANDS = (
     Call("estimate --users 1e6 --items 1e5 --rows 1e8"),
     Call("train table.csv --out model -o sweeps=20 -o burn_in=4"),
     Call("train table.csv --out als --model als"),
+    Call("forget table.csv u1 --model als --out forgotten"),
     Call("doctor model"),
     Call("recommend model --rate i1=5 --rate i2=1"),
     Call("recommend model --histories table.csv --out lists.csv"),
