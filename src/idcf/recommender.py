@@ -254,6 +254,28 @@ class Recommender(Estimator):
             )
         return self
 
+    def forget(self, interactions: Any, user_ids: Sequence[Any], **arguments: Any) -> Self:
+        """Fit again on a table without some users, and return this recommender.
+
+        The model is that of a `fit` on a table which never had them, to the last bit. `arguments`
+        are those of `fit`: `users`, `items`, `titles`, `attributes`, `weight` and `duplicates` as
+        they were given then, and perhaps `engine`, `memory` and `progress`. A folder of shards is
+        written again without the users; another table is left as it is. DataError: a user is not in
+        the table. ConfigError: the model was not made by `fit` alone.
+
+        Examples
+        --------
+        >>> import numpy as np, idcf.testing.synthetic as s
+        >>> table = s.checkerboard(30, 12, np.random.default_rng(0))  # users u0 ..., items i0 ...
+        >>> Recommender("bias").fit(table).forget(table, ["u7"])
+        <Recommender bias: 27 key users, 230 rows of ratings, 12 items>
+        """
+        from idcf.training.forget import fit_without
+
+        known, device = self.manifest, self.config.device
+        self._set_state(*fit_without(known, interactions, user_ids, arguments, device))
+        return self
+
     def save(self, folder: str | Path, *, allow_training_rows: bool = False) -> Path:
         """Save the model, its item ids and titles into a folder, and return the folder.
 

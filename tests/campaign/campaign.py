@@ -23,9 +23,21 @@ sys.path += [str(TESTS), str(TESTS / "server")]  # for modules that the attacks 
 from attack import Tally  # noqa: E402
 
 ATTACKS: tuple[str, ...] = (
+    "http_requests",
+    "http_sockets",
     "kills",
     "overload",
     "hot_swaps",
+    "save_races",
+    "signals",
+    "numerical_worlds",
+    "hostile_options",
+    "soak",
+    "page_titles",
+    "artifact_mutations",
+    "hostile_files",
+    "full_disk",
+    "training_rows",
 )
 """The modules, in the order in which they run."""
 

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Mapping
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 from idcf.cli import options as o
 from idcf.errors import ArtifactError, ConfigError
+from idcf.files import reserve
 
 if TYPE_CHECKING:
     from idcf.inference.manifest import Manifest, NewUserCurve
@@ -71,7 +72,8 @@ def train(
         Path | None,
         o.option(
             "FOLDER",
-            "Folder of checkpoints (with --engine, of passes); an interrupted fit goes on.",
+            "Folder of checkpoints (with --engine, of passes), from which an interrupted fit goes "
+            "on. They are deleted when the model is saved.",
         ),
     ] = None,
     allow_training_rows: Annotated[
@@ -93,6 +95,7 @@ def train(
     o.limit_threads(threads)
     from idcf.config import parse_overrides
     from idcf.recommender import Recommender
+    from idcf.training.checkpoint import remove_checkpoints
 
     start = time.perf_counter()
     options = parse_overrides(overrides or [])
@@ -107,7 +110,8 @@ def train(
     )
     _check_arguments(model, options, out, allow_training_rows)
     with ExitStack() as stack:
-        opened = _open_engine(engine, workers, address, stack)
+        stack.enter_context(reserve(out))
+        opened = stack.enter_context(open_engine_options(engine, workers, address))
         if opened is None:
             table = o.open_dataset_argument(
                 dataset,
@@ -138,7 +142,9 @@ def train(
             engine=opened,
             resume=resume,
         )
-    _save(recommender, out, allow_training_rows)
+        save_or_keep(recommender, out, allow_training_rows)
+        if resume:
+            remove_checkpoints(resume)
     _print_summary(recommender.manifest, out, time.perf_counter() - start, as_json)
 
 
@@ -155,7 +161,7 @@ def _check_arguments(
     require_training_rows_allowed(model, user_data_of(model, options), allow_training_rows)
 
 
-def _save(recommender: Recommender, out: Path, allow_training_rows: bool) -> None:
+def save_or_keep(recommender: Recommender, out: Path, allow_training_rows: bool) -> None:
     """Save a model; if the folder cannot be written, save it in a temporary folder and say where.
 
     ArtifactError: the folder cannot be written; the message names where the model is.
@@ -179,23 +185,21 @@ class _Data(NamedTuple):
     attributes: Any = None
 
 
-def _open_engine(
-    name: str | None,
-    workers: int | None,
-    address: str | None,
-    stack: ExitStack,
-) -> Engine | None:
-    """Return the engine, which ends with the stack; None: no engine is named."""
+@contextmanager
+def open_engine_options(
+    name: str | None, workers: int | None, address: str | None
+) -> Iterator[Engine | None]:
+    """Yield the engine of --engine, --workers and --address; None: no engine is named."""
     from idcf.training.engine import open_engine
 
     if name is None:
         given = {"--workers": workers, "--address": address}
         for option in (key for key, value in given.items() if value is not None):
             raise ConfigError(f"{option} needs --engine; give one, or leave it out")
-        return None
-    engine = open_engine(name, workers, address)
-    stack.callback(engine.close)
-    return engine
+        yield None
+        return
+    with closing(open_engine(name, workers, address)) as engine:
+        yield engine
 
 
 def _open_trackers(
