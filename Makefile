@@ -11,10 +11,11 @@ CLIENT := $(VENV)/client/.ready
 MODEL := runs/ml-100k
 PORT ?= 8000
 SEED ?= 1
+PYTHONS ?= $(PYTHON)
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo serve test campaign docs bench bench-scale clean
+.PHONY: help demo serve test test-wheel campaign docs bench bench-scale clean
 
 help: ## What can be made
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST)
@@ -35,6 +36,9 @@ test: $(READY) $(CLIENT) ## Format, lint, types, import contract, tests, documen
 	$(BIN)/lint-imports
 	$(BIN)/pytest -n 2
 	$(MAKE) docs
+
+test-wheel: $(READY) ## The wheel without extras: every command works, or names the extra; PYTHONS="python3.11 python3.12"
+	$(BIN)/python tests/wheel/check_wheel.py $(PYTHONS)
 
 campaign: $(READY) ## Attack everything: kills, broken files, hostile requests; SEED=1 for other cases
 	$(BIN)/python tests/campaign/campaign.py --seed $(SEED) --out benchmarks/reports/campaign-$(SEED).json

@@ -10,6 +10,7 @@ Studies:
 - threshold-rate: the same users by IDCF-NN, with other learning rates of the adaption.
 - beauty-gc: IDCF-GC on Amazon-Beauty with tanh in the head, as in the public code there.
 - douban-gc: IDCF-GC on Douban with means of messages, and without edge dropout.
+- fism-beauty: FISM on Amazon-Beauty whose item biases start at 0 instead of the items' popularity.
 - worst-order: NDCG of the test lists in the worst order, in file order and in random order.
 
 Rows are appended to FOLDER/differing-cells.jsonl as trainings end; what is there is not made again.
@@ -41,8 +42,10 @@ from idcf.evaluation.protocol import open_dataset, standard_split
 from idcf.evaluation.run import make_evaluation_sets
 from idcf.evaluation.source_commit import source_commit
 from idcf.models.layers import heads
+from idcf.paper.models import fism
 from idcf.training.job import QueryUserMode, start_runtime
 from idcf.training.train import TrainingJob, train
+from idcf.types import Domain
 
 FILE = Path(__file__).resolve().parent / "results" / "differing-cells.jsonl"
 THRESHOLDS = (20, 30, 40, 50, 60, 70)  # δ of table 6
@@ -84,6 +87,9 @@ STUDIES = {
     "beauty-gc": Study(
         ("amazon-beauty",), ("idcf-gc",), "new",
         ({}, {"head": "tanh"}, {"train.learning_rate": 0.0001}),
+    ),
+    "fism-beauty": Study(
+        ("amazon-beauty",), ("fism",), "new", ({}, {"item_biases": "zero"}), preset="clean",
     ),
     "douban-gc": Study(
         ("douban",), ("idcf-gc",), "new",
@@ -136,6 +142,8 @@ def run_trial(trial: Trial, device: str) -> list[Row]:
     with ExitStack() as stack:
         if options.pop("head", None) == "tanh":
             stack.enter_context(patch.object(heads, "nn", _WithTanh()))
+        if options.pop("item_biases", None) == "zero":
+            stack.enter_context(patch.object(fism, "item_log_popularity", _zero_biases))
         result = train(trial.model, job, options=options)
         seconds = time.perf_counter() - began
         assignments = [
@@ -162,6 +170,11 @@ class _WithTanh:
 
     def __getattr__(self, name: str) -> Any:
         return nn.Tanh if name == "ReLU" else getattr(nn, name)
+
+
+def _zero_biases(domain: Domain) -> torch.Tensor:
+    """Return a bias of 0 for each item."""
+    return torch.zeros(domain.n_items)
 
 
 def _evaluation_sets(study: Study, split: Split) -> dict[str, EvaluationSet]:

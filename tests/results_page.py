@@ -440,7 +440,7 @@ def order_table(table: PageTable) -> Cells:
 
 CURVE_OPTIONS: dict[str, dict[str, float] | None] = {  # how a label ends -> options over the preset
     "": None,
-    "learning rate .01": {"train.learning_rate": 0.01},
+    "ten times the rate": {"train.learning_rate": 0.01},
     "no early stop": {"train.patience": 500, "train.epochs": 60},
 }
 

@@ -18,6 +18,9 @@ from idcf.files import (
     check_writable,
     read_bytes,
     read_text,
+    reserve,
+    reserve_content,
+    reserve_file,
     write_bytes,
     write_folder,
     write_text,
@@ -133,3 +136,57 @@ def test_a_folder_is_checked_before_the_work(tmp_path: Path) -> None:
         check_folder_writable(Path("/proc/idcf-model"), ["x"])
     check_folder_writable(tmp_path / "new" / "model", ["x"])
     assert [x.name for x in (tmp_path / "new").iterdir()] == []
+
+
+def test_a_path_is_kept_for_one_process(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "out.csv"
+    program = (
+        "import sys\n"
+        "from pathlib import Path\n"
+        "from idcf.errors import ConfigError\n"
+        "from idcf.files import reserve\n"
+        "try:\n"
+        "    with reserve(Path(sys.argv[1])):\n"
+        "        print('kept', flush=True)\n"
+        "        sys.stdin.read(1)\n"
+        "except ConfigError as error:\n"
+        "    print(error)\n"
+    )
+    command = [sys.executable, "-c", program, str(path)]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as first:
+        assert first.stdout is not None
+        assert first.stdout.readline() == "kept\n"
+        with pytest.raises(ConfigError, match=r"out\.csv is being written by another run; wait"):
+            reserve_file(path).__enter__()
+        with reserve_file(path.with_name("other.csv")):
+            pass
+        first.kill()
+    assert [x.name for x in path.parent.iterdir()] == [".out.csv.lock"]
+    with reserve(path), pytest.raises(ConfigError, match="another run"):
+        reserve(path).__enter__()
+    assert list(path.parent.iterdir()) == []
+
+
+def test_processes_of_torchrun_share_a_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with reserve(tmp_path / "m"):
+        monkeypatch.setenv("RANK", "1")
+        with reserve(tmp_path / "m"):
+            pass
+
+
+def test_a_folder_of_several_files_is_checked(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for name in ("file", "file/pages", "n" * 300, "/proc/pages"):
+        with pytest.raises(ConfigError, match=r"is a file|cannot be"):
+            reserve_content(tmp_path / name).__enter__()
+    with reserve_content(tmp_path / "pages"):
+        assert (tmp_path / ".pages.lock").is_file()
+    assert list((tmp_path / "pages").iterdir()) == []
+
+
+def test_a_file_name_that_is_too_long(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="cannot be"):
+        check_writable(tmp_path / ("n" * 300))

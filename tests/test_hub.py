@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import yaml
+from typer.testing import CliRunner
 
 pytest.importorskip(
     "huggingface_hub", reason="huggingface_hub is not installed; pip install 'idcf[hub]'"
@@ -22,6 +23,7 @@ from builders import board
 
 import idcf.hub
 from idcf import ArtifactError, ConfigError, Recommender
+from idcf.cli import app
 
 HISTORY = {"i2": 5.0, "i3": 1.0}
 TOKEN = "hf_" + "x" * 20
@@ -141,6 +143,20 @@ def test_a_model_comes_back_as_it_was_pushed(
     hub.files.clear()
     again = idcf.hub.from_pretrained("ann/films", **options, local_files_only=True)
     assert again.recommend(HISTORY) == recommender.recommend(HISTORY)
+
+
+def test_the_command_pushes_a_saved_model(
+    hub: type[HubHandler], recommender: Recommender, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = recommender.save(tmp_path / "saved")
+    monkeypatch.setenv("HF_TOKEN", TOKEN)
+    arguments = ["push", str(folder), "ann/films", "--license", "mit", "--private", "--json"]
+    result = CliRunner().invoke(app, arguments, catch_exceptions=False)
+    assert json.loads(result.stdout)["address"].endswith("/ann/films")
+    assert set(hub.files) == {*(x.name for x in folder.iterdir()), "README.md"}
+    assert hub.files["weights.safetensors"] == (folder / "weights.safetensors").read_bytes()
+    assert yaml.safe_load(hub.files["README.md"].decode().split("---\n")[1])["license"] == "mit"
+    assert hub.created.get("private") or hub.created["visibility"] == "private"
 
 
 def test_the_card_has_metadata_before_the_model_card(

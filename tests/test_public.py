@@ -2,7 +2,9 @@
 
 import fnmatch
 import importlib
+import inspect
 import pkgutil
+import re
 import subprocess
 import sys
 import time
@@ -50,6 +52,33 @@ MODULES = sorted(
 def test_the_public_names():
     assert idcf.__all__ == NAMES
     assert dir(idcf) == sorted(NAMES)
+
+
+def public_functions():
+    """Yield the public functions and methods by name, with the text of their help."""
+    for module in map(importlib.import_module, ("idcf", "idcf.hub", "idcf.mlflow")):
+        for name in module.__all__:
+            value = getattr(module, name)
+            if inspect.isclass(value) and not issubclass(value, Exception):
+                for key in dir(value):
+                    function = getattr(value, key)
+                    is_ours = (getattr(function, "__module__", None) or "").startswith("idcf")
+                    if inspect.isroutine(function) and is_ours and not key.startswith("_"):
+                        yield f"{name}.{key}", function, inspect.getdoc(function)
+            elif inspect.isfunction(value):
+                yield name, value, inspect.getdoc(value)
+    yield "Recommender", idcf.Recommender.__init__, inspect.getdoc(idcf.Recommender)
+
+
+@pytest.mark.parametrize(
+    ("function", "text"), [pytest.param(f, text, id=name) for name, f, text in public_functions()]
+)
+def test_help_names_every_parameter_and_its_type(function, text):
+    for name, parameter in inspect.signature(function).parameters.items():
+        if name == "self" or parameter.kind is parameter.VAR_KEYWORD:
+            continue
+        assert parameter.annotation not in ("Any", "Any | None", parameter.empty), name
+        assert re.search(rf"\b{name}\b", text), name
 
 
 @pytest.mark.parametrize("name", NAMES)

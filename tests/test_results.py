@@ -178,6 +178,15 @@ def test_questions_and_intervals_are_printed():
         " 1.50  0.25  1.00  2.00",
         " 3.00  0.50  2.00  4.00",
     ]
+    of_items = INTERVAL._replace(item_ids=("a", "b"), titles=("Alpha", None))
+    assert str(of_items).splitlines()[1:3] == [
+        "item_id  title  score   std   low  high",
+        "a        Alpha   1.50  0.25  1.00  2.00",
+    ]
+    assert of_items.to_arrow().to_pylist()[1] == {
+        **{"item_id": "b", "title": None},
+        **{"score": 3.0, "std": 0.5, "low": 2.0, "high": 4.0},
+    }
 
 
 def test_results_are_still_lists_and_tuples():

@@ -21,6 +21,7 @@ from pathlib import Path
 from idcf.errors import ArtifactError, ConfigError, DataError
 
 _MAX_UNPACKED_BYTES = 1 << 33  # of a gzipped file
+_READ_BYTES = 1 << 24  # at once
 
 # process numbers of other machines, which may share a folder with this one, say nothing here
 _MACHINE = f"{zlib.crc32(platform.node().encode()):08x}"
@@ -39,6 +40,10 @@ def atomic_path(target: Path) -> Iterator[Path]:
         yield temporary
         _fsync(temporary)
         temporary.replace(target)
+    except OSError as error:
+        if error.filename in (None, str(temporary)):
+            error.filename = str(target)
+        raise
     finally:
         temporary.unlink(missing_ok=True)
 
@@ -54,11 +59,102 @@ def write_text(path: Path, text: str) -> None:
     write_bytes(path, text.encode("utf-8"))
 
 
+@contextmanager
+def reserve_file(path: Path) -> Iterator[None]:
+    """Keep a file for this process while it makes what it will write; see `reserve`.
+
+    ConfigError: the file cannot be written.
+    """
+    check_writable(path)
+    with reserve(path):
+        yield
+
+
+@contextmanager
+def reserve_content(folder: Path) -> Iterator[None]:
+    """Keep a folder, which may hold other files, for this process; see `reserve`.
+
+    ConfigError: no file can be written in it.
+    """
+    check_content_writable(folder)
+    with reserve(folder):
+        yield
+
+
+@contextmanager
+def reserve(path: Path) -> Iterator[None]:
+    """Keep a path for this process until the block ends.
+
+    ConfigError: another process of this machine keeps it. Of the processes of `torchrun`, which
+    write one result, the first one keeps it.
+    """
+    if os.environ.get("RANK", "0") != "0":
+        yield
+        return
+    path = path.expanduser().absolute()
+    lock = path.with_name(f".{path.name}.lock")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle = _open_locked(lock)
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be written ({error.strerror}); choose another") from None
+    if handle is None:
+        raise ConfigError(f"{path} is being written by another run; wait until it ends")
+    try:
+        yield
+    finally:
+        lock.unlink(missing_ok=True)
+        os.close(handle)
+
+
+def _open_locked(lock: Path) -> int | None:
+    """Open and lock a file, which is made if there is none; None: another process has locked it."""
+    while True:
+        handle = os.open(lock, os.O_RDWR | os.O_CREAT, 0o666)
+        if not try_lock(handle):
+            os.close(handle)
+            return None
+        try:
+            if os.path.samestat(os.fstat(handle), lock.stat()):
+                return handle
+        except FileNotFoundError:
+            pass
+        os.close(handle)  # a process that has ended meanwhile removed the file
+
+
+def try_lock(handle: int) -> bool:
+    """Lock an open file until it is closed or the process ends; return False if it is locked."""
+    try:
+        import fcntl
+    except ImportError:  # not on Windows
+        return True
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
+
+
 def check_writable(path: Path) -> None:
     """Raise ConfigError if a file cannot be written; called before long work begins."""
-    if path.is_dir():
+    if _is_kind(path, Path.is_dir):
         raise ConfigError(f"{path} is a folder; give the name of a file in it")
     _check_beside(path)
+
+
+def check_content_writable(folder: Path) -> None:
+    """Raise ConfigError if no file can be written in a folder; it is made if there is none."""
+    if _is_kind(folder, Path.is_file):
+        raise ConfigError(f"{folder} is a file; give a folder")
+    _check_beside(folder / "x")
+
+
+def _is_kind(path: Path, is_kind: Callable[[Path], bool]) -> bool:
+    """Return whether a path is a file, or a folder; ConfigError: that cannot be read."""
+    try:
+        return is_kind(path)
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read ({error.strerror}); choose another") from None
 
 
 def check_folder_writable(target: Path, replaceable_names: Collection[str]) -> None:
@@ -199,12 +295,27 @@ def _fsync(path: Path) -> None:
         os.close(handle)
 
 
+def expand_user(path: str | Path) -> Path:
+    """Return a path with the home folder in place of `~`; DataError: there can be no such path."""
+    try:
+        expanded = Path(path).expanduser()
+        expanded.stat()
+    except FileNotFoundError:
+        return expanded
+    except (OSError, RuntimeError, ValueError) as error:  # too long, NUL, `~` of an unknown user
+        reason = getattr(error, "strerror", None) or str(error).rstrip(".")
+        raise DataError(f"{path} cannot be read ({reason.lower()}); check the path") from None
+    return expanded
+
+
 def check_file(path: Path) -> None:
     """Raise DataError unless `path` is a file that is not empty."""
     if not path.exists():
         raise DataError(f"no file at {path}; check the path")
-    if not path.is_file():
+    if path.is_dir():
         raise DataError(f"{path} is a folder; give the path of a file in it")
+    if not path.is_file():
+        raise DataError(f"{path} is neither a file nor a folder; give the path of a file")
     if not path.stat().st_size:
         raise DataError(f"{path}: the file is empty; give one with at least one interaction")
 
@@ -220,7 +331,7 @@ def read_bytes(path: Path) -> bytes:
         limit = int(os.environ.get("IDCF_MAX_UNPACKED_BYTES", _MAX_UNPACKED_BYTES))
         try:
             with gzip.open(io.BytesIO(data)) as file:
-                data = file.read(limit + 1)
+                data = _read_up_to(file, limit + 1)
         except (EOFError, zlib.error, gzip.BadGzipFile) as error:
             reason = str(error).lower()
             raise DataError(f"{path}: damaged gzip ({reason}); download or copy it again") from None
@@ -232,6 +343,15 @@ def read_bytes(path: Path) -> bytes:
     if not data or data.isspace():
         raise DataError(f"{path}: the file is empty; give one with at least one interaction")
     return data
+
+
+def _read_up_to(file: gzip.GzipFile, n_bytes: int) -> bytes:
+    """Return up to this many bytes of a file; memory is taken for those that there are."""
+    parts = []
+    while n_bytes > 0 and (part := file.read(min(n_bytes, _READ_BYTES))):
+        parts.append(part)
+        n_bytes -= len(part)
+    return b"".join(parts)
 
 
 def read_text(path: Path, encoding: str = "utf-8") -> str:

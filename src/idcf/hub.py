@@ -46,6 +46,8 @@ def push_to_hub(
         Whether a new repository is private. None: the default of the account.
     revision
         Branch to write to. None: main.
+    commit_message
+        Message of the commit.
     token
         None: that of `hf auth login`, or of the environment.
 
@@ -138,7 +140,7 @@ def _card_with_metadata(recommender: Recommender, license: str | None, tags: Ite
     data: Any = ModelCardData(
         library_name="idcf",
         license=license,
-        tags=list(dict.fromkeys((*_TAGS, feedback, manifest.model, *tags))),
+        tags=list(dict.fromkeys((*_TAGS, feedback, manifest.fitted_model, *tags))),
     )
     return f"---\n{data.to_yaml()}\n---\n\n{render_model_card(manifest)}"
 

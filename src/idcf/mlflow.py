@@ -24,7 +24,7 @@ _NUMBERS = ("score", "std", "probability", "rating", "rating_if_shown")  # of a 
 
 
 def save_model(recommender: Recommender, path: str | Path, **options: Any) -> None:
-    """Save a fitted recommender as an MLflow model in a new folder.
+    """Save a fitted recommender as an MLflow model in a new folder, `path`.
 
     `options` are those of `mlflow.pyfunc.save_model`, such as `pip_requirements`, by default this
     version of idcf and of torch. Models that hold rows of their training table are refused, as by
@@ -39,7 +39,8 @@ def save_model(recommender: Recommender, path: str | Path, **options: Any) -> No
 def log_model(recommender: Recommender, name: str = "model", **options: Any) -> Any:
     """Log a fitted recommender as a model of the active MLflow run, and return its `ModelInfo`.
 
-    `options` are those of `mlflow.pyfunc.log_model`, such as `registered_model_name`.
+    `name` is that of the model within the run; `options` are those of `mlflow.pyfunc.log_model`,
+    such as `registered_model_name`.
 
     Examples
     --------
@@ -59,6 +60,8 @@ def log_model(recommender: Recommender, name: str = "model", **options: Any) -> 
 
 def load_model(model_uri: str, *, device: str = "cpu") -> Recommender:
     """Load the recommender of an MLflow model that `save_model` or `log_model` wrote.
+
+    `model_uri` is its address, such as "models:/films/3"; `device` is that of `Recommender.load`.
 
     Raises
     ------
@@ -134,7 +137,7 @@ def _model_arguments(recommender: Recommender, folder: Path) -> dict[str, Any]:
         "pip_requirements": [
             f"{name}=={versions[name].partition('+')[0]}" for name in ("idcf", "torch")
         ],
-        "metadata": {"idcf_model": recommender.manifest.model},
+        "metadata": {"idcf_model": recommender.manifest.fitted_model},
     }
 
 

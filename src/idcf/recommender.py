@@ -5,12 +5,15 @@ Training code is imported by `fit` alone, so that serving does not need it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from pathlib import Path
 from threading import Lock
-from typing import Any, Self, Unpack, overload
+from typing import TYPE_CHECKING, Any, Self, Unpack, overload
+
+from numpy.typing import ArrayLike
 
 from idcf.data.history_reader import warn_ignored_ratings
+from idcf.data.inputs import Features, Histories, History, InteractionsTable, Table, TableLike
 from idcf.data.interactions import Floats, Interactions
 from idcf.data.missing_values import MissingRule
 from idcf.data.readers import DuplicateRule
@@ -29,7 +32,7 @@ from idcf.inference.predictions import (
     predict_scores,
     similar_items,
 )
-from idcf.inference.predictor import Predictor, TableLike
+from idcf.inference.predictor import Predictor
 from idcf.inference.questions import next_questions
 from idcf.inference.ranking_query import ListOptions
 from idcf.inference.recency import Recency
@@ -42,6 +45,9 @@ from idcf.results import (
     RecommendationBatch,
     Recommendations,
 )
+
+if TYPE_CHECKING:
+    from idcf.training.engine import Engine
 
 _UPDATE_LOCK = Lock()  # serializes partial_fit_items, so that no update is lost
 
@@ -65,6 +71,8 @@ class Recommender(Estimator):
         (half), "informative", or a number of informative users.
     preset
         Set of default options: "clean", or "published" for those of the paper's code.
+    seed
+        Seed of the random numbers: the same seed gives the same model.
     device
         Where to train: "auto" (a GPU if one is visible), "cpu" or "cuda".
     **options
@@ -125,22 +133,22 @@ class Recommender(Estimator):
 
     def fit(
         self,
-        interactions: Any,
+        interactions: InteractionsTable,
         *,
-        users: Any = None,
-        items: Any = None,
+        users: Table | None = None,
+        items: Table | None = None,
         columns: Mapping[str, str] | None = None,
         implicit: bool | None = None,
         missing: MissingRule = "error",
         weight: str | None = None,
         duplicates: DuplicateRule = "last",
         titles: Mapping[Any, str] | None = None,
-        attributes: Any = None,
+        attributes: Mapping[str, Mapping[Any, Any]] | Table | None = None,
         card_metrics: bool = False,
         progress: bool = False,
         callback: Callable[[str, Mapping[str, float]], None] | None = None,
         memory: int | float | str | None = None,
-        engine: Any = None,
+        engine: str | Engine | None = None,
         resume: str | Path | None = None,
     ) -> Self:
         """Train the model on a table of interactions, and return this recommender.
@@ -178,6 +186,8 @@ class Recommender(Estimator):
             model learns from them.
         card_metrics
             Whether to train a second model, to measure the quality for new users in the model card.
+        progress
+            Whether to show progress bars, in a terminal as text, in a notebook as widgets.
         callback
             Called as callback(stage, metrics) after each epoch, for models trained by epochs.
         memory
@@ -215,9 +225,9 @@ class Recommender(Estimator):
 
     def partial_fit_items(
         self,
-        interactions: Any,
+        interactions: InteractionsTable,
         *,
-        histories: Any = None,
+        histories: Mapping[Any, History] | Table | None = None,
         columns: Mapping[str, str] | None = None,
         titles: Mapping[Any, str] | None = None,
     ) -> Self:
@@ -254,6 +264,28 @@ class Recommender(Estimator):
             )
         return self
 
+    def forget(self, interactions: Any, user_ids: Sequence[Any], **arguments: Any) -> Self:
+        """Fit again on a table without some users, and return this recommender.
+
+        The model is that of a `fit` on a table which never had them, to the last bit. `arguments`
+        are those of `fit`: `users`, `items`, `titles`, `attributes`, `weight` and `duplicates` as
+        they were given then, and perhaps `engine`, `memory` and `progress`. A folder of shards is
+        written again without the users; another table is left as it is. DataError: a user is not in
+        the table. ConfigError: the model was not made by `fit` alone.
+
+        Examples
+        --------
+        >>> import numpy as np, idcf.testing.synthetic as s
+        >>> table = s.checkerboard(30, 12, np.random.default_rng(0))  # users u0 ..., items i0 ...
+        >>> Recommender("bias").fit(table).forget(table, ["u7"])
+        <Recommender bias: 27 key users, 230 rows of ratings, 12 items>
+        """
+        from idcf.training.forget import fit_without
+
+        known, device = self.manifest, self.config.device
+        self._set_state(*fit_without(known, interactions, user_ids, arguments, device))
+        return self
+
     def save(self, folder: str | Path, *, allow_training_rows: bool = False) -> Path:
         """Save the model, its item ids and titles into a folder, and return the folder.
 
@@ -284,7 +316,10 @@ class Recommender(Estimator):
 
     @classmethod
     def from_artifact(cls, artifact: Artifact, *, device: str = "cpu") -> Self:
-        """Make a recommender of a model in memory, without training histories; see `load`."""
+        """Make a recommender of an artifact, a model in memory, without training histories.
+
+        The device is that of `load`.
+        """
         artifact.model.to(resolve_device(device))
         recommender = cls(artifact.manifest.model)
         recommender.config = artifact.manifest.config(device)
@@ -294,13 +329,13 @@ class Recommender(Estimator):
     @classmethod
     def from_factors(
         cls,
-        items: Any,
-        users: Any = None,
+        items: ArrayLike,
+        users: ArrayLike | None = None,
         *,
-        item_ids: Sequence[Any],
+        item_ids: Sequence[Hashable],
         implicit: bool,
-        item_bias: Any = None,
-        user_bias: Any = None,
+        item_bias: ArrayLike | None = None,
+        user_bias: ArrayLike | None = None,
         mean: float = 0.0,
         rating_range: tuple[float, float] = (1.0, 5.0),
         titles: Mapping[Any, str] | None = None,
@@ -323,6 +358,8 @@ class Recommender(Estimator):
             Whether the factors were trained on implicit feedback.
         item_bias, user_bias, mean
             Biases [I] and [U], and the mean of the ratings.
+        rating_range
+            Lowest and highest rating.
         reg
             Weight of the prior; for ratings, the variance of their noise.
         alpha
@@ -338,7 +375,12 @@ class Recommender(Estimator):
         spec = FoldInSpec(implicit, reg, alpha, rating_range)
         return cls.from_artifact(from_factors(items, users, item_ids, biases, spec, titles))
 
-    def embed(self, history: Any = None, *, features: Any = None) -> Floats:
+    def embed(
+        self,
+        history: History | Histories | None = None,
+        *,
+        features: Features | Sequence[Features | None] | None = None,
+    ) -> Floats:
         """Return the embedding [D] of one new user, or [B, D] of several.
 
         `history` and `features` are those of `recommend`.
@@ -356,7 +398,7 @@ class Recommender(Estimator):
         self,
         history: Mapping[Any, float] | list[tuple[Any, ...]] | list[str] | list[int] | None = None,
         *,
-        features: Mapping[str, Any] | None = None,
+        features: Features | None = None,
         **options: Unpack[ListOptions],
     ) -> Recommendations: ...
 
@@ -365,7 +407,7 @@ class Recommender(Estimator):
         self,
         history: Sequence[Mapping[Any, float]] | Sequence[list[Any]] | TableLike,
         *,
-        features: Sequence[Mapping[str, Any] | None] | None = None,
+        features: Sequence[Features | None] | None = None,
         **options: Unpack[ListOptions],
     ) -> RecommendationBatch: ...
 
@@ -379,14 +421,14 @@ class Recommender(Estimator):
 
     def recommend(
         self,
-        history: Any = None,
+        history: History | Histories | None = None,
         *,
-        users: Any = None,
+        users: Hashable | Iterable[Hashable] = None,
         n: int = 10,
         filter_seen: bool = True,
-        candidates: Iterable[Any] | None = None,
-        exclude: Iterable[Any] | None = None,
-        features: Any = None,
+        candidates: Iterable[Hashable] | None = None,
+        exclude: Iterable[Hashable] | None = None,
+        features: Features | Sequence[Features | None] | None = None,
         return_std: bool = False,
         quality: float | None = None,
         diversity: float = 0.0,
@@ -465,7 +507,12 @@ class Recommender(Estimator):
         return requests.recommend(self.predictor, query, history, users, features)
 
     def predict(
-        self, history: Any, items: Iterable[Any], *, features: Any = None, if_shown: bool = False
+        self,
+        history: History | None,
+        items: Iterable[Hashable],
+        *,
+        features: Features | None = None,
+        if_shown: bool = False,
     ) -> Floats:
         """Return the score of each of some items for one new user.
 
@@ -486,16 +533,17 @@ class Recommender(Estimator):
 
     def predict_interval(
         self,
-        history: Any,
-        items: Iterable[Any],
+        history: History | None,
+        items: Iterable[Hashable],
         confidence_level: float = 0.9,
         *,
-        features: Any = None,
+        features: Features | None = None,
     ) -> PredictionInterval:
         """Predict ratings of some items for one new user, with intervals.
 
         A rating lies in its interval, which is clipped to the scale, with probability
-        `confidence_level`. Other parameters are those of `predict`; the model needs a posterior.
+        `confidence_level`. The model needs a posterior; `history`, `items` and `features` are those
+        of `predict`.
 
         Examples
         --------
@@ -510,7 +558,7 @@ class Recommender(Estimator):
         new_user = requests.read_one_user(self.predictor, history, features)
         return predict_interval(self.predictor, new_user, items, confidence_level)
 
-    def similar_items(self, item: Any, n: int = 10) -> Recommendations:
+    def similar_items(self, item: Hashable, n: int = 10) -> Recommendations:
         """Return the n items most similar to one item; the score is the similarity, at most 1.
 
         Examples
@@ -524,10 +572,10 @@ class Recommender(Estimator):
 
     def explain(
         self,
-        history: Any,
-        item: Any,
+        history: History | None,
+        item: Hashable,
         *,
-        features: Any = None,
+        features: Features | None = None,
         quality: float | None = None,
         damping: float = 0.0,
         recency: Recency = 0.0,
@@ -554,11 +602,11 @@ class Recommender(Estimator):
 
     def next_question(
         self,
-        history: Any = None,
+        history: History | None = None,
         n: int = 5,
         *,
-        candidates: Iterable[Any] | None = None,
-        features: Any = None,
+        candidates: Iterable[Hashable] | None = None,
+        features: Features | None = None,
     ) -> Questions:
         """Return the n items whose answers would say most about a new user, best first.
 

@@ -416,31 +416,43 @@ class _PredictionIntervalFields(NamedTuple):
     std: Floats  # standard deviation of the rating
     low: Floats  # lower bound of the interval
     high: Floats  # upper bound of the interval
+    item_ids: tuple[Any, ...] = ()
+    titles: tuple[str | None, ...] = ()  # None: the item has no title
 
 
 class PredictionInterval(_PredictionIntervalFields, Tabular):
-    """Predicted ratings of several items with intervals: a named tuple of arrays.
+    """Predicted ratings of several items with intervals: a named tuple.
 
     Fields are score (expected rating), std (standard deviation of the rating), low and high (bounds
-    of the interval); each has one value per item.
+    of the interval), arrays of one value per item, and item_ids and titles.
     """
 
     __slots__ = ()
     __repr__ = Tabular.__repr__
 
     def to_arrow(self) -> Any:
-        """Return an Arrow table with one row per item, and the fields as columns."""
+        """Return an Arrow table with one row per item: item_id, title, score, std, low and high."""
         import pyarrow as pa
 
-        return pa.table({k: pa.array(np.asarray(v)) for k, v in self._asdict().items()})
+        names = {"item_id": pa.array(self.item_ids), "title": pa.array(self.titles, pa.string())}
+        known = names if self.item_ids else {}
+        return pa.table({**known, **{k: pa.array(np.asarray(v)) for k, v in self._values()}})
 
     def _text_tables(self) -> list[TextTable]:
         """Return the table that is printed."""
-        first = {k: np.ravel(v)[:MAX_LINES] for k, v in self._asdict().items()}
-        columns = {k: [f"{x:.2f}" for x in v] for k, v in first.items()}
+        columns = {
+            "item_id": [str(x) for x in self.item_ids[:MAX_LINES]],
+            "title": [x or "" for x in self.titles[:MAX_LINES]],
+        }
+        for name, values in self._values():
+            columns[name] = [f"{x:.2f}" for x in np.ravel(values)[:MAX_LINES]]
         n_items = np.size(self.score)
         title = f"{type(self).__name__}: {_count(n_items, 'item')}"
         return [TextTable(title, columns, _NUMBERS, n_items - MAX_LINES)]
+
+    def _values(self) -> list[tuple[str, Floats]]:
+        """Return the arrays by name."""
+        return [(k, getattr(self, k)) for k in ("score", "std", "low", "high")]
 
 
 _NUMBERS = (

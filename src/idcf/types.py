@@ -11,6 +11,7 @@ R rows of a ragged array.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, Self, TypeVar
 
@@ -19,6 +20,7 @@ from torch import Tensor
 
 LossTerms = dict[str, Tensor]  # named scalars, whose sum a gradient step minimizes
 Values = TypeVar("Values", Tensor, None)
+_MIN_STD = 2.0**-30  # of ratings: squares of smaller numbers are soon 0 in single precision
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,6 +219,21 @@ class Domain:
     # how many features each column of the side table became; (): all belong together
     user_feature_widths: tuple[int, ...] = ()
     item_feature_widths: tuple[int, ...] = ()
+    std: float = 1.0  # standard deviation of the ratings; 1 for implicit feedback
+
+    @property
+    def rating_unit(self) -> float:
+        """By what solvers divide the ratings; see `rating_unit`."""
+        return rating_unit(self.std)
+
+
+def rating_unit(std: float) -> float:
+    """Return the power of two nearest to a standard deviation; 1 if that is 0.
+
+    The priors and penalties of solvers are made for ratings of about this spread. Divided by a
+    power of two, numbers keep their digits.
+    """
+    return 2.0 ** round(math.log2(max(std, _MIN_STD))) if std > 0 else 1.0
 
 
 def select_rows(ragged: Ragged[Values], rows: Tensor) -> Ragged[Values]:

@@ -28,8 +28,16 @@ ATTACKS: tuple[str, ...] = (
     "kills",
     "overload",
     "hot_swaps",
+    "save_races",
+    "signals",
+    "numerical_worlds",
+    "hostile_options",
     "soak",
     "page_titles",
+    "artifact_mutations",
+    "hostile_files",
+    "full_disk",
+    "training_rows",
 )
 """The modules, in the order in which they run."""
 

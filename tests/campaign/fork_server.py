@@ -22,7 +22,20 @@ def answer(values: dict[str, Any]) -> None:
     os.write(1, (json.dumps(values) + "\n").encode())
 
 
-def run_child(request: dict[str, Any]) -> None:
+def fork(request: dict[str, Any]) -> int:
+    """Fork a child for a request; return its number when it has its own session and handlers."""
+    read_end, write_end = os.pipe()
+    pid = os.fork()
+    if not pid:
+        os.close(read_end)
+        run_child(request, write_end)
+    os.close(write_end)
+    os.read(read_end, 1)  # ends when the child closes its end
+    os.close(read_end)
+    return pid
+
+
+def run_child(request: dict[str, Any], ready: int) -> None:
     """Call the function of a request in a session of its own, and end the process.
 
     It ends as interpreters do, but for the memory: to free that of the parent takes a second.
@@ -35,6 +48,7 @@ def run_child(request: dict[str, Any]) -> None:
     nothing = os.open(os.devnull, os.O_RDONLY)
     for source, target in ((nothing, 0), (output, 1), (output, 2)):
         os.dup2(source, target)
+    os.close(ready)
     module, _, name = request["function"].partition(":")
     code: object = 0
     try:
@@ -76,9 +90,7 @@ def main() -> None:
             line = sys.stdin.readline()
             if not line:
                 os._exit(0)
-            pid = os.fork()
-            if not pid:
-                return run_child(json.loads(line))  # and end as any interpreter does
+            pid = fork(json.loads(line))
             children.add(pid)
             answer({"started": pid})
 

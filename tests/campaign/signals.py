@@ -196,14 +196,14 @@ ALONE: dict[str, Start] = {
     ),
     "evaluate": _verb(
         *("evaluate", "RATINGS", "--models", "idcf-nn", *FLAGS),
-        *("-o", "epochs=100000", "-o", "patience=0"),
+        *("-o", "train.epochs=100000", "-o", "train.patience=0"),
     ),
     "serve": _verb("serve", "MODEL", "--port", "0", "--json"),
 }
 WITH_WORKERS: dict[str, Start] = {
     "evaluate --jobs 2": _verb(
         *("evaluate", "RATINGS", "--models", "bias,als,idcf-nn", *FLAGS, "--jobs", "2"),
-        *("-o", "epochs=30", "-o", "patience=0"),
+        *("-o", "idcf-nn.train.epochs=30", "-o", "idcf-nn.train.patience=0"),
     ),
     "reproduce --jobs 2": _verb(
         *("reproduce", "table2", "--datasets", "ml-100k", "--models", "bias,als,item-knn"),

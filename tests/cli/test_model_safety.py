@@ -93,7 +93,7 @@ def test_a_trained_model_is_kept_where_the_message_says(
     out = tmp_path / "taken"
     out.write_text("a file that came while the model was trained")
     with pytest.raises(ArtifactError, match="the trained model was saved in ") as caught:
-        train_verb._save(model, out, False)
+        train_verb.save_or_keep(model, out, False)
     kept = str(caught.value).rpartition(" ")[2]
     assert Recommender.load(kept).manifest.model == "popularity"
 

@@ -155,3 +155,20 @@ def test_files_have_the_mode_of_the_umask(model: Path, tmp_path: Path) -> None:
         (x.name for x in files), 0o640
     )
     assert len(files) == 7
+
+
+@pytest.mark.parametrize("engine", [[], ["--engine", "local"]])
+def test_a_fit_over_shards_remembers_the_names_of_their_table(
+    model: Path, tmp_path: Path, engine: list[str]
+) -> None:
+    ratings, shards, out = model.parent / "ratings.csv", tmp_path / "shards", tmp_path / "model"
+    call("shard", str(ratings), "--out", str(shards), *MAPPING)
+    call(
+        *("train", str(shards), "--out", str(out), *OPTIONS, *engine, "--no-card-metrics"),
+        *("--items", str(model.parent / "items.csv"), "-o", "embedding_size=4"),
+    )
+    recommender = Recommender.load(out)
+    assert recommender.manifest.columns == COLUMNS
+    assert recommender.predictor.titles[recommender.predictor.item_ids.index("i7")] == "Film 7"
+    history = pd.DataFrame({"sku": ["i2", "i4"], "note": [5, 2]})
+    assert recommender.recommend(history, n=3) == recommender.recommend({"i2": 5, "i4": 2}, n=3)

@@ -388,7 +388,7 @@ def test_a_query(tmp_path: Path, frame_file: Path, monkeypatch: pytest.MonkeyPat
     with pytest.raises(ConfigError, match="either a file or folder to read, or a query"):
         write_shards(frame_file, tmp_path / "out2", query="SELECT 1", memory=LIMIT)
     monkeypatch.setitem(sys.modules, "duckdb", None)
-    with pytest.raises(ConfigError, match=r"a query needs DuckDB: pip install 'idcf\[shards\]'"):
+    with pytest.raises(ConfigError, match=r"duckdb is not installed; pip install 'idcf\[shards\]'"):
         write_shards(None, tmp_path / "out2", query=query, memory=LIMIT)
 
 

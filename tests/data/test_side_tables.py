@@ -199,3 +199,34 @@ def test_ids_of_a_column_that_is_named_stay_text(tmp_path: Path) -> None:
     assert list(table.columns) == ["year"]
     with pytest.raises(DataError, match="no column named 'item_id'"):
         read_side_table(tmp_path / "t.csv", "item")
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        ({"item_id": ["a", None], "title": ["x", "y"]}, "row 1: the id is missing"),
+        ({"item_id": [["a"], ["b"]], "title": ["x", "y"]}, "row 0: .* is of type list"),
+        ({"item_id": ["a", "b"], "title": [b"x", b"\xff"]}, "row 0, column 'title': .* bytes"),
+        ({"item_id": ["a", "b"], "title": [["x"], ["y"]]}, "row 0, column 'title': .* list"),
+        ({"item_id": ["a", "b"], "title": [{"x": 1}, {"x": 2}]}, "column 'title': .* dict"),
+    ],
+)
+def test_ids_and_titles_of_other_kinds_are_refused(columns: dict[str, Any], message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        read_side_table(pa.table(columns), "item")
+
+
+def test_two_columns_of_a_name_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text("item_id,x,x\na,1,2\n")
+    with pytest.raises(DataError, match=r"t\.csv: two columns are named 'x'"):
+        read_side_table(path, "item")
+
+
+@pytest.mark.parametrize("argument", ["items", "attributes"])
+def test_a_table_of_other_items_is_refused(argument: str) -> None:
+    table = table_from_columns(np.array(["u", "v"]), np.array(["a", "b"]), np.ones(2))
+    other = pa.table({"item_id": [1, 2], "title": ["x", "y"], "genre": ["d", "e"]})
+    arguments: dict[str, Any] = {"items": None, "attributes": None, argument: other}
+    with pytest.raises(DataError, match="none of the 2 ids is among the interactions"):
+        add_side_tables(table, None, **arguments, reads_item_features=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 from pathlib import Path
 
 import numpy as np
@@ -93,3 +94,31 @@ def test_texts_may_be_large_or_in_dictionaries(tmp_path: Path) -> None:
     (chunk,) = read_user_chunks(HistoryFile(tmp_path / "h.parquet"), implicit=True)
     assert chunk.user_ids.equals(pa.array(["a", "b"]))
     assert chunk.items.equals(pa.array(["x", "y", "x"]))
+
+
+def test_a_gzipped_file_is_read_whatever_its_name(tmp_path: Path) -> None:
+    path = tmp_path / "h.csv"
+    path.write_bytes(gzip.compress(b"user_id,item_id\nu,i\nu,j\n"))
+    (chunk,) = read_user_chunks(HistoryFile(path), implicit=True)
+    assert chunk.items.to_pylist() == ["i", "j"]
+
+
+def test_items_that_are_whole_floats_are_integers(tmp_path: Path) -> None:
+    path = tmp_path / "h.parquet"
+    parquet.write_table(pa.table({"user_id": ["u", "u"], "item_id": [3.0, 4.0]}), path)
+    (chunk,) = read_user_chunks(HistoryFile(path), implicit=True)
+    assert chunk.items.to_pylist() == [3, 4]
+    parquet.write_table(pa.table({"user_id": ["u", "u"], "item_id": [3.0, 4.5]}), path)
+    with pytest.raises(DataError, match=r"h\.parquet cannot be read"):
+        list(read_user_chunks(HistoryFile(path), implicit=True))
+
+
+def test_bytes_that_are_no_text_and_columns_of_one_name_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "h.csv"
+    path.write_bytes(b"user_\xff,item_id\nu,i\n")
+    with pytest.raises(DataError, match="it is not utf-8"):
+        list(read_user_chunks(HistoryFile(path), implicit=True))
+    table = pa.Table.from_arrays([pa.array(["a"])] * 3, ["user_id", "item_id", "item_id"])
+    parquet.write_table(table, tmp_path / "h.parquet")
+    with pytest.raises(DataError, match="two columns are named 'item_id'"):
+        list(read_user_chunks(HistoryFile(tmp_path / "h.parquet"), implicit=True))

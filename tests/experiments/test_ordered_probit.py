@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+import json
+import re
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -12,6 +14,7 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 import torch
+from scipy import stats
 
 from idcf.data.interactions import Interactions, Vocab
 from idcf.data.split import split_by_key_users
@@ -24,6 +27,7 @@ from idcf.training.train import TrainingJob, train
 from idcf.types import History, Ragged, Users
 
 ROOT = Path(__file__).resolve().parents[2]
+N_REPETITIONS = 300  # of the joint-distribution test
 
 
 @pytest.fixture(scope="module")
@@ -78,7 +82,7 @@ def cut_statistics(cuts: np.ndarray, shares: np.ndarray) -> np.ndarray:
     return np.concatenate([cuts[1:-1], np.diff(cuts) * shares, np.diff(cuts) ** 2])
 
 
-def ordered_scores(study: ModuleType, joint: ModuleType, n_repetitions: int) -> np.ndarray:
+def ordered_scores(study: ModuleType, joint: ModuleType, n_sweeps: int) -> np.ndarray:
     """Return by how many standard errors sweeps move the mean of each statistic."""
     rng = np.random.default_rng(0)
     sizes, n_features = (joint.N_USERS, joint.N_ITEMS), joint.N_FEATURES
@@ -86,7 +90,7 @@ def ordered_scores(study: ModuleType, joint: ModuleType, n_repetitions: int) -> 
     levels = torch.arange(5.0, dtype=torch.float64) - 2
     fixed = study.midpoints(levels).numpy()
     changes = []
-    for repetition in range(n_repetitions):
+    for repetition in range(N_REPETITIONS):
         generator = torch.Generator().manual_seed(repetition)
         features = [(x - x.mean(0)) / x.std(0) for x in raw]
         draws = [joint.draw_side(x, rng) for x in features]
@@ -107,7 +111,7 @@ def ordered_scores(study: ModuleType, joint: ModuleType, n_repetitions: int) -> 
         sampler.cut_points = torch.from_numpy(cuts)
         shares = np.bincount(sampler.level.numpy(), minlength=5)[1:-1] / ratings.size
         before = np.append(joint.statistics(draws, alpha, weights), cut_statistics(cuts, shares))
-        for _ in range(joint.N_SWEEPS):
+        for _ in range(n_sweeps):
             sampler.sweep()
         after = [
             joint.SideDraw(
@@ -119,7 +123,7 @@ def ordered_scores(study: ModuleType, joint: ModuleType, n_repetitions: int) -> 
         cut_values = cut_statistics(sampler.cut_points.numpy(), shares)
         changes.append(np.append(values, cut_values) - before)
     array = np.array(changes)
-    scores: np.ndarray = array.mean(0) / array.std(0) * n_repetitions**0.5
+    scores: np.ndarray = array.mean(0) / array.std(0) * N_REPETITIONS**0.5
     return scores
 
 
@@ -144,7 +148,7 @@ def ordered_sampler(
 def test_sweeps_leave_the_joint_distribution_invariant(
     study: ModuleType, joint: ModuleType
 ) -> None:
-    scores = ordered_scores(study, joint, 300)
+    scores = ordered_scores(study, joint, 3)
     assert np.abs(scores).max() < joint.MAX_Z, np.round(scores, 1)
 
 
@@ -156,7 +160,7 @@ def test_cut_points_that_ignore_the_ratings_are_noticed(
         sampler.cut_points[1:-1] = torch.from_numpy(inner)
 
     monkeypatch.setattr(study.OrderedSampler, "_draw_cut_points", draw_from_the_prior)
-    assert np.abs(ordered_scores(study, joint, 300)).max() > joint.MAX_Z
+    assert np.abs(ordered_scores(study, joint, 1)).max() > joint.MAX_Z
 
 
 def test_the_posterior_of_a_new_user_by_brute_force(study: ModuleType) -> None:
@@ -220,3 +224,29 @@ def test_levels_at_uneven_distances_are_predicted_better(study: ModuleType) -> N
     with study.ordered_probit(np.array(domain.levels), domain.mean):
         ordered = train("idcf-bayes", job, options=options).model
     assert rmse_on(ordered, test, split.train) < 0.97 * rmse_on(gaussian, test, split.train)
+
+
+def test_the_page_says_what_the_rows_say() -> None:
+    lines = (ROOT / "experiments/results/ordered-probit.jsonl").read_text().splitlines()
+    rows = [json.loads(line) for line in lines]
+    page = (ROOT / "docs/negative-results.md").read_text(encoding="utf-8")
+    names = {"ML-100K": "ml-100k", "Douban": "douban"}
+    users = {"held-out key users": "validation", "test": "test"}
+    table = re.findall(r"^\| (ML-100K|Douban), ([\w -]+) \| (.*) \|$", page, re.MULTILINE)
+    table = [line for line in table if line[1] in users]
+    assert len(table) == 4
+    for dataset, group, cells in table:
+        chosen = [r for r in rows if (r["dataset"], r["on"]) == (names[dataset], users[group])]
+        by_run = {(r["likelihood"], r["seed"]): r for r in chosen}
+        expected = []
+        for metric in ("rmse", "nll", "log-score"):
+            changes = np.array(
+                [
+                    by_run["ordered-probit", seed][metric] - by_run["gaussian", seed][metric]
+                    for seed in range(3)
+                ]
+            )
+            half_width = stats.t.ppf(0.975, 2) * changes.std(ddof=1) / 3**0.5
+            expected.append(f"{changes.mean():+.4f} ± {half_width:.4f}".replace("0.", "."))
+        shown = [x.strip().replace("−", "-") for x in cells.split("|")]
+        assert shown[:3] == expected

@@ -144,9 +144,9 @@ def test_any_flipped_bit_is_noticed(folder: Path, name: str) -> None:
 @pytest.mark.parametrize(
     ("version", "message"),
     [
-        (3, r"format 3 is older than 6, which idcf .* reads; train again"),
-        (7, r"format 7 is newer than 6, which idcf .* reads; upgrade idcf"),
-        (99, "format 99 is newer than 6"),
+        (3, r"format 3 is older than 7, which idcf .* reads; train again"),
+        (8, r"format 8 is newer than 7, which idcf .* reads; upgrade idcf"),
+        (99, "format 99 is newer than 7"),
         *((x, "is not a format of idcf") for x in ("1", None, 0, True)),
     ],
 )

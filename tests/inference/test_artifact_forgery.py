@@ -46,7 +46,8 @@ IDS = [str(n) for n in range(24)]
 
 @cache
 def trained(name: str = "bias") -> Artifact:
-    options = {"epochs": 1} if name.startswith("idcf") else {}
+    options: dict[str, Any] = {"epochs": 1} if name.startswith("idcf") else {}
+    options = {"sweeps": 8, "burn_in": 2, "rank": 2} if name == "idcf-bayes" else options
     config = RecommenderConfig(name, options, key_threshold=10, device="cpu")
     return fit_artifact(config, add_side_tables(TABLE, None, None), (None,) * 23 + ("Last",))
 
@@ -226,6 +227,48 @@ def test_items_that_do_not_fit_are_refused(
 ) -> None:
     parquet.write_table(pa.table(columns), folder / "items.parquet")
     assert message in forged_error(folder, lambda values: None)
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("item_id", [0.5 + n for n in range(24)]),
+        ("item_id", [float("nan")] * 24),
+        ("item_id", [[n] for n in range(24)]),
+        ("title", [b"\xff"] * 24),
+        ("title", [["a"]] * 24),
+        ("genre", ["drama"] * 24),
+    ],
+)
+def test_columns_of_items_that_nothing_can_read_are_refused(
+    folder: Path, name: str, values: list[Any]
+) -> None:
+    columns: dict[str, Any] = {"item_id": IDS, "title": [None] * 24, name: values}
+    parquet.write_table(pa.table(columns), folder / "items.parquet")
+    assert f"column {name!r} cannot hold values" in forged_error(folder, lambda values: None)
+
+
+@pytest.mark.parametrize(
+    ("model", "name", "value"),
+    [
+        ("item-knn", "item_weights.offsets", 2**62),
+        ("item-knn", "item_weights.offsets", -1),
+        ("item-knn", "item_weights.columns", 24),
+        ("idcf-bayes", "neighbor_items", 24),
+        ("idcf-bayes", "cohort_items", -2),
+        ("idcf-bayes", "take_up_model.item_weights.columns", -1),
+        ("idcf-gc", "backbone.raters", 10**6),
+        ("idcf-gc", "backbone.starts", -5),
+    ],
+)
+def test_rows_that_do_not_exist_are_refused_before_native_code_reads_them(
+    tmp_path: Path, model: str, name: str, value: int
+) -> None:
+    folder = save_artifact(trained(model), tmp_path / "model", allow_training_rows=True)
+    tensors = load_file(folder / "weights.safetensors")
+    tensors[name].view(-1)[1] = value
+    save_file(tensors, folder / "weights.safetensors")
+    assert f"the tensor {name.rpartition('.')[2]!r}" in forged_error(folder, lambda values: None)
 
 
 def test_items_that_are_no_table_are_refused(folder: Path) -> None:

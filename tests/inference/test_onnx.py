@@ -172,7 +172,7 @@ def test_models_without_an_onnx_form(tmp_path: Path, monkeypatch: pytest.MonkeyP
     ):
         to_dense_model(fitted("ease", False).artifact.model)
     monkeypatch.setitem(sys.modules, "onnx", None)
-    with pytest.raises(ConfigError, match=r"'onnx' is needed: pip install 'idcf\[onnx\]'"):
+    with pytest.raises(ConfigError, match=r"onnx is not installed; pip install 'idcf\[onnx\]'"):
         fitted("als", True).export_onnx(tmp_path / "x.onnx")
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -11,10 +10,10 @@ import numpy as np
 import pytest
 import torch
 from builders import board
-from torch import Tensor
+from row_search import training_rows_in
 
 from idcf import Recommender
-from idcf.data.interactions import Interactions, Vocab, group_rows_by_key
+from idcf.data.interactions import Interactions, Vocab
 from idcf.data.side_tables import EnrichedInteractions
 from idcf.errors import ConfigError
 from idcf.inference.artifact import Artifact, load_artifact, save_artifact
@@ -23,7 +22,6 @@ from idcf.models.registry import all_models
 from idcf.training.train import fit_artifact
 
 N_USERS, N_ITEMS, MIN_ROWS = 43, 37, 11
-MIN_MATCHES = 3  # users, or items, whose rows are in a tensor: fewer may be chance
 CASES = [
     (name, implicit)
     for name, entry in all_models().items()
@@ -55,51 +53,6 @@ def trained(name: str, implicit: bool) -> Artifact:
     options = {} if all_models()[name].solver else {"epochs": 1}
     config = RecommenderConfig(name, options, key_threshold=MIN_ROWS, device="cpu")
     return fit_artifact(config, EnrichedInteractions(table(implicit)), [None] * N_ITEMS)
-
-
-def groups(key: np.ndarray, value: np.ndarray, n: int) -> list[tuple[int, ...]]:
-    """Return the sorted values of each key that has at least five."""
-    order, offsets = group_rows_by_key(key, n)
-    parts = np.split(value[order], offsets[1:-1])
-    return [tuple(sorted(map(int, x))) for x in parts if len(x) >= 5]
-
-
-def holds_group(values: np.ndarray, group: tuple[int, ...]) -> bool:
-    """Return whether a run of the values is the group, in any order."""
-    if len(values) < len(group):
-        return False
-    runs = np.sort(np.lib.stride_tricks.sliding_window_view(values, len(group)), axis=1)
-    return bool((runs == group).all(1).any())
-
-
-def training_rows_in(tensors: Mapping[str, Tensor], rows: Interactions) -> Iterator[str]:
-    """Yield what each tensor holds of the rows: by its length, its runs, its keys, its pattern."""
-    by_user = groups(rows.user, rows.item, N_USERS)
-    compact = np.unique(rows.user, return_inverse=True)[1]  # key users, numbered among themselves
-    by_item = [*groups(rows.item, rows.user, N_ITEMS), *groups(rows.item, compact, N_ITEMS)]
-    keys = [rows.item * n + user for n, user in ((N_USERS, rows.user), (len(by_user), compact))]
-    keys += [user * N_ITEMS + rows.item for user in (rows.user, compact)]
-    for name, tensor in tensors.items():
-        values = tensor.detach().cpu().numpy()
-        if len(rows) in values.shape or 2 * len(rows) in values.shape:
-            yield f"{name}: one entry for each row"
-        if not np.issubdtype(values.dtype, np.floating):
-            flat = values.flatten().astype(np.int64)
-            for kind, sought in (("histories", by_user), ("raters", by_item)):
-                if sum(holds_group(flat, x) for x in sought) >= MIN_MATCHES:
-                    yield f"{name}: {kind}"
-            if any(np.isin(x, flat).mean() > 0.9 for x in keys):
-                yield f"{name}: pairs of user and item"
-        if values.ndim == 2 and N_ITEMS in values.shape:
-            matrix = values if values.shape[1] == N_ITEMS else values.T
-            patterns = {tuple(np.flatnonzero(x).tolist()) for x in matrix}
-            if len(patterns & {*by_user}) >= MIN_MATCHES:
-                yield f"{name}: histories as a pattern"
-        features = rows.user_features
-        if features is not None and values.ndim == 2 and values.shape[1] == features.shape[1]:
-            known = {tuple(x) for x in features[np.unique(rows.user)].round(4).tolist()}
-            if len(known & {tuple(x) for x in values.round(4).tolist()}) >= MIN_MATCHES:
-                yield f"{name}: features of users"
 
 
 @pytest.mark.parametrize(("name", "implicit"), CASES)

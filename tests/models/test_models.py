@@ -95,13 +95,14 @@ def test_hooks_do_nothing_by_default():
         "ranking_without_data": (),
     }
     others = {"corrects_scores", "extra_loss_terms", "interval_ratio"}
-    others |= {"user_data_with", "discard_training_state"}
+    others |= {"user_data_with", "discard_training_state", "index_problem"}
     assert hooks == {*with_default_none, *others, *HOOK_OF_FLAG.values()}
     for name, arguments in with_default_none.items():
         assert getattr(base.Model, name)(None, *arguments) is None
     assert base.Model.extra_loss_terms(None, None) == {}
     assert base.Model.interval_ratio(None, 0.9) == 1
     assert base.Model.user_data_with(None) == "sums"
+    assert base.Model.index_problem(None) == ""
 
 
 def test_a_model_declares_a_capability_if_and_only_if_it_implements_the_hook():

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from builders import board
+from typer.testing import CliRunner
 
 from idcf import Recommender
+from idcf.cli import app
 from idcf.data.columns import DataWarning
 from idcf.errors import DataError
 from idcf.server import schemas as s
@@ -83,7 +86,38 @@ def test_intervals_over_http() -> None:
     assert [(x.std, x.low, x.high) for x in plain] == [(None, None, None)] * 2
     interval = fitted("idcf-bayes", implicit=False).predict_interval({"i0": 5}, ["i4", "i5"], 0.8)
     items = service.predict(s.PredictRequest(**user, confidence_level=0.8)).items
-    for values, name in zip(interval, ("score", "std", "low", "high"), strict=True):
+    for values, name in zip(interval[:4], ("score", "std", "low", "high"), strict=True):
         np.testing.assert_allclose([getattr(x, name) for x in items], values, atol=1e-5)
     with pytest.raises(DataError, match="confidence_level: there are no intervals of ratings if"):
         service.predict(s.PredictRequest(**user, confidence_level=0.8, if_shown=True))
+
+
+@pytest.mark.parametrize(("name", "options"), [("als", {}), ("idcf-dot", {"epochs": 1})])
+def test_the_models_that_embed_instead_do(name: str, options: dict[str, Any]) -> None:
+    """The sentence of `embed` names them."""
+    recommender = Recommender(name, key_threshold=10, device="cpu", **options)
+    recommender.fit(board(60, 24, 6, 16, implicit=True))
+    vectors = recommender.embed([["i0", "i2"], ["i1"]])
+    assert vectors.shape[0] == 2
+    assert np.isfinite(vectors).all()
+
+
+def test_the_model_that_was_fitted_is_named_everywhere(tmp_path: Path) -> None:
+    recommender = fitted("idcf-bayes")
+    assert repr(recommender).startswith("<Recommender idcf-takeup: ")
+    assert RecommendationService(recommender).model_info().model == "idcf-takeup"
+    card = (recommender.save(tmp_path / "model") / "card.md").read_text(encoding="utf-8")
+    assert "idcf-takeup" in card.splitlines()[0]
+    assert "idcf-bayes" not in card
+    assert recommender.get_params()["model"] == "idcf-bayes"  # what was asked for
+    loaded = Recommender.load(tmp_path / "model")
+    assert loaded.get_params()["model"] == "idcf-bayes"
+    (tmp_path / "clicks.csv").write_text(
+        "user_id,item_id\n"
+        + "".join(f"u{u},i{i}\n" for u in range(12) for i in range(9) if (u * i) % 7 != 3)
+    )
+    arguments = ["train", str(tmp_path / "clicks.csv"), "--out", str(tmp_path / "cli")]
+    result = CliRunner().invoke(app, [*arguments, "--no-card-metrics", "--device", "cpu"])
+    assert result.exit_code == 0, result.output
+    assert "idcf-takeup: " in result.output
+    assert "idcf-bayes" not in result.output

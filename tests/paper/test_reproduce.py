@@ -17,7 +17,9 @@ import numpy as np
 import pytest
 import torch
 from tables_world import FAST_MODELS, copy_results, fast_runs, make_outdated, small_dataset
+from typer.testing import CliRunner
 
+from idcf.cli import app
 from idcf.data.datasets.catalog import DATASET_SOURCES
 from idcf.errors import ConfigError, DataError
 from idcf.evaluation import parallel, run
@@ -270,6 +272,19 @@ def test_a_run_goes_on_from_its_last_epoch_after_a_kill(
     assert values == expected
     [row, *_] = results_store.latest_rows(results, "ml-100k")
     assert row.seconds > sum(before_kill)  # the time before the kill counts
+
+
+def test_differences_are_made_if_a_kill_came_after_the_last_run(
+    stored_results: Path, tmp_path: Path
+) -> None:
+    results = copy_results(stored_results, tmp_path)
+    differences = results_store.results_path(results, PairedDifference, "ml-100k")
+    expected = differences.read_bytes()
+    differences.unlink()
+    models = ("--models", ",".join(FAST_MODELS), "--seeds", "2")
+    command = ["reproduce", "table2", "--datasets", "ml-100k", *models, "--results", str(results)]
+    assert CliRunner().invoke(app, command).exit_code == 0
+    assert differences.read_bytes() == expected
 
 
 def test_rows_of_another_folder_are_merged_once(stored_results: Path, tmp_path: Path) -> None:

@@ -79,15 +79,19 @@ def test_calls_of_dead_processes_are_made_again(tmp_path: Path) -> None:
 
 
 def test_a_call_that_always_kills_its_process_is_an_error(monkeypatch) -> None:
-    monkeypatch.setattr("idcf.training.engine._MAX_ATTEMPTS", 2)
+    monkeypatch.setattr("idcf.training.engine._MAX_DEATHS", 2)
     engine = ProcessEngine(1)
-    with pytest.raises(EngineError, match=r"worker processes died 2 times in a row, \d of 3 parts"):
+    with pytest.raises(EngineError, match="worker processes died 2 times in a row; if memory"):
         list(engine.map(die_always, [(0,), (1,), (2,)], {}))
     engine.close()
 
 
-def test_processes_end_when_their_parent_is_killed(tmp_path: Path) -> None:
-    code = (
+@pytest.mark.parametrize(
+    ("number", "code"),
+    [(signal.SIGINT, -signal.SIGINT), (signal.SIGTERM, 143), (signal.SIGKILL, -signal.SIGKILL)],
+)
+def test_no_process_outlives_the_first_one(tmp_path: Path, number: int, code: int) -> None:
+    program = (
         f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r})\n"
         "from pathlib import Path\n"
         "from test_engine import write_and_wait\n"
@@ -95,20 +99,31 @@ def test_processes_end_when_their_parent_is_killed(tmp_path: Path) -> None:
         "if __name__ == '__main__':\n"
         f"    list(ProcessEngine(1).map(write_and_wait, [(Path({str(tmp_path)!r}),)], {{}}))\n"
     )
-    parent = subprocess.Popen([sys.executable, "-c", code])
+    first = subprocess.Popen([sys.executable, "-c", program], stderr=subprocess.DEVNULL)
     deadline = time.monotonic() + 60
     while not (names := [x.name for x in tmp_path.iterdir()]):
         assert time.monotonic() < deadline
-        assert parent.poll() is None
+        assert first.poll() is None
         time.sleep(0.05)
-    parent.kill()
-    parent.wait()
+    first.send_signal(number)
+    assert first.wait(60) == code
     while Path(f"/proc/{names[0]}").exists():
         state = Path(f"/proc/{names[0]}/stat").read_text().split()[2]
         if state == "Z":
             break
         assert time.monotonic() < deadline
         time.sleep(0.05)
+
+
+def test_results_that_are_not_read_belong_to_no_other_call() -> None:
+    engine = ProcessEngine(2)
+    results = engine.map(multiply, [(n,) for n in range(6)], STATE)
+    next(results)
+    with pytest.raises(EngineError, match="one call at a time"):
+        list(engine.map(multiply, [(9,)], STATE))
+    results.close()
+    assert list(engine.map(multiply, [(9,)], STATE)) == [(0, 90.0)]
+    engine.close()
 
 
 @pytest.mark.parametrize(

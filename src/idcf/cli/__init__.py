@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import warnings
+from contextlib import nullcontext
 from typing import Annotated, TextIO
 
 import typer
@@ -17,9 +18,11 @@ from idcf.cli import (
     estimate,
     evaluate,
     export,
+    forget,
     mcp,
     models,
     one_user,
+    push,
     recommend,
     reproduce,
     serve,
@@ -27,6 +30,7 @@ from idcf.cli import (
     train,
     tune,
 )
+from idcf.cli.signals import exit_on_signals
 from idcf.errors import ArtifactError, IdcfError
 
 app = typer.Typer(
@@ -35,12 +39,14 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 for verb in (
-    *(train.train, estimate.estimate, recommend.recommend, embed.embed, export.export, serve.serve),
-    *(one_user.predict, one_user.explain, one_user.next_question, one_user.similar, shard.shard),
+    *(train.train, forget.forget, estimate.estimate, recommend.recommend, embed.embed),
+    *(export.export, serve.serve, shard.shard),
+    *(one_user.predict, one_user.explain, one_user.next_question, one_user.similar),
     *(evaluate.evaluate, tune.tune, reproduce.reproduce, reproduce.report, demo.demo),
 ):
     app.command(verb.__name__.replace("_", "-"))(verb)
 app.command("mcp")(mcp.mcp)
+app.command("push")(push.push)
 app.command("bench-serve")(bench_serve.bench_serve)
 app.add_typer(data.app, name="data")
 app.command("models")(models.models)
@@ -69,16 +75,24 @@ def _root(
 
 
 def main() -> None:
-    """Run the command line, and print an error of idcf as one line without a traceback.
+    """Run the command line, and print an error of idcf, or of a disk, as one line.
 
-    Exit code 2: wrong arguments or data; exit code 3: a saved model that is missing or damaged.
+    Exit code 2: wrong arguments or data; exit code 3: a saved model that is missing or damaged;
+    130: Ctrl-C; 143: SIGTERM. Servers end as `idcf.server` says.
     """
     warnings.showwarning = _show_warning
-    try:
-        app()
-    except IdcfError as error:
-        typer.echo(f"error: {error}", err=True)
-        sys.exit(3 if isinstance(error, ArtifactError) else 2)
+    is_server = sys.argv[1:2] in (["serve"], ["mcp"])
+    with nullcontext() if is_server else exit_on_signals():
+        try:
+            app()
+        except IdcfError as error:
+            typer.echo(f"error: {error}", err=True)
+            sys.exit(3 if isinstance(error, ArtifactError) else 2)
+        except OSError as error:
+            place = f"{error.filename}: " if error.filename else ""
+            reason = (error.strerror or str(error)).lower()
+            typer.echo(f"error: {place}{reason}; choose another place or make room", err=True)
+            sys.exit(2)
 
 
 def _show_warning(

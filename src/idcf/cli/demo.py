@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from idcf.cli import options as o
+from idcf.errors import require_extra
 
 _MAX_DEFAULT_JOBS = 4
 
@@ -30,19 +31,20 @@ def demo(
     as_json: o.JsonSwitch = False,
 ) -> None:
     """Train on MovieLens-100K and write an HTML report on users that were not in the training."""
+    require_extra("plots", "matplotlib")  # before long work whose end is a figure
     o.limit_threads(threads)
     from idcf.evaluation.parallel import available_cores
-    from idcf.files import check_writable
+    from idcf.files import reserve_content
     from idcf.paper.demo import run_demo
     from idcf.training.job import start_runtime
 
-    check_writable(out / "report.html")
     runtime = start_runtime(device)
     if jobs is None:
         single = runtime.device.type == "cuda" or runtime.world_size > 1
         jobs = 1 if single else min(available_cores(), _MAX_DEFAULT_JOBS)
     echo = partial(typer.echo, err=as_json)  # with --json, stdout is for the result alone
-    report = run_demo(out, runtime, n_jobs=jobs, echo=echo)
+    with reserve_content(out):
+        report = run_demo(out, runtime, n_jobs=jobs, echo=echo)
     if as_json:
         rows = json.loads((out / "rows.json").read_text(encoding="utf-8"))
         o.print_result({"report": str(report), "rows": rows}, "", as_json)

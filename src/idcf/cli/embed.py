@@ -42,6 +42,7 @@ def embed(
     The embedding of a user without any known item is null.
     For a folder, an interrupted run continues when the command is given again.
     """
+    o.require_engine_extra(engine)
     o.limit_threads(threads)
     options = BulkOptions(
         device, engine, workers, address, overwrite, threads, not as_json, o.parse_columns(column)

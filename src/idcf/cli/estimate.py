@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from idcf.cli import options as o
@@ -105,8 +104,9 @@ def _count_rows(
     """Return the rows of each user, the number of items, and whether the feedback is implicit."""
     from idcf.data.parquet_reader import count_ids
     from idcf.data.shards import ShardedTable, is_sharded_folder
+    from idcf.files import expand_user
 
-    path = Path(dataset).expanduser()
+    path = expand_user(dataset)
     if is_sharded_folder(path) and not column:
         shards = ShardedTable.open(path)
         if implicit is None or implicit == shards.implicit:

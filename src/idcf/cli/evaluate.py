@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, cast
@@ -102,39 +103,38 @@ def evaluate(
     from idcf.config import parse_overrides
     from idcf.evaluation import comparison
     from idcf.evaluation.results import write_json
-    from idcf.files import check_writable
+    from idcf.files import reserve_file
 
-    if out:
-        check_writable(out)
-    result = comparison.evaluate(
-        dataset,
-        None if models == _DEFAULT_MODELS else o.split_commas(models),
-        groups=o.split_commas(groups),
-        split=split,
-        metrics="all" if metrics == "all" else o.split_commas(metrics),
-        seeds=seeds,
-        test=test,
-        columns=o.parse_columns(column),
-        implicit=implicit,
-        missing="drop" if drop_missing else "error",
-        weight=weight,
-        duplicates=cast("DuplicateRule", duplicates),
-        key_threshold=key_threshold,
-        key_users=o.parse_key_users(key_users, n_key_users),
-        split_seed=split_seed,
-        preset=preset,
-        options=parse_overrides(overrides or []),
-        quality=quality,
-        jobs=jobs,
-        device=device,
-        progress=not as_json,
-    )
-    reference = _paper_numbers(result.rows[0].dataset) if split == "standard" else None
-    text = "" if as_json else result.to_text(markdown=markdown, reference=reference)
-    o.print_result([asdict(row) for row in result.rows], text, as_json)
-    if out:
-        write_json(result.rows, out)
-        typer.echo(f"\n{len(result.rows)} rows written to {out}", err=as_json)
+    with reserve_file(out) if out else nullcontext():
+        result = comparison.evaluate(
+            dataset,
+            None if models == _DEFAULT_MODELS else o.split_commas(models),
+            groups=o.split_commas(groups),
+            split=split,
+            metrics="all" if metrics == "all" else o.split_commas(metrics),
+            seeds=seeds,
+            test=test,
+            columns=o.parse_columns(column),
+            implicit=implicit,
+            missing="drop" if drop_missing else "error",
+            weight=weight,
+            duplicates=cast("DuplicateRule", duplicates),
+            key_threshold=key_threshold,
+            key_users=o.parse_key_users(key_users, n_key_users),
+            split_seed=split_seed,
+            preset=preset,
+            options=parse_overrides(overrides or []),
+            quality=quality,
+            jobs=jobs,
+            device=device,
+            progress=not as_json,
+        )
+        reference = _paper_numbers(result.rows[0].dataset) if split == "standard" else None
+        text = "" if as_json else result.to_text(markdown=markdown, reference=reference)
+        o.print_result([asdict(row) for row in result.rows], text, as_json)
+        if out:
+            write_json(result.rows, out)
+            typer.echo(f"\n{len(result.rows)} rows written to {out}", err=as_json)
 
 
 def _paper_numbers(dataset: str) -> ReferenceNumbers | None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Annotated
 
 from idcf.cli import options as o
+from idcf.errors import require_extra
 
 
 def export(
@@ -19,11 +20,15 @@ def export(
     The ONNX model takes users' histories as dense arrays of users x items.
     It returns embeddings and scores.
     """
+    from idcf.files import reserve_file
+
+    require_extra("onnx", "onnx", "onnxscript")
     from idcf.recommender import Recommender
 
     start = time.perf_counter()
-    recommender = Recommender.load(model_folder)
-    path = recommender.export_onnx(onnx)
+    with reserve_file(onnx.expanduser()):
+        recommender = Recommender.load(model_folder)
+        path = recommender.export_onnx(onnx)
     model, n_items = recommender.config.model, recommender.manifest.domain.n_items
     n_bytes, seconds = path.stat().st_size, round(time.perf_counter() - start, 2)
     values = {"file": str(path), "model": model, "n_items": n_items}

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from idcf.cli import options as o
 from idcf.errors import ConfigError
-from idcf.files import check_writable
+from idcf.files import reserve_file
 
 if TYPE_CHECKING:
     from idcf.inference.predictor import Predictor
@@ -82,7 +82,7 @@ def convert_histories(
             device = engine.device
         else:
             options.refuse_folder_options(f"{histories} is no folder: leave it out")
-            check_writable(out)
+            stack.enter_context(reserve_file(out))
             check_table_ending(out)
             device = resolve_device(options.device).type
         work = BulkWork.of_model(model_folder, device)

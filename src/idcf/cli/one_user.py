@@ -39,7 +39,8 @@ def predict(
         values = {"score": recommender.predict(history, ids, features=features).tolist()}
     else:
         interval = recommender.predict_interval(history, ids, confidence_level, features=features)
-        values = {k: v.tolist() for k, v in interval._asdict().items()}
+        names = ("score", "std", "low", "high")
+        values = {name: getattr(interval, name).tolist() for name in names}
     rows = [
         {"item_id": item_id, **dict(zip(values, x, strict=True))}
         for item_id, *x in zip(ids, *values.values(), strict=True)

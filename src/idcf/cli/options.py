@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from idcf.errors import ConfigError, unknown_name_message
+from idcf.errors import ConfigError, require_extra, unknown_name_message
 
 if TYPE_CHECKING:
     from idcf.data.datasets.catalog import Dataset
@@ -176,6 +176,12 @@ def parse_columns(column: list[str] | None) -> dict[str, str]:
     from idcf.config import parse_overrides
 
     return {role: str(name) for role, name in parse_overrides(column or []).items()}
+
+
+def require_engine_extra(engine: str | None) -> None:
+    """Raise ConfigError if --engine names one whose package is not installed, before any work."""
+    if engine == "ray":
+        require_extra("ray", "ray")
 
 
 def limit_threads(threads: int) -> None:

@@ -10,7 +10,7 @@ import typer
 
 from idcf.cli import history_files
 from idcf.cli import options as o
-from idcf.errors import ConfigError, DataError
+from idcf.errors import ConfigError
 
 if TYPE_CHECKING:
     from idcf.data.title_search import TitleIndex
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from idcf.results import Explanation, Recommendations
 
 _MAX_REASONS = 3  # printed for each item
-_MAX_SUGGESTIONS = 4  # titles named in the error message of an unknown title
 
 
 def recommend(
@@ -118,6 +117,7 @@ def recommend(
         )
     if column and not histories:
         raise ConfigError("--column is for --histories; leave it out")
+    o.require_engine_extra(engine)
     o.limit_threads(threads)
     from idcf.config import parse_overrides
     from idcf.data.title_search import TitleIndex
@@ -212,18 +212,11 @@ def parse_rating(text: str, titles: TitleIndex, predictor: Predictor) -> tuple[A
 
 
 def find_item_row(text: str, titles: TitleIndex) -> int:
-    """Return the row of the item with this id or title, or whose title alone has these words."""
-    from idcf.data.title_search import join_alternatives
-
-    row = titles.find_exact(text)
-    if row is not None:
-        return row
-    rows = titles.search(text, _MAX_SUGGESTIONS)
-    if len(rows) == 1 and titles.matches(rows[0], text):
-        typer.echo(f"note: {text!r} is taken for {titles.names[rows[0]]!r}", err=True)
-        return rows[0]
-    hint = f"; did you mean {join_alternatives(titles.names[x] for x in rows)}?" if rows else ""
-    raise DataError(f"no item named {text!r}{hint}")
+    """Return the row of an item by title or id; print a note if the title was completed."""
+    row = titles.resolve(text)
+    if titles.find_exact(text) is None:
+        typer.echo(f"note: {text!r} is taken for {titles.names[row]!r}", err=True)
+    return row
 
 
 def _json_values(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,6 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from idcf.cli import options as o
+from idcf.errors import require_extra
+from idcf.files import reserve_content, reserve_file
 
 if TYPE_CHECKING:
     from idcf.paper.run_plan import Run
@@ -121,7 +124,10 @@ def reproduce(
         return
     typer.echo("\n".join(work.progress()), err=True)
     try:
-        completed, failed = _run(work, results, start_runtime(device), jobs, not as_json)
+        with ExitStack() as stack:
+            for path in _written_files(work, results):
+                stack.enter_context(reserve_file(path))
+            completed, failed = _run(work, results, start_runtime(device), jobs, not as_json)
     except KeyboardInterrupt:
         typer.echo("interrupted; finished runs are saved: the same command continues", err=True)
         raise typer.Exit(130) from None
@@ -183,11 +189,25 @@ def _run(
         outcome = reproduction.reproduce(work.missing_runs, results, **options)
         completed += [str(run) for run in outcome.completed]
         failed |= outcome.failed
+        done = {run.dataset for run in work.runs} - {run.dataset for run in work.missing_runs}
+        for dataset in sorted(done):  # an earlier call may have been killed before this
+            reproduction.compact_results(results, dataset)
     for study, points in work.missing_points.items():
         study_outcome = figure_runs.measure_points(study, points, results, **options)
         completed += study_outcome.completed
         failed |= study_outcome.failed
     return completed, failed
+
+
+def _written_files(work: _PlannedWork, results: Path) -> list[Path]:
+    """Return a file for each dataset and each study whose rows will be written."""
+    from idcf.paper.figure_runs import rows_path
+    from idcf.paper.results_store import StoredRow, results_path
+
+    datasets = sorted({run.dataset for run in work.missing_runs})
+    studies = [study for study, points in work.missing_points.items() if points]
+    paths = [results_path(results, StoredRow, dataset) for dataset in datasets]
+    return [*paths, *(rows_path(results, study) for study in studies)]
 
 
 def _progress_line(label: str, planned: list[Any], missing: list[Any], noun: str) -> str:
@@ -205,6 +225,15 @@ def report(
 ) -> None:
     """Render the paper's tables and figures from result rows: Markdown pages, one HTML page of all
     tables, and the pictures."""
+    require_extra("plots", "matplotlib")
+    with nullcontext() if check else reserve_content(out):
+        n_outdated = _render(out, results, check, as_json)
+    if check:
+        raise typer.Exit(bool(n_outdated))
+
+
+def _render(out: Path, results: Path, check: bool, as_json: bool) -> int:
+    """Write the pages, or compare them with those of the folder; return how many differ."""
     from idcf.paper import figure_pages, pages, results_store
 
     results_store.require_results_folder(results)
@@ -217,10 +246,11 @@ def report(
         lines = [f"{out / name} is out of date" for name in outdated]
         lines.append(f"{len(names) - len(outdated)} pages are up to date")
         o.print_result({"outdated": outdated}, "\n".join(lines), as_json)
-        raise typer.Exit(bool(outdated))
+        return len(outdated)
     pages.write_pages(out, rendered)
     figure_pages.write_pictures(out, pictures)
     o.print_result({"pages": sorted(names)}, f"{len(names)} pages written to {out}", as_json)
+    return 0
 
 
 def _merge(source: Path, results: Path, as_json: bool) -> None:

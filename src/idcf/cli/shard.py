@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Annotated
 
 from idcf.cli import options as o
+from idcf.errors import require_extra
 
 
 def shard(
@@ -47,6 +48,8 @@ def shard(
     FOLDER can be given to `idcf train` and `idcf estimate` like a file.
     An interrupted run continues when the command is given again.
     """
+    if query:
+        require_extra("shards", "duckdb")
     o.limit_numpy_threads(threads)
     import pyarrow as pa
 

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Mapping
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 from idcf.cli import options as o
-from idcf.errors import ArtifactError, ConfigError
+from idcf.errors import ArtifactError, ConfigError, require_extra
+from idcf.files import reserve
 
 if TYPE_CHECKING:
     from idcf.inference.manifest import Manifest, NewUserCurve
@@ -71,7 +72,8 @@ def train(
         Path | None,
         o.option(
             "FOLDER",
-            "Folder of checkpoints (with --engine, of passes); an interrupted fit goes on.",
+            "Folder of checkpoints (with --engine, of passes), from which an interrupted fit goes "
+            "on. They are deleted when the model is saved.",
         ),
     ] = None,
     allow_training_rows: Annotated[
@@ -90,9 +92,11 @@ def train(
     The saved folder is the MODEL_FOLDER of `idcf recommend`, `embed`, `export` and `serve`.
     With --engine, DATASET is a folder of `idcf shard`, which need not fit into memory.
     """
+    _require_extras(tensorboard, mlflow, engine)
     o.limit_threads(threads)
     from idcf.config import parse_overrides
     from idcf.recommender import Recommender
+    from idcf.training.checkpoint import remove_checkpoints
 
     start = time.perf_counter()
     options = parse_overrides(overrides or [])
@@ -107,27 +111,19 @@ def train(
     )
     _check_arguments(model, options, out, allow_training_rows)
     with ExitStack() as stack:
-        opened = _open_engine(engine, workers, address, stack)
+        stack.enter_context(reserve(out))
+        opened = stack.enter_context(open_engine_options(engine, workers, address))
+        reading = {"drop_missing": drop_missing, "weight": weight, "duplicates": duplicates}
         if opened is None:
-            table = o.open_dataset_argument(
-                dataset,
-                column,
-                implicit,
-                drop_missing=drop_missing,
-                weight=weight,
-                duplicates=duplicates,
-                progress=not as_json,
-            )
-            data = _Data(table.interactions, table.titles, table.attributes)
+            data = _open_table(dataset, column, implicit, reading, progress=not as_json)
         else:
-            given = {"--column": column, "--drop-missing": drop_missing, "--weight": weight}
-            data = _open_shards(dataset, {**given, "--duplicates": duplicates != "last"})
+            data = _open_shards(dataset, column, reading)
         logged = {"model": model, "dataset": dataset, **options}
         recommender.fit(
             data.interactions,
             users=user_features,
             items=items,
-            columns=None if opened else o.parse_columns(column),
+            columns=None if opened else data.columns,
             titles=data.titles or None,
             implicit=implicit if opened else None,
             attributes=data.attributes,
@@ -138,8 +134,18 @@ def train(
             engine=opened,
             resume=resume,
         )
-    _save(recommender, out, allow_training_rows)
+        save_or_keep(recommender, out, allow_training_rows)
+        if resume:
+            remove_checkpoints(resume)
     _print_summary(recommender.manifest, out, time.perf_counter() - start, as_json)
+
+
+def _require_extras(tensorboard: Path | None, mlflow: str | None, engine: str | None) -> None:
+    """Raise ConfigError if a tracker or an engine is asked for that is not installed."""
+    o.require_engine_extra(engine)
+    for package, value in (("tensorboard", tensorboard), ("mlflow", mlflow)):
+        if value:
+            require_extra(package, package)
 
 
 def _check_arguments(
@@ -155,7 +161,7 @@ def _check_arguments(
     require_training_rows_allowed(model, user_data_of(model, options), allow_training_rows)
 
 
-def _save(recommender: Recommender, out: Path, allow_training_rows: bool) -> None:
+def save_or_keep(recommender: Recommender, out: Path, allow_training_rows: bool) -> None:
     """Save a model; if the folder cannot be written, save it in a temporary folder and say where.
 
     ArtifactError: the folder cannot be written; the message names where the model is.
@@ -177,25 +183,24 @@ class _Data(NamedTuple):
     interactions: Any
     titles: Any = None
     attributes: Any = None
+    columns: Mapping[str, str] | None = None
 
 
-def _open_engine(
-    name: str | None,
-    workers: int | None,
-    address: str | None,
-    stack: ExitStack,
-) -> Engine | None:
-    """Return the engine, which ends with the stack; None: no engine is named."""
+@contextmanager
+def open_engine_options(
+    name: str | None, workers: int | None, address: str | None
+) -> Iterator[Engine | None]:
+    """Yield the engine of --engine, --workers and --address; None: no engine is named."""
     from idcf.training.engine import open_engine
 
     if name is None:
         given = {"--workers": workers, "--address": address}
         for option in (key for key, value in given.items() if value is not None):
             raise ConfigError(f"{option} needs --engine; give one, or leave it out")
-        return None
-    engine = open_engine(name, workers, address)
-    stack.callback(engine.close)
-    return engine
+        yield None
+        return
+    with closing(open_engine(name, workers, address)) as engine:
+        yield engine
 
 
 def _open_trackers(
@@ -212,12 +217,28 @@ def _open_trackers(
     return trackers.combine_callbacks(callbacks)
 
 
-def _open_shards(dataset: str, given: Mapping[str, object]) -> _Data:
-    """Return the path of a folder of shards, which an engine reads; `given` are options of tables,
-    which raise ConfigError."""
-    for option, value in given.items():
-        if value:
-            raise ConfigError(f"{option} is for a table, not for a folder of shards: leave it out")
+def _open_table(
+    dataset: str,
+    column: list[str] | None,
+    implicit: bool | None,
+    reading: Mapping[str, Any],
+    progress: bool,
+) -> _Data:
+    """Return the dataset or file, read by the options of `open_dataset_argument`."""
+    from idcf.data.shards import columns_of_shards
+
+    table = o.open_dataset_argument(dataset, column, implicit, **reading, progress=progress)
+    columns = o.parse_columns(column) or columns_of_shards(dataset)
+    return _Data(table.interactions, table.titles, table.attributes, columns)
+
+
+def _open_shards(dataset: str, column: list[str] | None, reading: Mapping[str, Any]) -> _Data:
+    """Return the path of a folder of shards, which an engine reads; raise ConfigError for an option
+    of tables."""
+    given = {"column": column, **reading, "duplicates": reading["duplicates"] != "last"}
+    for name in (name for name, value in given.items() if value):
+        option = f"--{name.replace('_', '-')}"
+        raise ConfigError(f"{option} is for a table, not for a folder of shards: leave it out")
     return _Data(Path(dataset))
 
 
@@ -232,7 +253,7 @@ def _training_summary(manifest: Manifest, out: Path, seconds: float) -> dict[str
     data, curve = manifest.training_data, manifest.new_user_curve
     return {
         "folder": str(out),
-        "model": manifest.model,
+        "model": manifest.fitted_model,
         "n_items": manifest.domain.n_items,
         "n_rows": data.n_rows,  # of key users and query users
         "n_users": data.n_users,

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from idcf.cli import options as o
+from idcf.errors import require_extra
 
 if TYPE_CHECKING:
     from idcf.evaluation.tune import Trial, TuningResult
@@ -49,40 +50,40 @@ def tune(
     as_json: o.JsonSwitch = False,
 ) -> None:
     """Search model options on held-out key users; resumes when run again."""
+    require_extra("tune", "optuna")
     o.limit_threads(threads)
     from idcf.config import parse_overrides
     from idcf.evaluation import tune as tuning
     from idcf.evaluation.protocol import standard_split
-    from idcf.files import check_writable, write_text
+    from idcf.files import reserve_file, write_text
     from idcf.training.job import start_runtime
 
     toml_file = out or storage.with_suffix(".toml")
-    for path in (storage, toml_file):
-        check_writable(path)
-    data = o.open_dataset_argument(
-        dataset,
-        column,
-        implicit,
-        drop_missing=drop_missing,
-        weight=weight,
-        duplicates=duplicates,
-        progress=not as_json,
-    )
-    start = time.perf_counter()
-    result = tuning.tune(
-        data,
-        model,
-        trials,
-        storage,
-        split=standard_split(data, seed=split_seed, threshold=key_threshold),
-        preset=preset,
-        fixed_options=parse_overrides(overrides or []),
-        seed=seed,
-        runtime=start_runtime(device),
-        progress=not as_json,
-        on_trial=partial(_print_trial, trials),
-    )
-    write_text(toml_file, result.to_toml(preset, data.name))
+    with reserve_file(storage), reserve_file(toml_file):
+        data = o.open_dataset_argument(
+            dataset,
+            column,
+            implicit,
+            drop_missing=drop_missing,
+            weight=weight,
+            duplicates=duplicates,
+            progress=not as_json,
+        )
+        start = time.perf_counter()
+        result = tuning.tune(
+            data,
+            model,
+            trials,
+            storage,
+            split=standard_split(data, seed=split_seed, threshold=key_threshold),
+            preset=preset,
+            fixed_options=parse_overrides(overrides or []),
+            seed=seed,
+            runtime=start_runtime(device),
+            progress=not as_json,
+            on_trial=partial(_print_trial, trials),
+        )
+        write_text(toml_file, result.to_toml(preset, data.name))
     values = {
         "model": result.model,
         "metric": result.metric,

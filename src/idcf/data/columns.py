@@ -112,15 +112,22 @@ def _check_id(value: Any, first: Any, role: str, row: int, origin: ColumnOrigin)
 def parse_numbers(values: Sequence[Any], role: str, origin: ColumnOrigin) -> Doubles:
     """Convert a column to float64; raise DataError for the first value that is not a number."""
     try:
-        return np.fromiter(map(float, values), np.float64, len(values))
+        return np.fromiter(map(_parse_number, values), np.float64, len(values))
     except (ValueError, TypeError):
         for row, value in enumerate(values):
             try:
-                float(value)
+                _parse_number(value)
             except (ValueError, TypeError):
                 reason = "is not a number; correct the row or drop it"
                 origin.raise_bad_value(role, row, value, reason)
         raise
+
+
+def _parse_number(value: Any) -> float:
+    """Return a number; unlike `float`, refuse 1_000 and digits of other alphabets in a text."""
+    if isinstance(value, str) and ("_" in value or not value.isascii()):
+        raise ValueError(value)
+    return float(value)
 
 
 def to_whole_seconds(values: Doubles, origin: ColumnOrigin) -> Ints:
@@ -364,11 +371,17 @@ def to_seconds(values: Sequence[Any], origin: ColumnOrigin) -> Ints:
         numbers = np.array(values, np.float64)
     except (ValueError, TypeError):
         return _parse_dates(values, origin)
+    if numbers.ndim > 1:
+        return _parse_dates(values, origin)
     return to_whole_seconds(numbers, origin)
 
 
 def _parse_dates(values: Sequence[Any], origin: ColumnOrigin) -> Ints:
     """Seconds since 1970 of ISO dates or numbers; a date without a time zone is taken as UTC."""
+    for row, value in enumerate(values):  # numpy knows "now" and "today", and lists of times
+        is_word = isinstance(value, str) and value.strip().isalpha()
+        if is_word or isinstance(value, list | tuple | dict):
+            _parse_instant(str(value), row, origin)
     try:
         with warnings.catch_warnings(action="error"):  # numpy warns of time zones and drops them
             dates = np.array(values, "datetime64[s]")

@@ -196,7 +196,7 @@ class Interactions:
         )
 
     def times_of(self, users: Ints) -> list[Ints] | None:
-        """Times of the entries of `history`, for each user, all with rows; None: there are none."""
+        """Times of the entries of `history` of each of `users`, who have rows; None: no times."""
         if self.time is None:
             return None
         order, start = self.rows_by_user
@@ -226,6 +226,12 @@ class Interactions:
         """Mean of the ratings; 0 for implicit feedback."""
         return 0.0 if self.implicit else float(self.rating.mean(dtype=np.float64))
 
+    @property
+    def rating_std(self) -> float:
+        """Standard deviation of the ratings; 1 for implicit feedback, or without rows."""
+        has_ratings = len(self) and not self.implicit
+        return float(self.rating.std(dtype=np.float64)) if has_ratings else 1.0
+
     def domain(self) -> Domain:
         """Facts about this table that a model needs when it is built."""
         import torch
@@ -254,6 +260,7 @@ class Interactions:
             user_features=user_features,
             user_feature_widths=self.user_feature_widths,
             item_feature_widths=self.item_feature_widths,
+            std=self.rating_std,
         )
 
 

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from idcf.data.column_names import find_columns
 from idcf.data.columns import (
+    MAX_RATING,
     NO_WEIGHTS,
     ColumnOrigin,
     EncodedIds,
@@ -214,7 +215,7 @@ def checked_ratings(values: Any, implicit: bool) -> Floats:
         raise UnusualValue
     with np.errstate(over="ignore"):
         ratings: Floats = values.to_numpy(zero_copy_only=False).astype(np.float32)
-    if not np.isfinite(ratings).all() or (implicit and (ratings < 0).any()):
+    if not (np.abs(ratings) <= MAX_RATING).all() or (implicit and (ratings < 0).any()):
         raise UnusualValue
     return ratings
 

@@ -30,12 +30,13 @@ from idcf.data.datasets.formats import (
     read_recbole,
     wrong_width_message,
 )
+from idcf.data.inputs import InteractionsTable
 from idcf.data.interactions import Interactions, align_vocabularies, encode_ids
 from idcf.data.missing_values import MissingRule, interactions_from_rows
 from idcf.data.parquet_reader import ParquetColumns, parquet_errors, parquet_files
 from idcf.data.shards import ShardedTable, is_sharded_folder
 from idcf.errors import ConfigError, DataError, unknown_name_message
-from idcf.files import read_text
+from idcf.files import expand_user, read_text
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -48,7 +49,7 @@ _SUPPORTED_SUFFIXES = (
 
 
 def read_interactions(
-    source: Any,
+    source: InteractionsTable,
     *,
     columns: Mapping[str, str] | None = None,
     implicit: bool | None = None,
@@ -106,7 +107,7 @@ def read_interactions(
         names = find_columns(columns, frame.columns, name, implicit)
         origin = ColumnOrigin(name, column_names=names)
         return interactions_from_rows(frame, origin, implicit, missing, weights=weights)
-    path = Path(source).expanduser()
+    path = expand_user(source)
     suffix = format_suffix(path)
     if is_sharded_folder(path):
         return _read_shards(path, columns, implicit)
@@ -206,7 +207,7 @@ def column_names(source: Any) -> list[str]:
         return list(
             to_dataframe(source, "give a pandas, Polars (collected) or Arrow table").columns
         )
-    path = Path(source).expanduser()
+    path = expand_user(source)
     if format_suffix(path) == "parquet" or (path.is_dir() and not is_sharded_folder(path)):
         from pyarrow import parquet
 

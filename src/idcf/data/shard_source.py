@@ -42,7 +42,7 @@ from idcf.data.parquet_reader import (
 )
 from idcf.data.readers import delimiter_of, format_suffix
 from idcf.data.shards import is_sharded_folder
-from idcf.errors import ConfigError, DataError
+from idcf.errors import DataError, require_extra
 from idcf.files import check_file
 
 _GZIP_MAGIC = b"\x1f\x8b"
@@ -209,10 +209,9 @@ class QuerySource(RowSource):
     @contextmanager
     def _query_errors(self) -> Iterator[None]:
         """Raise DataError if the query in the block fails, ConfigError if DuckDB is missing."""
-        try:
-            import duckdb
-        except ImportError:
-            raise ConfigError("a query needs DuckDB: pip install 'idcf[shards]'") from None
+        require_extra("shards", "duckdb")
+        import duckdb
+
         try:
             yield
         except duckdb.Error as error:

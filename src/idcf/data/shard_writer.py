@@ -55,7 +55,7 @@ from idcf.data.shards import (
     sum_of_counts,
 )
 from idcf.errors import ConfigError, DataError, IdcfError
-from idcf.files import atomic_path, replace_folder, write_text
+from idcf.files import atomic_path, expand_user, replace_folder, try_lock, write_text
 
 _SHARD_BYTES = 64 << 20  # of a file, where the number of shards is not given
 _DEFAULT_MEMORY = 1 << 30
@@ -129,7 +129,7 @@ def write_shards(
                 spill_folder=work / "query",
             )
             if query is not None
-            else open_file_source(Path(source or "").expanduser(), columns, implicit)
+            else open_file_source(expand_user(source or ""), columns, implicit)
         )
         options: Options = {"implicit": implicit, "shards": n_shards, "block_users": block_users}
         old_names = _check_target(target, rows, options, overwrite)
@@ -141,6 +141,28 @@ def write_shards(
             replace_folder(job.out, target)
         job.warn_of_dropped_rows()
     return ShardedTable.open(target), False
+
+
+def rewrite_shards(
+    source: RowSource,
+    folder: Path,
+    options: Options,
+    *,
+    memory: int | None = None,
+    progress: bool = False,
+) -> ShardedTable:
+    """Replace a folder of shards by the rows of a source, which may read the folder itself.
+
+    Raises DataError if the disk is full, and ConfigError if another run writes the folder.
+    """
+    target = folder.expanduser().absolute()
+    with _work_folder(target) as work:
+        _clear_folder(work)
+        job = _Job(target, work, source, options, _working_memory(memory), progress)
+        with _disk_errors(target):
+            job.run()
+            replace_folder(job.out, target)
+    return ShardedTable.open(target)
 
 
 @dataclass(frozen=True)
@@ -501,7 +523,7 @@ def _work_folder(target: Path) -> Iterator[Path]:
     except OSError as error:
         raise ConfigError(f"{work} cannot be written ({error.strerror}); choose another") from None
     with lock:
-        if not _try_lock(lock):
+        if not try_lock(lock.fileno()):
             raise ConfigError(f"{target} is being written by another run; wait until it ends")
         try:
             yield work
@@ -509,19 +531,6 @@ def _work_folder(target: Path) -> Iterator[Path]:
             shutil.rmtree(work, ignore_errors=True)
             raise
         shutil.rmtree(work, ignore_errors=True)
-
-
-def _try_lock(file: Any) -> bool:
-    """Lock a file until it is closed or the process ends; return False if it is locked."""
-    try:
-        import fcntl
-    except ImportError:  # not on Windows
-        return True
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return False
-    return True
 
 
 def _read_journal(path: Path) -> dict[str, Any]:

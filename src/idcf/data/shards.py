@@ -363,6 +363,17 @@ class ShardedTable(UserBlocks):
         return offsets
 
 
+def columns_of_shards(source: Any) -> dict[str, str]:
+    """Return {role: name} of the columns that differ from their roles in the table that shards, or
+    a folder of them, were made from; nothing for another source."""
+    if isinstance(source, str | Path):
+        path = Path(source).expanduser()
+        source = ShardedTable.open(path) if is_sharded_folder(path) else None
+    if not isinstance(source, ShardedTable):
+        return {}
+    return {role: name for role, name in source.manifest.columns.items() if role != name}
+
+
 def is_sharded_folder(path: Path) -> bool:
     """Return whether a path is a finished folder of shards."""
     try:

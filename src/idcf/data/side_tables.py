@@ -7,7 +7,7 @@ Does not know how features become numbers: that is `features`.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -19,6 +19,7 @@ from idcf.data.features import FeatureEncoder, fit_feature_encoder
 from idcf.data.interactions import Floats, Interactions, Vocab, row_lookup
 from idcf.data.readers import read_table
 from idcf.errors import DataError, unknown_name_message
+from idcf.files import expand_user
 
 EntityKind = Literal["user", "item"]
 
@@ -35,13 +36,9 @@ class SideTable:
     def encode(self, vocab: Vocab) -> tuple[Floats, FeatureEncoder]:
         """Features [len(vocab), F], 0 for ids that are not in this table; and their encoder. Raises
         DataError if no id is in the vocabulary, or no column distinguishes its ids."""
+        self.require_known(vocab)
         row_by_id = row_lookup(vocab)
         ids = [vocab.ids[row_by_id[x]] if x in row_by_id else None for x in self.ids]
-        if not any(x is not None for x in ids):
-            raise DataError(
-                f"{self.kind}s: none of the {len(ids):,} ids is among the interactions, where they "
-                f"look like {vocab.ids[0]!r}; these look like {self.ids[0]!r}"
-            )
         features, encoder = fit_feature_encoder(vocab, ids, self.columns)
         if not features.shape[1]:
             names = ", ".join(map(repr, self.columns)) or "none"
@@ -50,6 +47,15 @@ class SideTable:
                 "words that occur fewer than three times are ignored)"
             )
         return features, encoder
+
+    def require_known(self, vocab: Vocab) -> None:
+        """Raise DataError if no id is in the vocabulary."""
+        row_by_id = row_lookup(vocab)
+        if not any(x in row_by_id for x in self.ids):
+            raise DataError(
+                f"{self.kind}s: none of the {len(self.ids):,} ids is among the interactions, where "
+                f"they look like {vocab.ids[0]!r}; these look like {self.ids[0]!r}"
+            )
 
 
 def read_side_table(
@@ -60,11 +66,15 @@ def read_side_table(
     rows."""
     role, label, table = f"{kind}_id", f"{kind}s", source
     if isinstance(source, str | Path):
-        table = read_table(Path(source).expanduser(), list((columns or {}).values()))
+        table = read_table(expand_user(source), list((columns or {}).values()))
+        label = f"{label}, {source}"
+        for name, count in Counter(table.column_names).items():
+            if count > 1:
+                raise DataError(f"{label}: two columns are named {name!r}; rename one of them")
     frame = to_dataframe(
         table,
         f"{label}: cannot read {type(source).__name__}; give a pandas, Polars (collected) or "
-        "Arrow table, or the path of a CSV or Parquet file",
+        "Arrow table with distinct column names, or the path of a CSV or Parquet file",
     )
     resolved = resolve_columns(frame.columns, label, columns, [role])
     if role not in resolved:
@@ -73,14 +83,30 @@ def read_side_table(
     ids = frame[id_column].to_list()
     if not ids:
         raise DataError(f"{label}: the table has no rows")
+    _check_ids(ids, f"{label}, column {id_column!r}")
     for x, count in Counter(ids).items():
         if count > 1:
             raise DataError(f"{label}: {x!r} has two rows; keep one")
     features = {name: frame[name].to_list() for name in frame.columns if name != id_column}
     titles = features.pop("title", []) if kind == "item" else []
+    for row, x in enumerate(titles):
+        if isinstance(x, bytes | list | tuple | dict):
+            problem = f"{x!r:.80} is of type {type(x).__name__}; a title must be text"
+            raise DataError(f"{label}, row {row}, column 'title': {problem}")
     # a missing title is None or NaN, and NaN is not equal to itself
     title_by_id = {x: str(t) for x, t in zip(ids, titles, strict=False) if t is not None and t == t}
     return SideTable(kind, ids, features, title_by_id)
+
+
+def _check_ids(ids: Sequence[Any], label: str) -> None:
+    """Raise DataError for the first id that is missing or can be no id, such as a list."""
+    for row, x in enumerate(ids):
+        is_missing = type(x).__name__ in ("NoneType", "NAType", "NaTType")
+        if is_missing or (isinstance(x, float) and x != x):
+            raise DataError(f"{label}, row {row}: the id is missing; fill it in or drop the row")
+        if not isinstance(x, Hashable):
+            problem = f"{x!r:.80} is of type {type(x).__name__}"
+            raise DataError(f"{label}, row {row}: {problem}; ids must be strings or integers")
 
 
 @dataclass(frozen=True)
@@ -119,6 +145,7 @@ def add_side_tables(
         widths["user_feature_widths"] = encoder.widths
     if items is not None:
         item_table = read_side_table(items, "item", columns)
+        item_table.require_known(table.items)
         titles = item_table.titles
         if item_table.columns or not titles:
             if reads_item_features:
@@ -138,6 +165,7 @@ def _read_attributes(
         return None
     if not isinstance(source, Mapping):
         table = read_side_table(source, "item", columns)
+        table.require_known(items)
         return ItemAttributes.from_table(items, table.ids, table.columns)
     ids = list(dict.fromkeys(x for cells in source.values() for x in cells))
     values = {name: [cells.get(x) for x in ids] for name, cells in source.items()}

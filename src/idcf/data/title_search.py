@@ -17,9 +17,12 @@ from unicodedata import combining, normalize
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from idcf.errors import DataError
+
 _WORD = re.compile(r"\w+")
 _MIN_SIMILARITY = 0.3  # bigram similarity below which two names are not a spelling mistake
 _NO_ROWS = np.empty(0, np.int32)
+_MAX_SUGGESTIONS = 4  # names in the error message of an unknown one
 _LAST_CHARACTER = chr(sys.maxunicode)  # part of no word
 _MAX_COMPARED = 12  # names, nearest by bigrams, that are then compared letter by letter
 _START_WEIGHT = math.log(4)  # a name that begins with the text counts as four times as popular
@@ -66,6 +69,18 @@ class TitleIndex:
         """Row of the item with this id, or with this title but for case and accents."""
         row = self._row_by_id.get(text)
         return self._row_by_title.get(normalize_text(text.strip())) if row is None else row
+
+    def resolve(self, text: str) -> int:
+        """Row of the item with this id or title, or of the only one whose title has these words.
+        DataError: there is none, or several."""
+        row = self.find_exact(text)
+        if row is not None:
+            return row
+        rows = self.search(text, _MAX_SUGGESTIONS)
+        if len(rows) == 1 and self.matches(rows[0], text):
+            return rows[0]
+        hint = f"; did you mean {join_alternatives(self.names[x] for x in rows)}?" if rows else ""
+        raise DataError(f"no item named {text!r:.100}{hint}")
 
     def search(self, text: str, n: int = 10) -> list[int]:
         """Rows of up to n names that contain every word, or beginning of a word, of a text: an

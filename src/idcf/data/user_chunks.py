@@ -19,6 +19,7 @@ from idcf.data.columns import warn_about_data
 from idcf.data.interactions import Ints
 from idcf.data.readers import delimiter_of
 from idcf.errors import DataError, unknown_name_message
+from idcf.files import expand_user
 
 ROWS_PER_READ = 1 << 16  # rows of a Parquet file in memory
 USERS_PER_CHUNK = 1 << 12  # users whose results are computed together
@@ -52,6 +53,9 @@ class HistoryFile:
         else:
             known = {**self.columns, **self.required_columns}
             resolved = resolve_columns(names, str(self.path), known, [*roles, *optional])
+        for name in resolved.values():
+            if list(names).count(name) > 1:
+                raise DataError(f"{self.path}: two columns are named {name!r}; rename one of them")
         for role in (*roles, *optional):
             name = self.required_columns.get(role, resolved.get(role, role))
             if name not in names and (role in roles or role in self.required_columns):
@@ -84,6 +88,9 @@ def read_user_chunks(
     """
     import pyarrow as pa
 
+    path = expand_user(file.path)
+    if path.exists() and not path.is_file():  # nobody may ever write into a pipe
+        raise DataError(f"{path} cannot be read: it is not a file")
     roles = ["user_id", file.item_column, *([] if implicit else ["rating"])]
     optional = ["timestamp"] if reads_times else []
     read_batches = _csv_batches if file.path.suffix != ".parquet" else _parquet_batches
@@ -92,8 +99,11 @@ def read_user_chunks(
             yield from _cut_chunks(_sorted_batches(read_batches(file, roles, optional)), file)
         else:
             yield from _cut_chunks(read_batches(file, roles, optional), file)
+    except UnicodeDecodeError:
+        raise DataError(f"{file.path} cannot be read: it is not utf-8; save it so") from None
     except (OSError, pa.ArrowException) as error:
-        raise DataError(f"{file.path} cannot be read: {error}") from None
+        reason = str(error).splitlines()[0]
+        raise DataError(f"{file.path} cannot be read: {reason:.300}") from None
 
 
 def _is_sorted(file: HistoryFile, batches: Iterator[Any]) -> bool:
@@ -270,15 +280,26 @@ def _plain_batch(batch: Any, names: list[str]) -> Any:
     from pyarrow import types
 
     columns = []
-    for column in batch.columns:
+    for name, column in zip(names, batch.columns, strict=True):
         if types.is_dictionary(column.type):
             column = column.dictionary_decode()
         if types.is_large_string(column.type):
             column = column.cast(pa.string())
+        elif types.is_floating(column.type) and name == "item_id":
+            column = column.cast(pa.int64())  # pandas turns integers with a gap into floats
         elif types.is_integer(column.type) and not types.is_uint64(column.type):
             column = column.cast(pa.int64())
         columns.append(column)
     return pa.RecordBatch.from_arrays(columns, names)
+
+
+def _open_csv_bytes(path: Path) -> Any:
+    """Open a file, gzipped or not, whatever its name."""
+    import pyarrow as pa
+
+    with path.open("rb") as file:
+        is_gzipped = file.read(2) == b"\x1f\x8b"
+    return pa.CompressedInputStream(str(path), "gzip") if is_gzipped else pa.OSFile(str(path))
 
 
 def _csv_batches(
@@ -289,8 +310,11 @@ def _csv_batches(
     import pyarrow as pa
     from pyarrow import csv
 
-    parsing = csv.ParseOptions(delimiter=delimiter_of(source.path))
-    with csv.open_csv(source.path, parse_options=parsing) as header:
+    parsing = csv.ParseOptions(delimiter=delimiter_of(source.path), newlines_in_values=True)
+    with (
+        _open_csv_bytes(source.path) as stream,
+        csv.open_csv(stream, parse_options=parsing) as header,
+    ):
         names = source.column_names(header.schema.names, roles, optional)
     types = {"user_id": pa.string(), "item_id": pa.string(), "rating": pa.float64()}
     options = csv.ConvertOptions(
@@ -299,7 +323,10 @@ def _csv_batches(
         strings_can_be_null=True,
         null_values=[""],  # "NA" and "null" may be ids
     )
-    with csv.open_csv(source.path, parse_options=parsing, convert_options=options) as reader:
+    with (
+        _open_csv_bytes(source.path) as stream,
+        csv.open_csv(stream, parse_options=parsing, convert_options=options) as reader,
+    ):
         yield _empty_batch(reader.schema, list(names.values())).rename_columns(list(names))
         for batch in reader:
             yield batch.rename_columns(list(names))

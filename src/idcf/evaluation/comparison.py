@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from idcf.data.datasets.catalog import Dataset
+from idcf.data.inputs import InteractionsTable
 from idcf.data.missing_values import MissingRule
 from idcf.data.readers import DuplicateRule
 from idcf.data.split import Split
-from idcf.errors import ConfigError, DataError, unknown_name_message
+from idcf.errors import ConfigError, DataError, require_extra, unknown_name_message
 from idcf.evaluation import DEFAULT_MODELS, run, tables
 from idcf.evaluation.groups import GROUP_DESCRIPTIONS
 from idcf.evaluation.measure import metric_names
@@ -139,6 +140,7 @@ class Comparison(Tabular):
     def differences(self, *, group: str | None = None) -> list[ModelDifference]:
         """Return the difference of every model to the best simple baseline, by metric.
 
+        `group` is a group of users, by default the first.
         Simple baselines are item-mean, popularity, bias, item-knn, ease and als. The best one is
         chosen by the metric itself, on the same rows, which favors it. Metrics that cannot be
         paired are left out.
@@ -178,12 +180,11 @@ class Comparison(Tabular):
         `metric` and `group` are by default the first; `ax` are axes of matplotlib to draw in.
         Returns the axes. Raises ConfigError without matplotlib.
         """
+        require_extra("plots", "matplotlib")
+        from matplotlib import pyplot
+
         metric, group = metric or self.metrics[0], self._group_name(group)
         _require_name("metric", metric, self.metrics)
-        try:
-            from matplotlib import pyplot
-        except ImportError:
-            raise ConfigError("plots need matplotlib; install 'idcf[plots]'") from None
         cells = tables.intervals_by_cell(
             x for x in self.rows if (x.users, x.metric) == (group, metric)
         )
@@ -211,7 +212,10 @@ class Comparison(Tabular):
     def to_text(
         self, *, markdown: bool = False, reference: tables.ReferenceNumbers | None = None
     ) -> str:
-        """Return the tables as text, or as Markdown; published numbers may stand beside."""
+        """Return the tables as text, or with `markdown` as Markdown.
+
+        `reference`: published numbers, which stand beside ours.
+        """
         form = tables.format_markdown_table if markdown else tables.format_text_table
         return "\n\n".join(form(x) for x in self._result_tables(reference))
 
@@ -252,14 +256,14 @@ class Comparison(Tabular):
 
 
 def evaluate(
-    interactions: Any,
+    interactions: InteractionsTable,
     models: str | Sequence[str] | None = None,
     *,
     groups: str | Sequence[str] = ("new",),
     split: str = "standard",
     metrics: str | Sequence[str] = (),
     seeds: int = 1,
-    test: Any = None,
+    test: InteractionsTable | None = None,
     columns: Mapping[str, str] | None = None,
     implicit: bool | None = None,
     missing: MissingRule = "error",
@@ -294,6 +298,10 @@ def evaluate(
         Names of metrics, or "all". (): a few.
     seeds
         Number of training runs of each model.
+    split_seed
+        Seed of the split.
+    preset
+        Set of default options, as for `Recommender`.
     test
         Held-out rows, as `interactions`. None: a random part.
     columns, implicit, missing, weight, duplicates
@@ -307,6 +315,8 @@ def evaluate(
         Order of the lists of idcf-bayes; see `Recommender.recommend`.
     jobs
         Number of models that are trained at the same time.
+    progress
+        Whether to show progress bars.
 
     Raises
     ------

@@ -6,23 +6,16 @@ A task is the tuple of arguments of one call. Results do not depend on the numbe
 from __future__ import annotations
 
 import os
-import signal
-import sys
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
-from multiprocessing import get_context, parent_process
-from multiprocessing.connection import Connection, wait
-from multiprocessing.process import BaseProcess
-from threading import RLock, Thread, current_thread, main_thread
-from typing import Any, TypeVar, cast
+from contextlib import closing
+from typing import Any, TypeVar
 
 import torch
 from tqdm import tqdm
 
 from idcf.data.progress import progress_bar
 from idcf.errors import ConfigError
+from idcf.training.worker_pool import LostTaskError, WorkerPool
 
 T = TypeVar("T")
 _WORKER_DIED = "a worker process died (out of memory?); try --jobs 1"
@@ -69,16 +62,7 @@ def run_as_completed(
                 yield name, result
                 bar.update()
             return
-        lost_names: list[str] = []
-        for name, result in _run_in_processes(function, tasks, n_jobs, bar):
-            if isinstance(result, _LostTask):
-                lost_names.append(name)
-            else:
-                yield name, result
-        for name in lost_names:
-            [(_, result)] = _run_in_processes(function, {name: tasks[name]}, 1, bar)
-            is_lost = isinstance(result, _LostTask)
-            yield name, ConfigError(_WORKER_DIED) if is_lost else result
+        yield from _run_in_processes(function, tasks, n_jobs, bar)
 
 
 def available_cores() -> int:
@@ -86,145 +70,30 @@ def available_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-class _LostTask(Exception):
-    """The worker process of a task died."""
-
-
-@dataclass
-class _Worker:
-    """A worker process and, while it has one, the name of its task."""
-
-    process: BaseProcess
-    connection: Connection
-    task: str | None = None
-
-
 def _run_in_processes(
     function: Callable[..., T],
     tasks: Mapping[str, tuple[Any, ...]],
     n_jobs: int,
-    progress_bar: tqdm[Any],
+    bar: tqdm[Any],
 ) -> Iterator[tuple[str, T | Exception]]:
-    """Run tasks in worker processes; the task of a worker that dies yields `_LostTask`.
+    """Run tasks in worker processes, those that are lost once more and one by one."""
+    names, lost_names = list(tasks), list[str]()
 
-    A worker has one task at a time, so that no thread of this process can wait for a dead one. All
-    workers end with this generator, on SIGTERM with exit code 143.
-    """
-    waiting, n_running = deque(tasks), 0
-    n_spare = n_jobs  # workers that may die before they have a task
-    workers: dict[Connection, _Worker] = {}
-    try:
-        with _exit_on_sigterm():
-            while waiting or n_running:
-                while len(workers) < min(n_jobs, len(waiting) + n_running):
-                    worker = _start_worker()
-                    workers[worker.connection] = worker
-                for connection in wait(list(workers), timeout=0.5):
-                    worker = workers[cast("Connection", connection)]
-                    is_alive, result = _receive(worker)
-                    if worker.task is not None:
-                        yield worker.task, result
-                        progress_bar.update(is_alive)
-                        worker.task, n_running = None, n_running - 1
-                    elif not is_alive:
-                        n_spare -= 1
-                        if n_spare < 0:
-                            raise ConfigError(_WORKER_DIED)
-                    if not is_alive:
-                        _end(workers.pop(worker.connection))
-                    elif waiting:
-                        worker.task, n_running = waiting.popleft(), n_running + 1
-                        _send(worker, (function, tasks[worker.task]))
-                running = [x.task for x in workers.values() if x.task]
-                progress_bar.set_description(" and ".join(running), refresh=False)
-                progress_bar.refresh()
-    finally:
-        for worker in workers.values():
-            _end(worker)
+    def show(running: list[int]) -> None:
+        """Name the tasks that are being done."""
+        bar.set_description(" and ".join(names[n] for n in running), refresh=False)
+        bar.refresh()
 
-
-def _receive(worker: _Worker) -> tuple[bool, Any]:
-    """Return whether a worker lives, and the result of its task, which may be an exception."""
-    try:
-        return True, worker.connection.recv()
-    except (EOFError, OSError):
-        return False, _LostTask(_WORKER_DIED)
-    except Exception as error:  # a result that cannot be read
-        return True, error
-
-
-def _send(worker: _Worker, task: tuple[Any, ...]) -> None:
-    """Send a task to a worker; if that died, the next `_receive` says so."""
-    with suppress(BrokenPipeError, ConnectionResetError):
-        worker.connection.send(task)
-
-
-def _start_worker() -> _Worker:
-    """Start a worker process, which sends None when it is ready."""
-    context = get_context("spawn")  # a fork would copy the threads of torch in a broken state
-    connection, end_of_worker = context.Pipe()
-    process = context.Process(
-        target=_work, args=(end_of_worker, torch.get_num_threads()), daemon=True
-    )
-    process.start()
-    end_of_worker.close()  # else a dead worker's end would stay open here
-    return _Worker(process, connection)
-
-
-def _end(worker: _Worker) -> None:
-    """End a worker process."""
-    worker.connection.close()
-    worker.process.kill()
-    worker.process.join()
-    worker.process.close()
-
-
-def _work(connection: Connection, n_threads: int) -> None:
-    """Do the tasks that arrive; the main function of a worker process."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the first process ends its workers
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    Thread(target=_end_with_parent, daemon=True).start()
-    torch.set_num_threads(n_threads)
-    tqdm.set_lock(RLock())  # that of tqdm is a semaphore, which a killed process would not release
-    connection.send(None)
-    while True:
-        try:
-            function, arguments = connection.recv()
-        except (EOFError, OSError):
-            return
-        try:
-            result = function(*arguments)
-        except Exception as error:
-            result = error
-        try:
-            connection.send(result)
-        except OSError:
-            return
-        except Exception as error:  # it cannot be pickled
-            connection.send(ConfigError(f"a result cannot be sent to the first process: {error}"))
-
-
-def _end_with_parent() -> None:
-    """End this worker process when the process that started it ends, however that ends."""
-    parent = parent_process()
-    if parent is not None:
-        wait([parent.sentinel])
-        os._exit(1)
-
-
-@contextmanager
-def _exit_on_sigterm() -> Iterator[None]:
-    """Let SIGTERM raise SystemExit with 143, so that workers are ended; else they would live on."""
-    if current_thread() is not main_thread():
-        yield
-        return
-
-    def leave(number: int, frame: object) -> None:
-        """Leave the process."""
-        sys.exit(128 + number)
-
-    previous = signal.signal(signal.SIGTERM, leave)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, previous or signal.SIG_DFL)
+    with closing(WorkerPool(n_jobs, torch.get_num_threads())) as pool:
+        for n, result in pool.run(function, [tasks[x] for x in names], show):
+            if isinstance(result, LostTaskError):
+                lost_names.append(names[n])
+            else:
+                yield names[n], result
+                bar.update()
+    with closing(WorkerPool(1, torch.get_num_threads())) as pool:
+        for name in lost_names:
+            [(_, result)] = pool.run(function, [tasks[name]])
+            is_lost = isinstance(result, LostTaskError)
+            yield name, ConfigError(_WORKER_DIED) if is_lost else result
+            bar.update()

@@ -229,6 +229,8 @@ def train_and_evaluate(
     """
     seconds, trained, order = 0.0, None, None
     if run_key.model != "random":
+        if model_entry(resolve_model(run_key.model, job.split.train.implicit)).solver:
+            job = replace(job, folder=None)  # the time of a solver that is resumed is not recorded
         began = time.perf_counter()
         seconds = recorded_seconds(job.folder)  # of a training that is resumed
         trained = train(run_key.model, job, options=options)

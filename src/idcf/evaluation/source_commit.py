@@ -42,8 +42,9 @@ def commit_of(folder: Path) -> str | None:
 
 
 def _git(folder: Path, *arguments: str) -> str | None:
-    """Return what a git command prints, or None if it fails or there is no git."""
-    command = ["git", "-C", str(folder), *arguments]
+    """Return what a git command prints, or None if it fails or there is no git. It writes nothing:
+    `git status` would refresh the index, and a full disk leave its lock."""
+    command = ["git", "--no-optional-locks", "-C", str(folder), *arguments]
     try:
         process = subprocess.run(command, capture_output=True, text=True, timeout=10)
     except (OSError, subprocess.TimeoutExpired):

@@ -21,7 +21,7 @@ import numpy as np
 from idcf.data.datasets.catalog import DATASET_SOURCES, Dataset
 from idcf.data.progress import progress_bar
 from idcf.data.split import Split, hold_out_users, sample_users
-from idcf.errors import ConfigError, DataError, unknown_name_message
+from idcf.errors import ConfigError, DataError, require_extra, unknown_name_message
 from idcf.evaluation.evaluation_set import N_NEGATIVES
 from idcf.inference.manifest import TrainingData
 from idcf.inference.scoring import auc_loss_on, rmse_on
@@ -324,9 +324,8 @@ def _enqueue_default_options(
 
 def _import_optuna() -> Any:
     """Import Optuna, which is an optional dependency, and silence its log."""
-    try:
-        import optuna
-    except ModuleNotFoundError:
-        raise ConfigError("optuna is not installed; pip install 'idcf[tune]'") from None
+    require_extra("tune", "optuna")
+    import optuna
+
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     return optuna

@@ -11,7 +11,6 @@ from typing import Any
 
 from idcf.errors import ConfigError
 from idcf.inference.artifact import Artifact
-from idcf.models.registry import resolve_model
 
 _NEEDS: Mapping[str, str] = {
     "predict_interval": "standard deviations of ratings",
@@ -39,7 +38,7 @@ def missing_ability(operation: str, artifact: Artifact) -> ConfigError:
     """Return the error of an operation that the model of an artifact cannot do."""
     manifest = artifact.manifest
     implicit = manifest.domain.implicit
-    name = resolve_model(manifest.model, implicit)
+    name = manifest.fitted_model
     kind, instead = ("clicks", _INSTEAD_ON_CLICKS) if implicit else ("ratings", _INSTEAD_ON_RATINGS)
     way_out = instead.get(operation, _FIT_RATINGS)
     if operation == "predict_interval" and artifact.model.predicts_probabilities:

@@ -32,12 +32,12 @@ from idcf.files import check_folder_writable, write_folder
 from idcf.inference.manifest import Manifest
 from idcf.inference.model_card import render_model_card
 from idcf.models.base import Backbone, Model, UserData
-from idcf.models.registry import configure, model_entry, resolve_model
+from idcf.models.registry import configure, model_entry
 from idcf.types import History, Users
 
-# 5 had tables of users that nothing read, 4 no interval ratios, 3 another take-up model, 2 none;
-# before 2, options had other names
-FORMAT = 6
+# 6 had no arguments of the fit, 5 had tables of users that nothing read, 4 no interval ratios,
+# 3 another take-up model, 2 none; before 2, options had other names
+FORMAT = 7
 _CONFIG, _WEIGHTS, _ITEMS, _CARD = "config.json", "weights.safetensors", "items.parquet", "card.md"
 _FILES = (_WEIGHTS, _ITEMS, _CARD)
 _ALL_FILES = (*_FILES, _CONFIG)
@@ -143,14 +143,16 @@ def load_artifact(folder: str | Path) -> Artifact:
     files = _read_files(path)
     try:
         manifest = dataclass_from_dict(Manifest, files.values, f"{path / _CONFIG}")
+        _check_item_columns(path / _ITEMS, files.contents[_ITEMS])
         items, titles, attributes = _read_items(
             path / _ITEMS, files.contents[_ITEMS], manifest.domain.n_items
         )
         tensors = load(files.contents[_WEIGHTS])
         models = _Models.of(manifest, tensors, path)
         artifact = Artifact(manifest, models.model, items, titles, models.take_up_model, attributes)
-    except (IdcfError, SafetensorError) as error:
-        raise ArtifactError(f"{path} cannot be read: {error}") from None
+    except (IdcfError, SafetensorError, UnicodeDecodeError) as error:
+        reason = str(error).split("\n")[0]  # that of a native reader may have several lines
+        raise ArtifactError(f"{path} cannot be read: {reason}") from None
     return check_scores(artifact, f"{path} cannot be used")
 
 
@@ -213,6 +215,8 @@ class _Models(NamedTuple):
         for model, part in zip(models, parts, strict=True):
             if model is not None:
                 assign_tensors(model.eval(), part, folder)
+                if problem := model.index_problem():
+                    raise ArtifactError(f"{folder / _WEIGHTS}: {problem}; copy the folder again")
         return models
 
 
@@ -231,7 +235,7 @@ def make_contiguous(model: Model) -> Model:
 
 def build_model(manifest: Manifest) -> Model:
     """Build the model of a manifest with meaningless weights, for `assign_tensors`."""
-    model_name = resolve_model(manifest.model, manifest.domain.implicit)
+    model_name = manifest.fitted_model
     entry, domain = model_entry(model_name), manifest.domain.placeholder_domain()
     config = configure(model_name, manifest.options)
     with torch.random.fork_rng(devices=[]):
@@ -281,7 +285,7 @@ def _check_names(state: Mapping[str, Tensor], tensors: Mapping[str, Tensor], fol
     """Raise ArtifactError unless the tensors are those of a model's state."""
     for name in sorted(state.keys() ^ tensors.keys()):
         problem = "lacks" if name in state else "has, unknown to this version,"
-        raise ArtifactError(f"{folder / _WEIGHTS} {problem} the tensor {name!r}")
+        raise ArtifactError(f"{folder / _WEIGHTS} {problem} the tensor {name!r:.100}")
 
 
 def _check_shapes(
@@ -456,6 +460,28 @@ def _read_items(
             raise ArtifactError(f"{path}: column {name!r} does not hold lists of words")
     cells = {name: table[name].to_pylist() for name in names}
     return items, titles, ItemAttributes.from_cells(cells) if names else None
+
+
+def _check_item_columns(path: Path, content: bytes) -> None:
+    """Raise ArtifactError unless ids are texts or integers, titles texts, and attributes lists."""
+    import pyarrow as pa
+    from pyarrow import parquet, types
+
+    try:
+        schema = parquet.read_schema(pa.BufferReader(content))
+    except (pa.ArrowException, OSError) as error:
+        raise ArtifactError(f"{path}: {error}") from None
+    for name in ("item_id", "title"):
+        if schema.names.count(name) != 1:
+            raise ArtifactError(f"{path}: there must be one column {name!r}")
+    for name, kind in zip(schema.names, schema.types, strict=True):
+        is_right = types.is_list(kind) and types.is_string(kind.value_type)
+        if name == "item_id":
+            is_right = types.is_string(kind) or types.is_integer(kind)
+        elif name == "title":
+            is_right = types.is_string(kind) or types.is_null(kind)
+        if not is_right:
+            raise ArtifactError(f"{path}: column {name!r:.80} cannot hold values of type {kind}")
 
 
 def _file_checksum(path: Path) -> dict[str, Any]:

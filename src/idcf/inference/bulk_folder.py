@@ -23,7 +23,7 @@ from idcf.data.progress import progress_bar
 from idcf.data.shards import ITEMS_NAME, ShardedTable, is_sharded_folder
 from idcf.data.user_chunks import HistoryFile
 from idcf.errors import ConfigError, DataError
-from idcf.files import write_text
+from idcf.files import reserve, write_text
 from idcf.inference.bulk import BulkWork, Counts, Part, convert_part, finished_counts
 
 if TYPE_CHECKING:
@@ -54,34 +54,35 @@ def convert_folder(
     start = time.perf_counter()
     known_columns = work.load_predictor().artifact.manifest.columns
     sources = list_sources(histories, known_columns, columns)
-    parts = _list_parts(sources, out)
-    job = _open_job(work, parts, out, overwrite)
-    counts = {n: x for n, part in enumerate(parts) if (x := finished_counts(part.out, job))}
-    n_earlier = sum(x.n_users for x in counts.values())
-    remaining = [n for n in range(len(parts)) if n not in counts]
-    n_rows = _require_equal_columns(sources)
-    if remaining:
-        _require_distinct_ends(sources)
-    with progress_bar(
-        work.description()["verb"] if progress else None,
-        total=sum(n_rows),
-        initial=sum(n_rows[n] for n in counts),
-        unit=" rows",
-        unit_scale=True,
-    ) as bar:
-        tasks = [(work, job, parts[n]) for n in remaining]
-        for position, result in engine.map(convert_part, tasks, {}):
-            counts[remaining[position]] = result
-            bar.update(n_rows[remaining[position]])
-            n_new = sum(x.n_users for x in counts.values()) - n_earlier
-            bar.set_postfix_str(f"{n_new / (time.perf_counter() - start):,.0f} users/s")
-    total = Counts()
-    for result in counts.values():
-        total = total.plus(result)
-    if not total.n_users:
-        raise DataError(f"{histories}: the files have no rows")
-    require_distinct_users([part.out for part in parts], total.n_users)
-    _write_job(out, work, parts, total)
+    with reserve(out):
+        parts = _list_parts(sources, out)
+        job = _open_job(work, parts, out, overwrite)
+        counts = {n: x for n, part in enumerate(parts) if (x := finished_counts(part.out, job))}
+        n_earlier = sum(x.n_users for x in counts.values())
+        remaining = [n for n in range(len(parts)) if n not in counts]
+        n_rows = _require_equal_columns(sources)
+        if remaining:
+            _require_distinct_ends(sources)
+        with progress_bar(
+            work.description()["verb"] if progress else None,
+            total=sum(n_rows),
+            initial=sum(n_rows[n] for n in counts),
+            unit=" rows",
+            unit_scale=True,
+        ) as bar:
+            tasks = [(work, job, parts[n]) for n in remaining]
+            for position, result in engine.map(convert_part, tasks, {}):
+                counts[remaining[position]] = result
+                bar.update(n_rows[remaining[position]])
+                n_new = sum(x.n_users for x in counts.values()) - n_earlier
+                bar.set_postfix_str(f"{n_new / (time.perf_counter() - start):,.0f} users/s")
+        total = Counts()
+        for result in counts.values():
+            total = total.plus(result)
+        if not total.n_users:
+            raise DataError(f"{histories}: the files have no rows")
+        require_distinct_users([part.out for part in parts], total.n_users)
+        _write_job(out, work, parts, total)
     seconds = time.perf_counter() - start
     return {
         **total._asdict(),

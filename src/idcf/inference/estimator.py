@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import fields, replace
 from typing import Any, Self
 
+from idcf.data.inputs import Features, History, Table
 from idcf.errors import ConfigError, unknown_name_message
 from idcf.inference.manifest import RecommenderConfig
 from idcf.inference.predictor import Predictor
@@ -58,7 +59,12 @@ class Estimator:
         return self
 
     def similar_users(
-        self, history: Any, embeddings: Any, n: int = 10, *, features: Any = None
+        self,
+        history: History | None,
+        embeddings: Table,
+        n: int = 10,
+        *,
+        features: Features | None = None,
     ) -> SimilarUsers:
         """Return the n users whose saved embeddings are most similar to that of one new user.
 
@@ -93,7 +99,7 @@ class Estimator:
         counts = [f"{len(self._predictor.item_ids):,} items"]
         if data.n_rows:  # none if the factors were trained elsewhere
             counts = [f"{data.n_key_users:,} key users", f"{data.n_rows:,} rows of {kind}", *counts]
-        return f"<Recommender {manifest.model}: {', '.join(counts)}>"
+        return f"<Recommender {manifest.fitted_model}: {', '.join(counts)}>"
 
     def _repr_html_(self) -> str:
         """Return the printed form and the parameters as HTML, for notebooks."""

@@ -78,19 +78,24 @@ class TrainingData:
     ) -> Self:
         """Describe the training table of a split; the checksum covers its rows and ids."""
         table = split.train
-        digest = hashlib.sha256()
-        for column in (table.user, table.item, table.rating):
-            digest.update(np.ascontiguousarray(column).tobytes())
-        for vocab in (table.users, table.items):
-            digest.update(json.dumps(vocab.ids).encode())
         return cls(
-            sha256=digest.hexdigest(),
+            sha256=table_sha256(table),
             n_rows=len(table),
             n_users=len(table.users),
             n_key_users=len(split.key_users),
             key_threshold=key_threshold,
             key_user_rule=key_user_rule,
         )
+
+
+def table_sha256(table: Interactions) -> str:
+    """Return a checksum of the rows and ids of a table."""
+    digest = hashlib.sha256()
+    for column in (table.user, table.item, table.rating):
+        digest.update(np.ascontiguousarray(column).tobytes())
+    for vocab in (table.users, table.items):
+        digest.update(json.dumps(vocab.ids).encode())
+    return digest.hexdigest()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,6 +140,19 @@ class RecommenderConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class FitRecord:
+    """Arguments of a fit that do not follow from the rest of a manifest: those by which
+    `Recommender.forget` fits again. What a default became may depend on a user who is forgotten."""
+
+    options: dict[str, Any]  # as given to `Recommender`
+    key_threshold: int | None
+    card_metrics: bool
+    side_tables: tuple[str, ...]  # the arguments of `fit` that were tables
+    weighted: bool  # the table had weights of clicks
+    over_shards: bool  # an engine trained
+
+
+@dataclass(frozen=True, kw_only=True)
 class Manifest:
     """All that is needed to build the model again, and where the model comes from."""
 
@@ -154,6 +172,12 @@ class Manifest:
     user_encoder: FeatureEncoder | None = None  # of user features
     columns: dict[str, str] = field(default_factory=dict)  # name of a role's column in tables
     new_user_curve: NewUserCurve | None = None  # None: not measured
+    fit: FitRecord | None = None  # None: the model is not, or not only, that of a fit
+
+    @property
+    def fitted_model(self) -> str:
+        """Name of the model that was fitted: another one than `model` where that needs ratings."""
+        return resolve_model(self.model, self.domain.implicit)
 
     @property
     def fitted_recency(self) -> float | None:
@@ -164,8 +188,7 @@ class Manifest:
     @property
     def user_data(self) -> UserData:
         """What the model holds of single training users; see `Model.user_data`."""
-        name = resolve_model(self.model, self.domain.implicit)
-        return user_data_of(name, self.options, self.backbone)
+        return user_data_of(self.fitted_model, self.options, self.backbone)
 
     @property
     def user_data_text(self) -> str:

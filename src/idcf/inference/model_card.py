@@ -21,7 +21,7 @@ def render_model_card(manifest: Manifest) -> str:
             "Accuracy was not measured in\n  training: train with `card_metrics=True`, or run "
             "`idcf evaluate` on your data."
         )
-    return f"""# {manifest.model}
+    return f"""# {manifest.fitted_model}
 
 Recommends items to new users from their interactions{features}.
 
@@ -54,7 +54,7 @@ A second model was trained without {curve.n_users:,} of the key users. They were
 model got some of their interactions and predicted {curve.n_rows:,} others
 ({curve.metric}: {better}; in brackets the 95 % interval over users).
 
-| history length | `{manifest.model}` | `{curve.baseline}` |
+| history length | `{manifest.fitted_model}` | `{curve.baseline}` |
 |---|---|---|
 {table}
 {coverage}"""
@@ -82,7 +82,7 @@ def _training_section(manifest: Manifest) -> str:
     return f"""- **Trained on** {data.n_rows:,} interactions ({feedback}) of {data.n_users:,} users;
   SHA-256 of the table `{data.sha256}`. The {data.n_key_users:,} {key_users} with at least
   {data.key_threshold} interactions are the key users; the models were fitted to them alone.
-{_details_section(manifest)}- **Method** `{manifest.model}`{backbone}, preset \
+{_details_section(manifest)}- **Method** `{manifest.fitted_model}`{backbone}, preset \
 `{manifest.preset}`, seed {manifest.seed}"""
 
 

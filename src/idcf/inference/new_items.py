@@ -59,7 +59,7 @@ def add_items(
     old_titles = old.titles + (None,) * (len(items) - len(old.items))
     new_titles = titles_by_row(items, titles)
     artifact = Artifact(
-        replace(old.manifest, domain=domain),
+        replace(old.manifest, domain=domain, fit=None),
         make_contiguous(model),
         items,
         tuple(new or old_title for new, old_title in zip(new_titles, old_titles, strict=True)),

@@ -22,7 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from idcf.errors import ConfigError, DataError
+from idcf.errors import ConfigError, DataError, require_extra
 from idcf.files import atomic_path
 from idcf.inference.artifact import Artifact
 from idcf.models.base import Model, TwoTower
@@ -43,17 +43,15 @@ def export_onnx(artifact: Artifact, path: str | Path) -> Path:
 
     ConfigError: the model has no ONNX form, or a package for ONNX is missing.
     """
-    try:
-        import onnx
-        import onnxscript  # noqa: F401
-    except ImportError as error:
-        raise ConfigError(
-            f"to write ONNX, {error.name!r} is needed: pip install 'idcf[onnx]'"
-        ) from None
+    require_extra("onnx", "onnx", "onnxscript")
+    import onnx
+
     target = Path(path).expanduser()
     proto = _export_graph(to_dense_model(artifact.model), artifact.model).model_proto
     item_ids = json.dumps(artifact.items.ids)
-    onnx.helper.set_model_props(proto, {"item_ids": item_ids, "model": artifact.manifest.model})
+    onnx.helper.set_model_props(
+        proto, {"item_ids": item_ids, "model": artifact.manifest.fitted_model}
+    )
     try:
         with atomic_path(target) as temporary:
             onnx.save_model(proto, temporary)

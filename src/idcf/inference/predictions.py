@@ -55,7 +55,9 @@ def predict_interval(
     ratio = predictor.artifact.model.interval_ratio(confidence_level)
     half = ratio * interval_half_width(confidence_level) * std
     rating, low, high = (predictor.on_scale(x) for x in (scores, scores - half, scores + half))
-    return PredictionInterval(rating, std, low, high)
+    ids, titles = predictor.item_ids, predictor.titles
+    of_items = tuple(ids[row] for row in rows), tuple(titles[row] for row in rows)
+    return PredictionInterval(rating, std, low, high, *of_items)
 
 
 def similar_items(predictor: Predictor, item: Any, n: int) -> Recommendations:

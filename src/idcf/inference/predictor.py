@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import compress
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -66,14 +66,6 @@ _MAX_USERS_WITH_STD = 512  # per block: posteriors and item moments need memory 
 SOURCE_POPULAR = "popular"  # source of a list for a user with neither history nor features
 SOURCE_FEATURES = "features"  # source of a list for a user with features and no history
 _BASES: Mapping[str, Basis] = {SOURCE_POPULAR: "popularity", SOURCE_FEATURES: "features"}
-
-
-class TableLike(Protocol):
-    """A dataframe of pandas, polars or Arrow."""
-
-    @property
-    def columns(self) -> Any:
-        """Columns or their names."""
 
 
 class Predictor:

@@ -174,7 +174,9 @@ def _select_users(
 
 
 def rmse_on(model: Model, target_table: Interactions, history_table: Interactions) -> float:
-    """Return the RMSE on held-out ratings."""
+    """Return the RMSE on held-out ratings; NaN if there are none."""
+    if not len(target_table):
+        return float("nan")
     scores = score_interactions(
         model, target_table, history_table, anonymous=model.ignores_user_ids
     )
@@ -189,7 +191,10 @@ def auc_loss_on(
     n_negatives: int,
     rng: np.random.Generator,
 ) -> float:
-    """Return 1 - AUC of held-out interactions, each against `n_negatives` random items."""
+    """Return 1 - AUC of held-out interactions, each against `n_negatives` random items; NaN if
+    there are none."""
+    if not len(target_table):
+        return float("nan")
     negatives = rng.integers(len(target_table.items), size=(len(target_table), n_negatives))
     items = np.hstack([target_table.item[:, None], negatives])
     anonymous = model.ignores_user_ids

@@ -135,6 +135,11 @@ class Model(nn.Module, ABC):
         """Remove the tensors that training alone reads, so that they are not saved."""
 
     @hook
+    def index_problem(self) -> str:
+        """Return what is wrong with tensors that index others; "" if they can be used."""
+        return ""
+
+    @hook
     def loss_terms(self, batch: Batch) -> LossTerms | None:
         """Return the training loss of a model that has its own, instead of the preset's loss.
 
@@ -349,6 +354,15 @@ class CorrectedTwoTower(TwoTower):
         self.register_buffer("neighbor_items", torch.zeros(self.n_items, 0, dtype=torch.int64))
         self.register_buffer("neighbor_weights", torch.zeros(self.n_items, 0))
         self.register_buffer("neighbor_scale", torch.ones(()))
+
+    def _load_from_state_dict(
+        self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any
+    ) -> None:
+        """Give the neighbors the shapes of the state that is loaded."""
+        for name in ("neighbor_items", "neighbor_weights"):
+            if (loaded := state_dict.get(prefix + name)) is not None:
+                setattr(self, name, getattr(self, name).new_zeros(loaded.shape))
+        super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
 
     def corrects_scores(self) -> bool:
         """Return whether the model has neighbors."""

@@ -125,6 +125,10 @@ class ItemItemModel(Model):
             score = score / (self.item_weights.absolute().sum_pool(history) + 1.0)
         return self.bias_model.mean + self.bias_model.item_bias + bias[:, None] + score
 
+    def index_problem(self) -> str:
+        """Return what is wrong with the weights of pairs of items; "" if they can be used."""
+        return self.item_weights.index_problem()
+
     def list_values(self, ratings: Tensor) -> Tensor:
         """Return what ratings count where scores order lists: from 0, the lowest, to 1."""
         if self.rating_span == 0:

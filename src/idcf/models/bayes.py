@@ -27,6 +27,7 @@ from torch import Tensor
 
 from idcf.models.base import CorrectedTwoTower
 from idcf.models.layers.heads import DotHead, Head
+from idcf.models.layers.index_checks import range_problem
 from idcf.models.layers.ragged import segment_sum, sum_pool
 from idcf.models.options import DEFAULT_ITEM_SHRINKAGE, BayesConfig
 from idcf.types import CohortWeights, Domain, Embeddings, Ragged, RaggedRows, Users
@@ -145,6 +146,13 @@ class BayesModel(CorrectedTwoTower):
         self.register_buffer("cohort_items", cohort_items)
         self.register_buffer("packed_index", packed_triangle_index(size), persistent=False)
 
+    def index_problem(self) -> str:
+        """Return what is wrong with neighbors and items of cohorts; "" if they can be used."""
+        neighbors = range_problem("neighbor_items", self.neighbor_items, self.n_items)
+        return neighbors or range_problem(
+            "cohort_items", self.cohort_items, self.n_items, lowest=-1
+        )
+
     @property
     def _n_user_features(self) -> int:
         """Number of user features that the prior reads besides the history."""
@@ -223,6 +231,32 @@ class BayesModel(CorrectedTwoTower):
         vector = means[..., :-1].flatten(-2) / means.shape[-2]
         vector = torch.cat([vector, self.empty_history_offset[items][..., None]], -1)
         return Embeddings(vector, means[..., -1].mean(-1))
+
+    def set_rating_unit(self, unit: float) -> None:
+        """Turn a model of ratings divided by `unit` into one of the ratings, in place.
+
+        Vectors of items have no unit; biases and vectors of users have that of the ratings.
+        """
+        scale = torch.ones_like(self.means[0, 0])  # of (q_i, b_i): [D]
+        scale[-1] = unit
+        low = torch.tril_indices(*self.packed_index.shape, device=scale.device)
+        self.mean *= unit
+        self.means *= scale
+        self.second_moments *= scale[low[0]] * scale[low[1]]
+        self.item_precision /= scale[:, None] * scale
+        self.item_prior_information /= scale
+        self.noise_precision /= unit**2
+        self.precision /= unit**2
+        self.prior_information /= unit
+        for x in (
+            self.mean_key_latent,
+            self.feature_weights,
+            self.empty_history_offset,
+            self.selection_coefficients,
+            self.cohort_centers,
+            self.cohort_spread,
+        ):
+            x *= unit
 
     def first_blocks(self, n_blocks: int) -> BayesModel:
         """Return a model that shares the first blocks of this one."""
@@ -333,13 +367,15 @@ def variance_reduction(model: BayesModel, posterior: UserPosterior) -> Tensor:
     rating of an item with moments f reduces the expected variance tr SM by f'SMSf / (1/α + f'Sf).
     """
     covariance = torch.cholesky_inverse(posterior.precision_cholesky)  # [B, T, D, D]
+    alpha = model.noise_precision[:, None]
+    covariance *= alpha[..., None]  # in units of the noise: fourth powers of ratings are too large
     means = model.means.transpose(0, 1)  # [T, I, D]
     f = torch.cat([means[..., :-1], torch.ones_like(means[..., :1])], -1)
     share = model.n_raters / model.n_raters.sum().clamp(min=1)
     mean_outer = f.mT @ (share[:, None] * f)
     reduction = ((f @ (covariance @ mean_outer @ covariance)) * f).sum(-1)
-    variance = 1 / model.noise_precision[:, None] + ((f @ covariance) * f).sum(-1)
-    return (reduction / variance).mean(1)
+    variance = 1 + ((f @ covariance) * f).sum(-1)
+    return (reduction / (variance * alpha)).mean(1)
 
 
 def offset_for_empty_histories(
@@ -398,8 +434,9 @@ def _item_prior(model: BayesModel, item_rows: Tensor) -> tuple[Tensor, Tensor]:
         model.second_moments[item_rows][..., model.packed_index]
         - means[..., :, None] * means[..., None, :]
     )
-    jitter = 1e-6 * torch.eye(means.shape[-1], dtype=means.dtype, device=means.device)
-    precision = torch.linalg.inv(covariance + jitter)
+    # rounding errors are those of the second moments
+    squares = covariance.diagonal(dim1=-2, dim2=-1) + means.square()
+    precision = torch.linalg.inv(covariance + torch.diag_embed(1e-6 * squares))
     in_model = (item_rows >= 0)[:, None, None]
     information = (precision @ means[..., None])[..., 0]
     prior = torch.where(in_model, information, model.item_prior_information)

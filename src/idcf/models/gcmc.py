@@ -15,7 +15,7 @@ from torch import Tensor
 
 from idcf.models.base import Backbone, UserData
 from idcf.models.layers.cache import TensorCache
-from idcf.models.layers.edge_index import build_edge_index, find_edges
+from idcf.models.layers.edge_index import build_edge_index, edge_index_problem, find_edges
 from idcf.models.layers.embedding import EmbeddingTable
 from idcf.models.layers.gcmc_conv import LevelConv
 from idcf.models.layers.heads import Head, ProductsHead
@@ -66,6 +66,10 @@ class GCMC(Backbone):
         self._rater_sums_cache: TensorCache[RaterSums] = TensorCache()
         self._transposed_graph: TensorCache[Transposed[None]] = TensorCache()
         self._edge_order: TensorCache[Tensor] = TensorCache()
+
+    def index_problem(self) -> str:
+        """Return what is wrong with the training graph; "" if they can be used."""
+        return edge_index_problem(self, self.n_items, self.n_users, len(self.levels))
 
     def user_tower(self, latent: Embeddings, users: Users) -> Embeddings:
         """Return [p ‖ m_u], where m_u is the message of the items of the history."""

@@ -70,6 +70,10 @@ class IDCF(BackboneWrapper):
         """Return "rows" with meta-paths, which need to know who has each item."""
         return "rows" if config.neighbor_scope == "meta-path" else cls.user_data
 
+    def index_problem(self) -> str:
+        """Return what is wrong with indices of the backbone; "" if they can be used."""
+        return self.backbone.index_problem()
+
     def embed_users(self, users: Users) -> Embeddings:
         """Return the user tower of the induced latents."""
         encoded = self.encode_history(users.history)

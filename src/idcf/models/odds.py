@@ -94,6 +94,10 @@ class OddsModel(Model):
         """Return the probability of `items` [M, K] for the users `owner` [M]: [M, K]."""
         return self.logits(users.history, items, owner).sigmoid()
 
+    def index_problem(self) -> str:
+        """Return what is wrong with the similarities of pairs of items; "" if they can be used."""
+        return self.similarity.index_problem()
+
     def item_similarities(self, item_row: int) -> Tensor:
         """Return row `item_row` of K^p: [I]."""
         return self.similarity.dense_row(item_row)

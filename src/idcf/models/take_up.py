@@ -82,6 +82,10 @@ class TakeUpModel(Model):
         logits = self._logits(scores, history, self.item_counts[columns])
         return logits.sigmoid()[owner[:, None], position]
 
+    def index_problem(self) -> str:
+        """Return what is wrong with the weights of pairs of items; "" if they can be used."""
+        return self.item_weights.index_problem()
+
     def ranking_without_data(self) -> Tensor:
         """Return n, which orders the items for an empty history."""
         return self.item_counts

@@ -17,7 +17,7 @@ from idcf import __version__
 from idcf.data.datasets.catalog import Dataset, load_dataset
 from idcf.data.interactions import Interactions
 from idcf.data.split import Split, sample_rows_per_user
-from idcf.errors import DataError
+from idcf.errors import DataError, require_extra
 from idcf.evaluation import DEFAULT_MODELS
 from idcf.evaluation.evaluation_set import EvaluationSet
 from idcf.evaluation.measure import inductive_rmse
@@ -86,7 +86,7 @@ def run_demo(
 ) -> Path:
     """Train and compare models on new users and write `report.html` and `rows.json` to a folder.
     Return the path of the report. `echo` is called with each text for the console."""
-    figures.require_matplotlib()
+    require_extra("plots", "matplotlib")  # before long work whose end is a figure
     began = time.perf_counter()
     try:
         dataset, notice = load_dataset("ml-100k"), ""

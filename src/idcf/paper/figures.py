@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec
 import numpy as np
 from numpy.typing import NDArray
 
-from idcf.errors import ConfigError
+from idcf.errors import require_extra
 from idcf.evaluation.results import LOWER_IS_BETTER, ResultRow
 from idcf.evaluation.tables import CellKey, intervals_by_cell
 from idcf.metrics import Interval
@@ -50,14 +50,6 @@ _STYLE = {
 P = ParamSpec("P")
 
 
-def require_matplotlib() -> None:
-    """Raise ConfigError without matplotlib; called before long work whose end is a figure."""
-    try:
-        import matplotlib  # noqa: F401
-    except ImportError:
-        raise ConfigError('plots need matplotlib; pip install "idcf[plots]"') from None
-
-
 def with_style(draw: Callable[P, Figure]) -> Callable[P, Figure]:
     """Decorate a function that returns a figure: draw it in this module's style, and leave the
     caller's matplotlib settings as they are."""
@@ -65,7 +57,7 @@ def with_style(draw: Callable[P, Figure]) -> Callable[P, Figure]:
     @wraps(draw)
     def draw_with_style(*args: P.args, **options: P.kwargs) -> Figure:
         """Draw in the style of this module; raise ConfigError without matplotlib."""
-        require_matplotlib()
+        require_extra("plots", "matplotlib")
         from matplotlib import rc_context
 
         with rc_context(_STYLE):  # type: ignore[arg-type]

@@ -12,7 +12,6 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta, Struct
 
-from idcf.data.title_search import join_alternatives
 from idcf.errors import DataError
 from idcf.server import schemas as s
 from idcf.server.service import RecommendationService
@@ -21,7 +20,6 @@ _MAX_HISTORY = 500  # items of a history, which a language model writes
 _MAX_ITEMS = 50  # in an answer
 _MAX_VALUES = 25  # of each attribute, in describe_model
 _MAX_REASONS = 5
-_MAX_SUGGESTIONS = 4  # titles in the error message of an unknown item
 _DIGITS = 3
 
 ItemName = Annotated[
@@ -279,20 +277,7 @@ def _user_fields(service: RecommendationService, arguments: UserArguments) -> di
 
 def _item_ids(service: RecommendationService, names: Sequence[str | int]) -> list[Any]:
     """Return the id of each item that is given by id or title."""
-    return [service.predictor.item_ids[_find_row(service, str(x))] for x in names]
-
-
-def _find_row(service: RecommendationService, name: str) -> int:
-    """Return the row of the item with this id or title, or whose title alone has these words."""
-    index = service.title_index
-    row = index.find_exact(name)
-    if row is not None:
-        return row
-    rows = index.search(name, _MAX_SUGGESTIONS)
-    if len(rows) == 1 and index.matches(rows[0], name):
-        return rows[0]
-    hint = f"; did you mean {join_alternatives(index.names[x] for x in rows)}?" if rows else ""
-    raise DataError(f"no item named {name!r:.100}{hint}")
+    return [service.predictor.item_ids[service.title_index.resolve(str(x))] for x in names]
 
 
 def _titled(items: Iterable[s.ItemRef]) -> list[TitledItem]:

@@ -57,7 +57,7 @@ class RecommendationService:
         """Describe the served model."""
         manifest, model = self.predictor.artifact.manifest, self.predictor.artifact.model
         return s.ModelInfo(
-            model=manifest.model,
+            model=manifest.fitted_model,
             n_items=len(self.predictor.item_ids),
             implicit=manifest.domain.implicit,
             rating_levels=list(manifest.domain.levels),
@@ -170,7 +170,8 @@ class RecommendationService:
                     "confidence_level: there are no intervals of ratings if shown; leave out one"
                 )
             level = request.confidence_level
-            scores, *others = predict_interval(predictor, new_user, request.item_ids, level)
+            interval = predict_interval(predictor, new_user, request.item_ids, level)
+            scores, others = interval.score, (interval.std, interval.low, interval.high)
             bounds = list(zip(*(map(_round, x.tolist()) for x in others), strict=True))
         else:
             predict = predict_if_shown if request.if_shown else predict_scores

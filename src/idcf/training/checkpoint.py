@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -158,6 +159,17 @@ def claim_folder(folder: Path, identity: Mapping[str, Any], *, writes: bool = Tr
             )
     elif writes:
         write_text(path, json.dumps(values, indent=1) + "\n")
+
+
+def remove_checkpoints(folder: Path) -> None:
+    """Delete the checkpoints of a fit, and the folder if it holds nothing else."""
+    if not folder.is_dir():
+        return
+    for stage in folder.iterdir():
+        if (stage / _IDENTITY).is_file():
+            shutil.rmtree(stage)
+    if not any(folder.iterdir()):
+        folder.rmdir()
 
 
 def _and(names: Sequence[str]) -> str:

@@ -44,13 +44,15 @@ def fit_choice_slope(
     history, targets = _cut_histories(table, users, rng)
     rating = CatalogRanker(model).score_catalog(Users(torch.full((len(users),), -1), history))
     x = rating.double().cpu()
+    unit = table.domain().rating_unit  # the prior of κ is of unit size
+    x /= unit
     x -= x.mean(1, keepdim=True)
     x -= x.mean(0)
     counts = table.for_users(key_users).item_counts()
     log_weight = torch.from_numpy(np.log(counts + 0.5)).expand(len(x), -1).clone()
     log_weight[history.owner(), history.items] = -torch.inf
     chosen = x[targets.owner(), targets.items].sum()
-    return _solve(x, log_weight, targets.lengths().double(), float(chosen))
+    return _solve(x, log_weight, targets.lengths().double(), float(chosen)) / unit
 
 
 def _choose_users(table: Interactions, key_users: Ints, rng: np.random.Generator) -> Ints:

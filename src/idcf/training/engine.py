@@ -7,15 +7,10 @@ each call.
 
 from __future__ import annotations
 
-import ctypes
-import multiprocessing
 import os
 import shutil
-import signal
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
@@ -26,14 +21,14 @@ from numpy.typing import NDArray
 
 from idcf.errors import ConfigError, EngineError, unknown_name_message
 from idcf.models.base import resolve_device
+from idcf.training.worker_pool import LostTaskError, WorkerPool
 
 Result = TypeVar("Result")
 State = Mapping[str, NDArray[Any]]  # arrays that every call reads
 Call = Callable[..., Result]  # of the arguments of a task, then the state
 
 ENGINES = ("local", "processes", "ray")
-_MAX_ATTEMPTS = 4  # in a row at calls whose workers die, before an error
-_CALLS_PER_WORKER = 2  # that are waiting or running: results are not computed far ahead
+_MAX_DEATHS = 4  # of each worker in a row, before an error
 
 
 class Engine(Protocol):
@@ -113,63 +108,44 @@ class ProcessEngine:
 
     def __init__(self, n_workers: int, device: str = "cpu") -> None:
         self.n_workers, self.device = n_workers, device
-        self._pool: ProcessPoolExecutor | None = None
+        self._pool = WorkerPool(n_workers)
 
     def map(
         self, call: Call[Result], tasks: Sequence[tuple[Any, ...]], state: State
     ) -> Iterator[tuple[int, Result]]:
         """Yield the results as they are completed.
 
-        State is written to files once, and mapped into the memory of all processes.
+        State is written to files once, and mapped into the memory of all processes. A call that is
+        lost with its process is made again after the others.
         """
-        remaining, n_attempts = list(range(len(tasks))), 0
+        remaining, n_deaths = list(range(len(tasks))), 0
         with _state_files(state) as folder:
             while remaining:
-                if n_attempts == _MAX_ATTEMPTS:
-                    raise EngineError(
-                        f"worker processes died {n_attempts} times in a row, {len(remaining)} of "
-                        f"{len(tasks)} parts are not done; if memory was short, take fewer than "
-                        f"{self.n_workers} workers or more parts"
-                    )
-                n_before = len(remaining)
-                for position, result in self._attempt(call, tasks, remaining[:], folder):
-                    remaining.remove(position)
-                    yield position, result
-                n_attempts = n_attempts + 1 if len(remaining) == n_before else 0
+                calls = [(call, tasks[position], folder) for position in remaining]
+                lost = []
+                for number, result in self._pool.run(_call_with_files, calls):
+                    if isinstance(result, LostTaskError):
+                        lost.append(remaining[number])
+                        n_deaths += 1
+                        if n_deaths == _MAX_DEATHS * min(self.n_workers, len(remaining)):
+                            raise self._too_many_deaths(n_deaths)
+                        continue
+                    if isinstance(result, Exception):
+                        raise result
+                    n_deaths = 0
+                    yield remaining[number], result
+                remaining = lost
+
+    def _too_many_deaths(self, n_deaths: int) -> EngineError:
+        """Return the error for processes that die again and again."""
+        return EngineError(
+            f"worker processes died {n_deaths} times in a row; if memory was short, take fewer "
+            f"than {self.n_workers} workers or more parts"
+        )
 
     def close(self) -> None:
         """End the processes."""
-        if self._pool is not None:
-            self._pool.shutdown(wait=True, cancel_futures=True)
-            self._pool = None
-
-    def _attempt(
-        self,
-        call: Call[Result],
-        tasks: Sequence[tuple[Any, ...]],
-        positions: list[int],
-        folder: Path,
-    ) -> Iterator[tuple[int, Result]]:
-        """Yield the results of some calls until all are made or a process dies."""
-        if self._pool is None:
-            context = multiprocessing.get_context("spawn")
-            self._pool = ProcessPoolExecutor(self.n_workers, context, _prepare_worker)
-        running: dict[Future[Result], int] = {}
-        waiting = positions[::-1]
-        try:
-            while waiting or running:
-                while waiting and len(running) < _CALLS_PER_WORKER * self.n_workers:
-                    position = waiting.pop()
-                    future = self._pool.submit(_call_with_files, call, tasks[position], folder)
-                    running[future] = position
-                for future in wait(running, return_when=FIRST_COMPLETED).done:
-                    position = running.pop(future)
-                    yield position, future.result()
-        except BrokenProcessPool:
-            self.close()
-        finally:
-            for future in running:
-                future.cancel()
+        self._pool.close()
 
 
 @contextmanager
@@ -188,13 +164,3 @@ def _call_with_files(call: Call[Result], task: tuple[Any, ...], folder: Path) ->
     """Make one call in a worker process."""
     state = {x.stem: np.load(x, mmap_mode="r") for x in folder.iterdir()}
     return call(*task, state)
-
-
-def _prepare_worker() -> None:
-    """Compute with one thread, and end when the parent process ends, where that can be had."""
-    torch.set_num_threads(1)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends the workers
-    try:
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # 1: PR_SET_PDEATHSIG, of Linux
-    except (AttributeError, OSError, TypeError):
-        return

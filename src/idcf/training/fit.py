@@ -12,11 +12,11 @@ import numpy as np
 from idcf.data.interactions import Floats, Interactions, Vocab, titles_by_row
 from idcf.data.missing_values import MissingRule
 from idcf.data.readers import DuplicateRule, read_interactions
-from idcf.data.shards import ShardedTable, is_sharded_folder
+from idcf.data.shards import ShardedTable, columns_of_shards, is_sharded_folder
 from idcf.data.side_tables import EnrichedInteractions, add_side_tables
 from idcf.errors import ConfigError
 from idcf.inference.artifact import Artifact
-from idcf.inference.manifest import RecommenderConfig
+from idcf.inference.manifest import FitRecord, RecommenderConfig
 from idcf.models.registry import has_option, require_option, resolve_model
 from idcf.training.checkpoint import EpochCallback
 from idcf.training.engine import Engine, open_engine
@@ -44,6 +44,17 @@ class FitArguments:
     engine: str | Engine | None = None
     resume: str | Path | None = None
 
+    @property
+    def side_tables(self) -> tuple[str, ...]:
+        """Names of the arguments that are tables beside the interactions."""
+        names = ("users", "items", "titles", "attributes")
+        given = (getattr(self, name) for name in names)
+        return tuple(
+            name
+            for name, x in zip(names, given, strict=True)
+            if x is not None and not (isinstance(x, Mapping) and not x)
+        )
+
 
 def fit(
     config: RecommenderConfig, interactions: Any, arguments: FitArguments
@@ -51,7 +62,8 @@ def fit(
     """Train a model; return it with its training table, if that was read into memory."""
     check_options(config.model, config.options)
     if arguments.engine is not None:
-        return _fit_over_shards(config, interactions, arguments), None
+        artifact = _fit_over_shards(config, interactions, arguments)
+        return _with_record(artifact, config, arguments, weighted=False), None
     table = read_interactions(
         interactions,
         columns=arguments.columns,
@@ -60,10 +72,10 @@ def fit(
         weight=arguments.weight,
         duplicates=arguments.duplicates,
     )
-    arguments = replace(arguments, columns=_columns_of(interactions, arguments))
-    config, data = _add_side_tables(config, table, arguments)
+    arguments = replace(arguments, columns=arguments.columns or columns_of_shards(interactions))
+    enriched_config, data = _add_side_tables(config, table, arguments)
     artifact = fit_artifact(
-        replace(config, card_metrics=arguments.card_metrics),
+        replace(enriched_config, card_metrics=arguments.card_metrics),
         data,
         _titles(table.items, data, arguments),
         progress=arguments.progress,
@@ -71,27 +83,29 @@ def fit(
         memory=arguments.memory,
         resume=None if arguments.resume is None else Path(arguments.resume).expanduser(),
     )
+    artifact = _with_record(artifact, config, arguments, table.weight is not None)
     return _remember_columns(artifact, arguments), data.interactions
-
-
-def _columns_of(interactions: Any, arguments: FitArguments) -> Mapping[str, str]:
-    """Return the names of columns that differ from their roles: those given, or those of the table
-    that a folder of shards was made from."""
-    table: ShardedTable | None = None
-    if isinstance(interactions, ShardedTable):
-        table = interactions
-    elif isinstance(interactions, str | Path):
-        path = Path(interactions).expanduser()
-        table = ShardedTable.open(path) if is_sharded_folder(path) else None
-    if arguments.columns or table is None:
-        return arguments.columns or {}
-    return {role: name for role, name in table.manifest.columns.items() if role != name}
 
 
 def _remember_columns(artifact: Artifact, arguments: FitArguments) -> Artifact:
     """Return the artifact with the names of columns, by which later tables are read."""
     manifest = replace(artifact.manifest, columns=dict(arguments.columns or {}))
     return replace(artifact, manifest=manifest)
+
+
+def _with_record(
+    artifact: Artifact, config: RecommenderConfig, arguments: FitArguments, weighted: bool
+) -> Artifact:
+    """Return the artifact with the arguments of its fit in the manifest."""
+    record = FitRecord(
+        options=dict(config.options),
+        key_threshold=config.key_threshold,
+        card_metrics=arguments.card_metrics,
+        side_tables=arguments.side_tables,
+        weighted=weighted,
+        over_shards=arguments.engine is not None,
+    )
+    return replace(artifact, manifest=replace(artifact.manifest, fit=record))
 
 
 def _add_side_tables(
@@ -136,7 +150,7 @@ def _fit_over_shards(
     catalogue = Interactions(
         Vocab(()), table.items, no_rows, no_rows, np.empty(0, np.float32), None, table.implicit
     )
-    arguments = replace(arguments, columns=_columns_of(table, arguments))
+    arguments = replace(arguments, columns=columns_of_shards(table))
     config, data = _add_side_tables(config, catalogue, arguments)
     features: Floats | None = data.interactions.item_features
     engine = arguments.engine

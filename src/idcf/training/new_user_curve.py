@@ -51,7 +51,7 @@ def measure_new_user_curve(
     twin_job = replace(job, split=twin_split, callback=None)
     model = train(name, twin_job, options=options).model
     baseline_name = _baseline_name(train_rows)
-    baseline = train(baseline_name, twin_job).model
+    baseline = train(baseline_name, replace(twin_job, folder=None)).model
     points = [
         _measure_point(model, baseline, _shorten_histories(task, n, job.seed), n)
         for n in HISTORY_LENGTHS

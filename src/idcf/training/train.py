@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import json
 import math
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from itertools import product
 from pathlib import Path
@@ -23,7 +25,13 @@ from idcf.data.progress import progress_bar
 from idcf.data.side_tables import EnrichedInteractions
 from idcf.data.split import Split, default_key_threshold, split_by_key_users
 from idcf.errors import ConfigError, DataError, DivergenceError
-from idcf.inference.artifact import Artifact, check_scores, library_versions, make_contiguous
+from idcf.inference.artifact import (
+    Artifact,
+    assign_tensors,
+    check_scores,
+    library_versions,
+    make_contiguous,
+)
 from idcf.inference.manifest import (
     DomainInfo,
     Manifest,
@@ -40,6 +48,7 @@ from idcf.models.registry import (
     resolve_model,
 )
 from idcf.rng import random_stream
+from idcf.training.array_store import CHECKPOINT_SECONDS, ArrayStore, StoredSteps
 from idcf.training.checkpoint import EpochCallback, claim_folder
 from idcf.training.choice_slope import fit_choice_slope
 from idcf.training.fit_cost import TableSize, estimate_fit
@@ -63,7 +72,7 @@ __all__ = [
     "train_take_up_model",
 ]
 
-_CHECKPOINT_SECONDS = 10.0  # least time between two checkpoints of a stage
+_DESCRIPTION = "description"  # no tensor has this name
 _WEIGHT_POWERS = (1.0, 0.5, 0.0)  # of the weights of clicks; 0: every click counts once
 MIN_KEY_USERS = 3  # one for validation, and two for a variance
 
@@ -88,8 +97,10 @@ def fit_artifact(
     table, (split, threshold) = data.interactions, _split_key_users(data.interactions, config)
     name = resolve_model(config.model, table.implicit)
     entry = model_entry(name)
-    if entry.solver:
-        _refuse_epochs(config.model, callback, resume)
+    if entry.solver and callback is not None:
+        raise ConfigError(
+            f"{config.model!r} is solved, not trained by epochs: leave out the callback or tracker"
+        )
     job = TrainingJob(
         split,
         preset=config.preset,
@@ -98,7 +109,7 @@ def fit_artifact(
         progress=progress,
         callback=callback,
         folder=resume and resume / "model",
-        checkpoint_seconds=_CHECKPOINT_SECONDS,
+        checkpoint_seconds=CHECKPOINT_SECONDS,
     )
     _check_cost(config, split, memory, progress)
     options = _route_train_options(name, config.options)
@@ -135,16 +146,6 @@ def fit_artifact(
     take_up_model = make_contiguous(take_up.model) if take_up else None
     artifact = Artifact(manifest, model, table.items, tuple(titles), take_up_model, data.attributes)
     return check_scores(artifact)
-
-
-def _refuse_epochs(model: str, callback: EpochCallback | None, resume: Path | None) -> None:
-    """Raise ConfigError for arguments of `fit_artifact` that a solver cannot read."""
-    for argument, value in (("the callback or tracker", callback), ("resume", resume)):
-        if value is not None:
-            raise ConfigError(
-                f"{model!r} is solved, not trained by epochs: leave out {argument}"
-                + (", or give an engine" if argument == "resume" else "")
-            )
 
 
 def _all_options(name: str | None, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -185,7 +186,8 @@ def train_take_up_model(name: str | None, job: TrainingJob) -> TrainingResult | 
     split = dataclasses.replace(
         job.split, train=job.split.train.as_implicit(), test=job.split.test.as_implicit()
     )
-    return train(name, dataclasses.replace(job, split=split))
+    folder = job.folder and job.folder / "lists"
+    return train(name, dataclasses.replace(job, split=split, folder=folder))
 
 
 def _fit_choice_slope(model: Model, table: Interactions, split: Split, seed: int) -> float | None:
@@ -205,9 +207,8 @@ def fit_list_recency(name: str, job: TrainingJob, result: TrainingResult) -> flo
     def train_on(table: Interactions) -> Model:
         """Train the model on other rows, with the settings that it chose on all of them."""
         split = dataclasses.replace(job.split, train=table, test=table.where(table.item < 0))
-        return train(
-            name, dataclasses.replace(job, split=split), options={**result.options, **chosen}
-        ).model
+        trial_job = dataclasses.replace(job, split=split, folder=None)
+        return train(name, trial_job, options={**result.options, **chosen}).model
 
     table = dataclasses.replace(job.training_table().as_implicit(), weight=None)
     return fit_recency(table, train_on, random_stream(job.seed, "recency"))
@@ -255,11 +256,11 @@ def train(
     configs = stage_configs(
         name, options, preset=job.preset, dataset=job.dataset, query_user_mode=job.query_user_mode
     )
-    if model_entry(name).solver:
-        return _train_by_solver(name, job, configs[name].options)
     if job.folder:
         identity = _training_identity(name, job, configs)
         claim_folder(job.folder, identity, writes=job.runtime.rank == 0)
+    if model_entry(name).solver:
+        return _train_by_solver(name, job, configs[name].options)
     backbone_name = model_entry(name).backbone
     with torch.random.fork_rng():
         if backbone_name is None:
@@ -272,8 +273,8 @@ def _training_identity(
 ) -> dict[str, Any]:
     """Return what the weights of a training depend on, by name."""
     table, digest = job.split.train, hashlib.sha256()
-    columns = (table.user, table.item, table.rating, table.user_features, table.item_features)
-    for column in (*columns, job.split.key_users):
+    columns = (table.user, table.item, table.rating, table.time, job.split.key_users)
+    for column in (*columns, table.weight, table.user_features, table.item_features):
         if column is not None:
             digest.update(f"{column.shape}{column.dtype}".encode())
             digest.update(np.ascontiguousarray(column).tobytes())
@@ -296,7 +297,10 @@ def _train_by_solver(name: str, job: TrainingJob, options: Mapping[str, Any]) ->
         progress_label=name if job.progress else None,
         query_users_in_table=job.query_user_mode == "few-shot",
         new_user_lengths=job.new_user_lengths(),
+        store=ArrayStore(job.folder) if job.folder and job.runtime.rank == 0 else None,
     )
+    if solved := _stored_solution(name, table, context):
+        return solved
 
     def solve(candidate: Mapping[str, Any], rows: Interactions, context: SolverContext) -> Model:
         """Return the model of some options; DivergenceError: there is no finite one."""
@@ -323,16 +327,46 @@ def _train_by_solver(name: str, job: TrainingJob, options: Mapping[str, Any]) ->
     if len(candidates) > 1:
         metric = model_entry(name).implicit_grid_metric
         train_rows, validate = grid_search_validation(table, job.seed, metric)
-        quiet = dataclasses.replace(context, progress_label=None)
+        quiet = dataclasses.replace(context, progress_label=None, store=None)
         label = f"{name}: options" if job.progress else None
-        with progress_bar(label, steps=candidates, unit="fit") as bar:
-            errors = [error_of(*x) for x in bar]
+        steps = StoredSteps(context.store, "options")
+        errors = steps.load()[1].get("errors", np.empty(0)).tolist()
+        with progress_bar(label, steps=candidates[len(errors) :], unit="fit") as bar:
+            for candidate in bar:
+                errors.append(error_of(*candidate))
+                if steps.is_due():
+                    steps.save(len(errors), {"errors": np.array(errors)})
         best = candidates[errors.index(min(errors))]
-    chosen, power = best
-    model = solve(chosen, table.weights_raised_to(power), context).to(job.runtime.device).eval()
+    (chosen, power), start = best, time.monotonic()
+    model = solve(chosen, table.weights_raised_to(power), context)
     if table.weight is not None:
         context.details["weight_power"] = power
+    if context.store and time.monotonic() - start >= CHECKPOINT_SECONDS:
+        _store_solution(model, chosen, context)
+    model = model.to(job.runtime.device).eval()
     return TrainingResult(model, model, table.mean_rating, chosen, details=context.details)
+
+
+def _store_solution(model: Model, options: Mapping[str, Any], context: SolverContext) -> None:
+    """Store a model that was solved, with its options and details."""
+    assert context.store is not None
+    tensors = {name: x.detach().cpu().numpy() for name, x in model.state_dict().items()}
+    text = json.dumps({"options": dict(options), "details": context.details})
+    context.store.save("solution", {**tensors, _DESCRIPTION: np.array(text)})
+
+
+def _stored_solution(
+    name: str, table: Interactions, context: SolverContext
+) -> TrainingResult | None:
+    """Return what `_store_solution` stored; None: there is nothing."""
+    arrays = context.store.load("solution") if context.store else None
+    if arrays is None:
+        return None
+    values = json.loads(str(arrays.pop(_DESCRIPTION)))
+    model = model_entry(name).build(configure(name, values["options"]), table.domain())
+    assign_tensors(model, {key: torch.from_numpy(x) for key, x in arrays.items()})
+    model, details = model.to(context.device).eval(), values["details"]
+    return TrainingResult(model, model, table.mean_rating, values["options"], details=details)
 
 
 def _no_solution(name: str, problem: str) -> DivergenceError:

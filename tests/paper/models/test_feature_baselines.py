@@ -128,8 +128,13 @@ def test_a_saved_model_reads_features_after_loading(name, tmp_path):
         features = {"kind": f"k{kind}"}
         expected = model.recommend({}, n=6, features=features)
         recommended = loaded.recommend({}, n=6, features=features)
-        assert [x.item_id for x in recommended] == [x.item_id for x in expected]
+        assert recommended == expected  # to the last bit
         assert sum(x.item_id % 2 == kind for x in expected) >= 5
+        for history in ({}, {3: 5.0, 4: 1.0}):
+            scores = loaded.predict(history, range(40), features=features)
+            assert scores.tolist() == model.predict(history, range(40), features=features).tolist()
+    for key, tensor in model.artifact.tensors().items():
+        assert torch.equal(loaded.artifact.tensors()[key], tensor), key
     assert len(loaded.recommend({3: 5.0}, n=4)) == 4
 
 

@@ -27,7 +27,7 @@ from idcf.data.columns import (
 )
 from idcf.data.interactions import Interactions, Ints, Vocab
 from idcf.data.missing_values import counted_bad_values
-from idcf.errors import DataError, unknown_name_message
+from idcf.errors import DataError, require_extra, unknown_name_message
 from idcf.files import check_file, read_text
 
 
@@ -174,10 +174,9 @@ def read_adjacency(path: Path) -> Interactions:
 
 def _read_monti_matrices(path: Path, *names: str) -> list[Any]:
     """Matrices of Monti's MATLAB v7.3 file, transposed as in MATLAB; None for a missing one."""
-    try:
-        import h5py
-    except ImportError:
-        raise DataError(f"{path}: reading HDF5 needs h5py: pip install 'idcf[hdf5]'") from None
+    require_extra("hdf5", "h5py")
+    import h5py
+
     check_file(path)
     try:
         with h5py.File(path) as file:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from idcf.models.layers.index_checks import offsets_problem, range_problem
 from idcf.models.layers.ragged import split_by_level
 from idcf.types import Domain
 
@@ -27,6 +28,20 @@ def build_edge_index(domain: Domain, levels: Tensor) -> EdgeIndex:
     edges = torch.div(row, len(levels), rounding_mode="floor") * domain.n_users + raters.indices
     order = torch.argsort(edges)
     return EdgeIndex(raters.indices, raters.offsets, edges[order], (row % len(levels))[order])
+
+
+def edge_index_problem(graph: Any, n_items: int, n_users: int, n_levels: int) -> str:
+    """Return what is wrong with the tensors of an `EdgeIndex`, or a model with its buffers; "" if
+    they can be used."""
+    n_edges = len(graph.raters)
+    if not n_edges == len(graph.edges) == len(graph.edge_level):
+        return "the tensors of the training graph differ in length"
+    return (
+        offsets_problem("starts", graph.starts, n_items * n_levels, n_edges)
+        or range_problem("raters", graph.raters, n_users)
+        or range_problem("edges", graph.edges, n_items * n_users)
+        or range_problem("edge_level", graph.edge_level, n_levels)
+    )
 
 
 class EdgeLookup(NamedTuple):

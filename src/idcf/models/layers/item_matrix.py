@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from scipy.sparse import csr_array
 from torch import Tensor, nn
 
+from idcf.models.layers.index_checks import offsets_problem, range_problem
 from idcf.models.layers.ragged import sum_pool
 from idcf.types import History, Ragged, RaggedRows, select_rows
 
@@ -48,6 +49,14 @@ class ItemMatrix(nn.Module):
         self.offsets = torch.from_numpy(matrix.indptr.astype("int64"))
         self.columns = torch.from_numpy(matrix.indices.astype("int32"))
         self.values = torch.from_numpy(matrix.data.astype("float32"))
+
+    def index_problem(self) -> str:
+        """Return what is wrong with offsets and columns; "" if they can be used."""
+        if len(self.values) != len(self.columns):
+            return "there are not as many columns as values"
+        return offsets_problem(
+            "offsets", self.offsets, self.n_items, len(self.columns)
+        ) or range_problem("columns", self.columns, self.n_items)
 
     def rows(self) -> Ragged[Tensor]:
         """Return the I rows, which point at columns (int32) and hold their values."""

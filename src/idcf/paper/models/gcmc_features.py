@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from idcf.models.base import Model, UserData
 from idcf.models.layers.cache import TensorCache
-from idcf.models.layers.edge_index import build_edge_index, find_edges
+from idcf.models.layers.edge_index import build_edge_index, edge_index_problem, find_edges
 from idcf.models.layers.ragged import split_by_level, transpose
 from idcf.paper.layers.feature_fields import (
     bounded,
@@ -82,6 +82,10 @@ class GCMCFeatures(Model):
         self.register_buffer("user_count", user_count.float())
         self.register_buffer("item_count", domain.raters.lengths().float())
         self._graph_cache: TensorCache[tuple[Ragged[None], Ragged[None]]] = TensorCache()
+
+    def index_problem(self) -> str:
+        """Return what is wrong with the training graph; "" if they can be used."""
+        return edge_index_problem(self, self.n_items, self.n_users, len(self.levels))
 
     def forward(self, users: Users, items: Tensor, owner: Tensor) -> Tensor:
         """Return the expected rating of items [M, K] for users owner [M]: [M, K]."""

@@ -85,6 +85,10 @@ class PinSage(TwoTower):
         # in a training step, `embed_users` passes its node states on to `embed_items`
         self._step_nodes: _NodeStates | None = None
 
+    def index_problem(self) -> str:
+        """Return what is wrong with the graph of items; "" if they can be used."""
+        return self.item_neighbors.index_problem()
+
     def embed_users(self, users: Users) -> Embeddings:
         """Embed users from their histories, in training on the graph of their fold; the bias is
         0."""

@@ -1,21 +1,34 @@
 // Requests to the server. An error says in words what is wrong and what to do.
 
+import { askForKey, currentKey } from "./key.js";
+
 const TIMEOUT_MS = 30_000, BUSY_ATTEMPTS = 5, MAX_DETAIL = 300;
+
+const NO_KEY = "This server needs an API key. Ask whoever runs it for one, then try again and enter it.";
 
 export class RequestError extends Error {}
 
 // Send a request and return its JSON. A busy server is asked again; `onBusy` is called before each wait.
+// A server that needs an API key is asked again with the one that the user enters.
 export async function call(path, body, { signal, onBusy = () => {} } = {}) {
   const controller = new AbortController();
   const abort = () => controller.abort(signal.reason);
   if (signal?.aborted) abort();
   signal?.addEventListener("abort", abort);
-  const timeout = setTimeout(() => controller.abort(new DOMException("no answer", "TimeoutError")), TIMEOUT_MS);
-  const options = body && { method: "POST", body: JSON.stringify(body), headers: { "content-type": "application/json" } };
+  const startTimer = () => setTimeout(() => controller.abort(new DOMException("no answer", "TimeoutError")), TIMEOUT_MS);
+  let timeout = startTimer();
   try {
     for (let attempt = 1; ; attempt++) {
+      const key = currentKey(), headers = key ? { authorization: `Bearer ${key}` } : {};
+      const options = body ? { method: "POST", body: JSON.stringify(body), headers: { ...headers, "content-type": "application/json" } } : { headers };
       const response = await fetch(path, { ...options, signal: controller.signal });
       if (response.ok) return await response.json();
+      if (response.status === 401) {
+        clearTimeout(timeout); // the user has as long as it takes
+        if (!(await askForKey(key))) throw new RequestError(NO_KEY);
+        timeout = startTimer();
+        continue;
+      }
       if (response.status !== 503 || attempt === BUSY_ATTEMPTS) throw new RequestError(await describeRefusal(response));
       onBusy();
       await wait(1000 * Number(response.headers.get("retry-after") || 1), controller.signal);
@@ -45,6 +58,7 @@ async function describeRefusal(response) {
   if (status === 503) return "The server is busy. Wait a moment, then try again.";
   if (status === 413) return "This is more than the server takes in one request. Remove some titles, then try again.";
   const detail = await response.json().then((x) => String(x.detail).slice(0, MAX_DETAIL), () => response.statusText);
+  if (status === 429) return `Too many requests: ${detail}. Wait a moment, then try again.`;
   if (status === 422) return `The server refuses this: ${detail}. If the model was replaced, load this page again.`;
   return `The server failed with status ${status} (${detail}). Try again; if it fails again, tell whoever runs the server.`;
 }

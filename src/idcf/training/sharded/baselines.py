@@ -55,9 +55,10 @@ def fit_bias(
 
 @dataclass
 class _ResidualSums(HistorySum):
-    """Sum, over the rows of each item, the ratings less μ and the users' ridge biases."""
+    """Sum, over the rows of each item, the ratings less μ and the users' ridge biases, in units."""
 
     mean: float
+    unit: float  # `Domain.rating_unit`
     shrinkage: float
     has_item_biases: bool
 
@@ -72,7 +73,8 @@ class _ResidualSums(HistorySum):
             residuals -= _user_biases(histories, residuals - state["item_bias"][histories.items],
                                       self.shrinkage)[histories.owner()]  # fmt: skip
         total = sums["residuals"]
-        total += fixed_point(np.bincount(histories.items, residuals, len(total)).astype(float))
+        sum_by_item = np.bincount(histories.items, residuals / self.unit, len(total))
+        total += fixed_point(sum_by_item.astype(float))
 
 
 def _user_biases(histories: Histories, residuals: Array, shrinkage: float) -> Array:
@@ -88,10 +90,12 @@ def _item_biases(
     """Return b_i [I], see `layers.ragged.item_ridge_biases`."""
     bias, counts = np.zeros(domain.n_items), training.item_counts + item_shrinkage
     for n in range(_BIAS_ROUNDS):
-        work = _ResidualSums(training.users, domain.mean, shrinkage, has_item_biases=n > 0)
+        work = _ResidualSums(
+            training.users, domain.mean, domain.rating_unit, shrinkage, has_item_biases=n > 0
+        )
         name = f"biases {shrinkage:g}, round {n + 1} of {_BIAS_ROUNDS}"
         sums = training.sum(name, work, {"item_bias": bias})
-        bias = from_fixed_point(sums["residuals"]) / counts
+        bias = from_fixed_point(sums["residuals"]) * domain.rating_unit / counts
     return torch.from_numpy(bias).float()
 
 
@@ -111,6 +115,7 @@ class _NormalEquations(HistorySum):
     """
 
     model: FoldInModel  # without its buffers of the items' size, which are in the state
+    unit: float  # `Domain.rating_unit`
 
     def zeros(self, table: UserBlocks, state: State) -> Sums:
         """Return zero sums."""
@@ -144,7 +149,7 @@ class _NormalEquations(HistorySum):
         """Return what p · q of each row should be."""
         if not self.model.predicts_ratings:
             return np.full(len(histories.items), float(self.model.positive_target))
-        return rating_residuals(self.model.bias_model, histories, item_bias)
+        return rating_residuals(self.model.bias_model, histories, item_bias) / self.unit
 
 
 def rating_residuals(
@@ -186,7 +191,8 @@ def fit_als(
     generator = torch.Generator().manual_seed(derive_seed(context.seed, "als"))
     factors = torch.randn(domain.n_items, size, generator=generator) * 0.1
     ridge = config.reg * torch.eye(size, dtype=torch.float64)
-    work = _NormalEquations(training.users, FoldInModel(config, _without_items(domain)))
+    empty = FoldInModel(config, _without_items(domain))
+    work = _NormalEquations(training.users, empty, domain.rating_unit)
     item_bias = model.bias_model.item_bias.numpy()
     sweeps = training.stored_steps("als")
     start, arrays = sweeps.load()
@@ -237,6 +243,7 @@ class _DenseGram(HistorySum):
     """
 
     model: ItemItemModel  # without its buffers of the items' size
+    unit: float  # `Domain.rating_unit`
     has_support: bool
 
     def zeros(self, table: UserBlocks, state: State) -> Sums:
@@ -263,7 +270,7 @@ class _DenseGram(HistorySum):
         if not model.predicts_ratings:
             ratings = torch.from_numpy(np.asarray(histories.ratings, np.float64))
             return model.list_values(ratings).numpy()
-        return rating_residuals(model.bias_model, histories, item_bias)
+        return rating_residuals(model.bias_model, histories, item_bias) / self.unit
 
 
 def _item_item_sums(
@@ -279,7 +286,7 @@ def _item_item_sums(
     _fit_base_bias(model.bias_model, training, domain)
     model.popularity = torch.from_numpy(training.item_counts).float()
     empty = ItemItemModel(config, _without_items(domain))
-    work = _DenseGram(training.users, empty, has_support)
+    work = _DenseGram(training.users, empty, domain.rating_unit, has_support)
     state = {"item_bias": model.bias_model.item_bias.numpy()}
     return model, training.sum("pairs of items", work, state)
 

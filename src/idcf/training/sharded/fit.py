@@ -37,7 +37,7 @@ from idcf.training.sharded.training import ShardedTraining
 from idcf.training.solvers import SolverContext
 from idcf.training.train import MIN_KEY_USERS, fit_list_recency
 from idcf.training.validation import grid_search_validation
-from idcf.types import Domain, Ragged
+from idcf.types import Domain, Ragged, rating_unit
 
 _MAX_GRID_ROWS = 1_000_000  # of the key users on whom options are searched
 _MAX_RECENCY_ROWS = 300_000
@@ -66,7 +66,7 @@ class _Digest(BlockSum):
 
 @dataclass
 class _RatingSums(HistorySum):
-    """Sum the ratings less a center of the state, and their squares."""
+    """Sum the ratings, less a center and divided by a unit, both of the state, and squares."""
 
     def zeros(self, table: UserBlocks, state: State) -> Sums:
         """Return zero sums."""
@@ -74,7 +74,7 @@ class _RatingSums(HistorySum):
 
     def add_histories(self, histories: Histories, state: State, sums: Sums) -> None:
         """Add the ratings of some users."""
-        x = np.asarray(histories.ratings, np.float64) - state["center"]
+        x = (np.asarray(histories.ratings, np.float64) - state["center"]) / state["unit"]
         sums["sums"] += fixed_point(np.array([x.sum(), x @ x]))
 
 
@@ -89,12 +89,10 @@ class _Fit:
 
     def domain(self) -> Domain:
         """Return the facts of the key users' rows that models are built with."""
-        mean = self._moments(self.key_users)[0]
+        mean, std = self._moments(self.key_users)
         raters = Ragged.empty(self.table.n_items)
-        implicit = self.table.implicit
-        return Domain(
-            self.table.n_users, self.table.n_items, mean, self._levels(), implicit, raters
-        )
+        n_users, n_items, implicit = self.table.n_users, self.table.n_items, self.table.implicit
+        return Domain(n_users, n_items, mean, self._levels(), implicit, raters, std=std)
 
     def _levels(self) -> tuple[float, ...]:
         """Return the rating levels."""
@@ -108,11 +106,12 @@ class _Fit:
         """Return mean and standard deviation of the ratings of some users."""
         if self.table.implicit:
             return 0.0, 1.0
-        center = sum(self.table.rating_range) / 2
-        work, state = _RatingSums(training.users), {"center": np.array(center)}
-        total, square = from_fixed_point(training.sum("ratings", work, state)["sums"])
-        n = max(training.n_rows, 1)
-        return float(center + total / n), float(max(square / n - (total / n) ** 2, 0) ** 0.5)
+        low, high = self.table.rating_range
+        center, unit = (low + high) / 2, rating_unit((high - low) / 4)
+        state = {"center": np.array(center), "unit": np.array(unit)}
+        sums = training.sum("ratings", _RatingSums(training.users), state)["sums"]
+        mean, square = from_fixed_point(sums) / max(training.n_rows, 1)
+        return float(center + unit * mean), float(unit * max(square - mean**2, 0) ** 0.5)
 
     def domain_info(self, mean: float) -> DomainInfo:
         """Describe the table."""
@@ -279,7 +278,7 @@ def _fit(
     result, take_up, slope = fit.train(name, domain), None, None
     details = {name: dict(result.details)}
     if entry.take_up_model:
-        implicit = replace(domain, implicit=True, mean=0.0, levels=(1.0,))
+        implicit = replace(domain, implicit=True, mean=0.0, std=1.0, levels=(1.0,))
         take_up = fit.train(entry.take_up_model, implicit)
         details[entry.take_up_model] = dict(take_up.details)
         slope = fit.choice_slope(result.model)

@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 import json
-import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from idcf.errors import ConfigError
-from idcf.files import atomic_path, write_text
+from idcf.files import write_text
+from idcf.training.array_store import ArrayStore
 
 _DESCRIPTION = "training.json"
 
 
-class PassStore:
+class PassStore(ArrayStore):
     """A folder with the results of one training, which `description` tells from others."""
 
     def __init__(self, folder: Path, description: Mapping[str, Any]) -> None:
-        self.folder = folder
+        super().__init__(folder)
         text = json.dumps(description, sort_keys=True, indent=1, default=str)
         path = folder / _DESCRIPTION
         if path.exists():
@@ -33,29 +30,12 @@ class PassStore:
         else:
             write_text(path, text)
 
-    def load(self, name: str) -> dict[str, NDArray[Any]] | None:
-        """Return the arrays of a name, None if there are none or if the file is damaged."""
-        try:
-            with np.load(self._path(name), allow_pickle=False) as file:
-                return {key: file[key] for key in file.files}
-        except (FileNotFoundError, zipfile.BadZipFile, ValueError, OSError):
-            return None
-
-    def save(self, name: str, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Write arrays under a name, in place of earlier ones."""
-        with atomic_path(self._path(name)) as temporary, temporary.open("wb") as file:
-            np.savez(file, allow_pickle=False, **arrays)
-
     def clear(self) -> None:
         """Delete the results: the training is finished."""
         for path in (*self.folder.glob("*.npz"), self.folder / _DESCRIPTION):
             path.unlink(missing_ok=True)
         if not any(self.folder.iterdir()):
             self.folder.rmdir()
-
-    def _path(self, name: str) -> Path:
-        """Return the file of a name."""
-        return self.folder / f"{name}.npz"
 
     def _require_equal(self, stored: Mapping[str, Any], given: Mapping[str, Any]) -> None:
         """Raise ConfigError if the folder belongs to another training."""

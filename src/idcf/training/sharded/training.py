@@ -14,6 +14,7 @@ from idcf.data.interactions import Floats, Interactions, Ints, Vocab
 from idcf.data.progress import progress_bar
 from idcf.data.shards import UserBlocks
 from idcf.rng import derive_seed
+from idcf.training.array_store import StoredSteps
 from idcf.training.block_sums import (
     BlockSelection,
     BlockSum,
@@ -37,23 +38,6 @@ from idcf.training.sharded.passes import (
 )
 
 _MIN_SHARDS, _SHARDS_PER_WORKER = 16, 4
-
-
-class StoredSteps:
-    """The state of an iteration after its last finished step, if there is a store."""
-
-    def __init__(self, store: PassStore | None, name: str) -> None:
-        self.store, self.name = store, name
-
-    def load(self) -> tuple[int, dict[str, NDArray[Any]]]:
-        """Return the number of finished steps, and the state after them."""
-        arrays = (self.store.load(self.name) if self.store else None) or {}
-        return int(arrays.pop("step", np.int64(0))), arrays
-
-    def save(self, step: int, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Store the state after a step, in place of that after the last one."""
-        if self.store:
-            self.store.save(self.name, {**arrays, "step": np.array(step)})
 
 
 class ShardedTraining:

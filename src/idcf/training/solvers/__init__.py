@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from idcf.data.interactions import Ints
+from idcf.training.array_store import ArrayStore
 
 
 @dataclass(frozen=True)
@@ -23,4 +24,5 @@ class SolverContext:
     query_users_in_table: bool = False  # the table holds rows of the users to be scored
     new_user_lengths: Ints | None = None  # numbers of rows of users who are not trained on
     table_rows: int = 0  # of the key users that the table is a sample of; 0: the table is all
+    store: ArrayStore | None = None  # for steps, from which an interrupted fit goes on
     details: dict[str, Any] = field(default_factory=dict)  # what the solver chose, for the manifest

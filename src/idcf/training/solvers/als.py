@@ -17,6 +17,7 @@ from idcf.models.layers.ragged import (
 )
 from idcf.models.options import FoldInConfig
 from idcf.rng import derive_seed
+from idcf.training.array_store import StoredSteps
 from idcf.training.solvers import SolverContext
 from idcf.training.solvers.bias import fit_base_bias, item_counts_tensor
 from idcf.types import Ragged, RaggedRows, select_rows
@@ -28,14 +29,16 @@ def fit_als(config: FoldInConfig, table: Interactions, context: SolverContext) -
     Ratings are fitted less their ridge biases, implicit feedback with confidence 1 + α w on
     interactions of weight w and 1 elsewhere.
     """
-    model = FoldInModel(config, table.domain())
+    domain = table.domain()
+    model = FoldInModel(config, domain)
     fit_base_bias(model.bias_model, config.shrinkage, table)
     model.popularity = item_counts_tensor(table) * (0.0 if model.predicts_ratings else 1.0)
     users = table.history(np.arange(len(table.users)))
     items, entry_order = transpose(users.as_ragged(), len(table.items))
     weight = torch.from_numpy(table.row_weights()[table.rows_by_user[0]])
     if model.predicts_ratings:
-        target = model.bias_model.user_bias_and_residuals(users)[1]
+        # the factors fit ratings of any unit, since a user's vector is linear in the residuals
+        target = model.bias_model.user_bias_and_residuals(users)[1] / domain.rating_unit
     else:
         target = (1 + model.alpha * weight) / (model.alpha * weight)
     size = config.embedding_size
@@ -44,11 +47,17 @@ def fit_als(config: FoldInConfig, table: Interactions, context: SolverContext) -
     generator = torch.Generator().manual_seed(derive_seed(context.seed, "als"))
     factors = torch.randn(len(table.items), size, generator=generator) * 0.1
     ridge = config.reg * torch.eye(size)
-    with progress_bar(context.progress_label, steps=range(config.epochs), unit="sweep") as sweeps:
-        for _ in sweeps:
+    steps = StoredSteps(context.store, "epochs")
+    n_stored, state = steps.load()
+    factors = torch.from_numpy(state["factors"]) if n_stored else factors
+    epochs = range(n_stored, config.epochs)
+    with progress_bar(context.progress_label, steps=epochs, unit="sweep") as sweeps:
+        for epoch in sweeps:
             for side in (user_side, item_side):
                 shared = ridge if model.predicts_ratings else ridge + factors.T @ factors
                 factors = side.solve(factors, shared, model.alpha)
+            if steps.is_due():
+                steps.save(epoch + 1, {"factors": factors.numpy()})
     model.factors = factors
     model.gram = ridge if model.predicts_ratings else ridge + factors.T @ factors
     return model

@@ -45,6 +45,7 @@ from idcf.models.layers.ragged import (
 from idcf.models.options import LARGE_CATALOG, BayesConfig
 from idcf.rng import derive_seed, random_stream
 from idcf.training import size_limits
+from idcf.training.array_store import StoredSteps
 from idcf.training.solvers import SolverContext
 from idcf.training.solvers.blockwise_gibbs import (
     FEATURE_WARMUP_SWEEPS,
@@ -52,6 +53,7 @@ from idcf.training.solvers.blockwise_gibbs import (
     BlockwiseSide,
     MomentSums,
 )
+from idcf.training.solvers.chain_state import chain_state, restore_chain
 from idcf.training.solvers.cohorts import fit_cohorts
 from idcf.training.solvers.conformal_intervals import calibrate, plan_folds, predict_held_out
 from idcf.training.solvers.neighbor_weights import choose_weight, find_neighbors
@@ -76,6 +78,8 @@ def fit_bayes(config: BayesConfig, table: Interactions, context: SolverContext) 
     """
     is_large = is_large_table(table, context.table_rows)
     config, table = limit_work(config, table, context)
+    unit = table.domain().rating_unit
+    table = replace(table, rating=table.rating / np.float32(unit))  # the priors are of unit size
     user_rows = np.flatnonzero(table.user_counts())
     model = BayesModel(config, table.domain())
     order = random_stream(context.seed, "shuffle").permutation(len(table))
@@ -85,7 +89,7 @@ def fit_bayes(config: BayesConfig, table: Interactions, context: SolverContext) 
     start = _initialize_blocks if is_large else _initialize_sampler
     sampler = start(model, config, key_users, table.item_features, context)
     blocks = BlockAccumulator(model, key_users.to(context.device), config, context.seed)
-    _run_sampler(sampler, blocks, context.progress_label)
+    _run_sampler(sampler, blocks, context)
     _fit_offsets(model, table, user_rows, config, context.seed)
     model.n_raters.copy_(torch.from_numpy(table.item_counts()))
     fit_cohorts(model, key_users, context.seed)
@@ -99,6 +103,7 @@ def fit_bayes(config: BayesConfig, table: Interactions, context: SolverContext) 
         model.set_neighbors(find_neighbors(table, n_neighbors), weight)
     context.details.update(neighbors=n_neighbors, neighbor_weight=round(weight, 2))
     calibrate(model, rows.errors(weight), context)
+    model.set_rating_unit(unit)
     return model
 
 
@@ -138,17 +143,23 @@ def limit_work(
 def _run_sampler(
     sampler: GibbsSampler | BlockwiseSampler,
     blocks: BlockAccumulator,
-    progress_label: str | None,
+    context: SolverContext,
 ) -> None:
-    """Run burn-in and sweeps."""
+    """Run burn-in and sweeps, those that are not stored."""
     config, n_blocks = blocks.config, len(blocks.model.noise_precision)
     per_block = -(-config.sweeps // n_blocks)
+    steps = StoredSteps(context.store, "chain")
+    n_stored, state = steps.load()
+    if n_stored:
+        restore_chain(sampler, blocks, state)
     sweeps = range(-config.burn_in, per_block * n_blocks)
-    with progress_bar(progress_label, steps=sweeps, unit="sweep") as bar:
-        for number in bar:
+    with progress_bar(context.progress_label, steps=sweeps[n_stored:], unit="sweep") as bar:
+        for n_sweeps, number in enumerate(bar, n_stored + 1):
             blocks.add_sweep(sampler, number // per_block, 1 / per_block)
             if number >= 0 and (number + 1) % per_block == 0:
                 blocks.end_block(sampler, number // per_block)
+            if steps.is_due():
+                steps.save(n_sweeps, chain_state(sampler, blocks))
 
 
 def _fit_offsets(

@@ -170,7 +170,8 @@ def initialize_model(
 ) -> tuple[ItemItemModel, csr_array]:
     """Return the model with its biases, and its matrix [U, I] of residuals, or of values between 0
     and 1 for a model that orders lists."""
-    model = ItemItemModel(config, table.domain())
+    domain = table.domain()
+    model = ItemItemModel(config, domain)
     model.popularity = item_counts_tensor(table)
     fit_base_bias(model.bias_model, config.shrinkage, table)
     user, item = table.user, table.item
@@ -180,6 +181,7 @@ def initialize_model(
         order, _ = table.rows_by_user
         user, item = user[order], item[order]
         history = table.history(np.arange(len(table.users)))
-        value = model.bias_model.user_bias_and_residuals(history)[1].numpy()
+        residuals = model.bias_model.user_bias_and_residuals(history)[1]
+        value = (residuals / domain.rating_unit).numpy()
     shape = (len(table.users), len(table.items))
     return model, csr_array((value.astype(np.float32), (user, item)), shape=shape)

@@ -8,6 +8,9 @@ fsSLIM. The items of a block are solved together (`nonnegative_elastic_net`).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array, vstack
@@ -16,6 +19,7 @@ from idcf.data.interactions import Interactions
 from idcf.data.progress import progress_bar
 from idcf.models.baselines import ItemItemModel
 from idcf.models.options import SlimConfig
+from idcf.training.array_store import StoredSteps
 from idcf.training.solvers import SolverContext
 from idcf.training.solvers.item_item import first_per_row, initialize_model, shrunk_cosines
 from idcf.training.solvers.nearest_items import nonnegative_elastic_net
@@ -24,6 +28,8 @@ _SUPPORT = 20.0  # pseudo-count that shrinks the cosines by which the nearest it
 _MAX_DENSE_ITEMS = 6000  # up to here XᵀX is held with its zeros
 _MAX_BLOCK_CELLS = 1 << 23  # cells of the matrices of a block
 
+_CSR = ("data", "indices", "indptr")
+
 Array = NDArray[np.float32]
 Table = NDArray[np.int64]
 
@@ -31,12 +37,16 @@ Table = NDArray[np.int64]
 def fit_slim(config: SlimConfig, table: Interactions, context: SolverContext) -> ItemItemModel:
     """Fit the weights of every item."""
     model, x = initialize_model(config, table)
-    model.item_weights.set_entries(slim_weights(x, config, context.progress_label))
+    model.item_weights.set_entries(slim_weights(x, config, context))
     return model
 
 
-def slim_weights(x: csr_array, config: SlimConfig, progress_label: str | None = None) -> csr_array:
-    """Return W [I, I]; column i holds the weights of the nearest items of item i."""
+def slim_weights(
+    x: csr_array, config: SlimConfig, context: SolverContext | None = None
+) -> csr_array:
+    """Return W [I, I]; column i holds the weights of the nearest items of item i. What is in the
+    store of an interrupted fit is not solved again."""
+    context = context or SolverContext()
     n_items = x.shape[1]
     cosines = csr_array(shrunk_cosines(x, _SUPPORT, config.neighbors).T)
     nearest = first_per_row(cosines, config.neighbors)
@@ -44,9 +54,14 @@ def slim_weights(x: csr_array, config: SlimConfig, progress_label: str | None = 
     step = max(1, _MAX_BLOCK_CELLS // (width + 1) ** 2)
     is_dense = n_items <= _MAX_DENSE_ITEMS
     products = (x.T @ x).toarray().astype(np.float32) if is_dense else None
-    by_item, blocks = csr_array(x.T), []
-    with progress_bar(progress_label, total=n_items, unit=" items", unit_scale=True) as bar:
-        for low in range(0, n_items, step):
+    by_item, steps = csr_array(x.T), StoredSteps(context.store, "items")
+    n_stored, state = steps.load()
+    blocks = [_solved_rows(state, n_items)] if n_stored else []
+    label, n_solved = context.progress_label, n_stored * step
+    with progress_bar(
+        label, total=n_items, initial=n_solved, unit=" items", unit_scale=True
+    ) as bar:
+        for low in range(n_solved, n_items, step):
             items = _item_table(nearest[low : low + step], low, width)
             if products is None:
                 gram = _sparse_gram(by_item, items)
@@ -59,7 +74,16 @@ def slim_weights(x: csr_array, config: SlimConfig, progress_label: str | None = 
             cells = (row, items[row, column])
             blocks.append(csr_array((weights[row, column], cells), shape=(len(items), n_items)))
             bar.update(len(items))
+            if steps.is_due():
+                solved = vstack(blocks, format="csr")
+                steps.save(low // step + 1, {name: getattr(solved, name) for name in _CSR})
     return csr_array(vstack(blocks).T)
+
+
+def _solved_rows(state: Mapping[str, NDArray[Any]], n_items: int) -> csr_array:
+    """Return the stored rows of Wᵀ."""
+    arrays = tuple(state[name] for name in _CSR)
+    return csr_array(arrays, shape=(len(state["indptr"]) - 1, n_items))
 
 
 def _item_table(nearest: csr_array, low: int, width: int) -> Table:

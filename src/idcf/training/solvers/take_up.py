@@ -170,7 +170,8 @@ def _history_lengths(
     if context.new_user_lengths is not None and len(context.new_user_lengths):
         n_history = rng.choice(context.new_user_lengths, size=len(row_lengths))
     whole = row_lengths - np.maximum(2, np.rint(_UNKNOWN_SHARE * row_lengths)).astype(np.int64)
-    return np.where(np.arange(len(row_lengths)) % 2, whole.clip(min=0), n_history)
+    whole = np.maximum(whole, 0)  # of a single item, that is predicted from nothing
+    return np.where(np.arange(len(row_lengths)) % 2, whole, n_history)
 
 
 def _set_counts(model: TakeUpModel, rows: CooccurrenceSource, typical_score: float) -> None:
