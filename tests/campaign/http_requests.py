@@ -90,7 +90,7 @@ def generated(tally: Tally, address: str, name: str, seed: int, n: int) -> None:
         for mode in (schemathesis.GenerationMode.POSITIVE, schemathesis.GenerationMode.NEGATIVE):
 
             def check(case: Any) -> None:
-                response = case.call()
+                response = case.call(timeout=120)
                 tally.count(f"{name}: generated requests")
                 if response.status_code == 501:  # this model cannot do it, and says so
                     return
@@ -105,7 +105,8 @@ def generated(tally: Tally, address: str, name: str, seed: int, n: int) -> None:
                         few(given(operation.as_strategy(generation_mode=mode))(check))
                     )()
             except Exception as error:
-                tally.fail(f"{name}: generated", case, error)
+                causes = getattr(error, "exceptions", ())
+                tally.fail(f"{name}: generated", case, [error, *causes])
 
 
 class Fuzzer:

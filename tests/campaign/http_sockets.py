@@ -58,7 +58,7 @@ class Case:
 CASES: dict[str, Case] = {
     **{f"never goes on: {name}": Case(data, "- 200 408") for name, data in KINDS.items()},
     "byte by byte": Case(GET + b"\r\n", "200", pause_s=0.01, pieces=1000),
-    "a byte each second": Case(b"", "- 408", repeats=b"G", pause_s=1.0),
+    "an empty line each second": Case(b"", "- 408", repeats=b"\r\n", pause_s=1.0),
     "a header each second": Case(GET, "- 408", repeats=b"a: b\r\n", pause_s=1.0),
     "a body byte each second": Case(POST + b"Content-Length: 99\r\n\r\n", "408", b"x", 1.0),
     "endless headers": Case(GET, "431 -", repeats=b"a: b\r\n" * 100),

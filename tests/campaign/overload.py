@@ -59,7 +59,7 @@ def overload(tally: Tally, server: Server, n: int) -> None:
     """Open connections that all send requests at once, and see how soon it is over."""
     kind = f"{n} connections"
     clients = BusyClients(address_of(server), REQUESTS, n)
-    clients.run(ANSWERS * n, timeout_s=300)
+    clients.run(ANSWERS * n)
     clients.close()
     note(tally, kind, "", clients)
     tally.count(f"{kind}: refused with 503", clients.statuses[503])

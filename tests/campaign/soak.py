@@ -44,9 +44,9 @@ def run(folder: Path, seed: int, share: float) -> Tally:
         host, port = server.host.split(":")
         n_threads = usage(server.process.pid)["threads"] + POOL
         clients = BusyClients((host, int(port)), requests(seed), N_CONNECTIONS)
-        clients.run(round(n_requests * WARM_UP), timeout_s=1200)
+        clients.run(round(n_requests * WARM_UP))
         before = usage(server.process.pid)
-        clients.run(n_requests - round(n_requests * WARM_UP), timeout_s=7200)
+        clients.run(n_requests - round(n_requests * WARM_UP))
         after = usage(server.process.pid)
         clients.close()
     seconds = time.monotonic() - start

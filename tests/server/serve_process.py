@@ -30,7 +30,7 @@ class Server(NamedTuple):
 
     def call(self, method: str, path: str, body: str = "", **headers: str) -> tuple[int, str]:
         """Send one request on a connection of its own; return the status and the body."""
-        connection = HTTPConnection(self.host, timeout=20)
+        connection = HTTPConnection(self.host, timeout=60)
         try:
             connection.request(method, path, body, headers)
             response = connection.getresponse()

@@ -23,6 +23,7 @@ from idcf.server.routes import log_error
 _MAX_ACCEPTED = 64  # connections in one turn; fewer than the reserved files of `connections`
 _MAX_STARTED = 8  # connections that get a parser in one turn
 _MAX_STATUS_STARTED = 16
+_MAX_INCOMPLETE_STARTED = 2  # 1 while there are others
 _PAUSE_S = 0.1  # when the system has no files or memory for another connection
 _STATUS_REQUESTS = tuple(
     f"{method} {path} ".encode()
@@ -206,12 +207,12 @@ class Acceptor:
             self.loop.call_soon(self._start_some)
 
     def _start_some(self) -> None:
-        """Start some of the queued connections; of the incomplete ones, many only if idle."""
+        """Start some of the queued connections, fewest of the incomplete ones."""
         self._is_scheduled = False
         is_idle = not (self._is_behind or self._status or self._complete)
         self._start_first(self._status, _MAX_STATUS_STARTED)
         self._start_first(self._complete, _MAX_STARTED)
-        self._start_first(self._incomplete, _MAX_STARTED if is_idle else 1)
+        self._start_first(self._incomplete, _MAX_INCOMPLETE_STARTED if is_idle else 1)
         if self._status or self._complete or self._incomplete:
             self._schedule()
 
