@@ -114,11 +114,13 @@ class WriterAttack:
     def kill(self, place: Path, moment: str, rng: random.Random) -> bool:
         """Start the command and kill it; return whether it was still running."""
         start = self.writer.first or self.writer.start
-        names = listing(place)
+        names = unlocked(listing(place))
         call = start(self.server, self.world, place)
         if moment == "write":  # shortly after a file or a folder appears
             end = time.monotonic() + 2 * self.seconds + 1
-            while call.code is None and listing(place) == names and time.monotonic() < end:
+            while (
+                call.code is None and unlocked(listing(place)) == names and time.monotonic() < end
+            ):
                 call.wait(0.0003)
             call.wait(rng.random() * 0.01)
         else:
@@ -158,6 +160,11 @@ def listing(place: Path) -> set[str]:
     """Return the paths below a folder, without those of checkpoints."""
     names = (str(x.relative_to(place)) for x in place.rglob("*"))
     return {x for x in names if not x.startswith("checkpoints")}
+
+
+def unlocked(names: set[str]) -> set[str]:
+    """Return names without those of locks, which are there from the start of a command."""
+    return {x for x in names if not x.endswith(".lock")}
 
 
 def digest(data: bytes) -> str:
@@ -277,12 +284,12 @@ def _train_over_shards(server: ForkServer, world: SmallWorld, place: Path) -> Ca
     return server.verb(*table, *bayes, "--resume", str(place / "checkpoints"))
 
 
-def _save_in_turn(n: int) -> Callable[[ForkServer, SmallWorld, Path], Call]:
-    """Return how to save two models in turn n times; the last one is the second."""
+def _save_in_turn(*seeds: int, n: int = 1) -> Callable[[ForkServer, SmallWorld, Path], Call]:
+    """Return how to save the models of some seeds in turn, n times."""
 
     def start(server: ForkServer, world: SmallWorld, place: Path) -> Call:
-        sources = [str(world.model(seed)) for seed in (1, 2)]
-        return server.call("verbs:save_in_turn", sources[-n:], str(place / "model"), n)
+        sources = [str(world.model(seed)) for seed in seeds]
+        return server.call("verbs:save_in_turn", sources, str(place / "model"), n)
 
     return start
 
@@ -381,9 +388,9 @@ WRITERS = {
     ),
     "train over shards": Writer(_train_over_shards, read_model, modules=("duckdb",)),
     "save in a loop": Writer(
-        _save_in_turn(1), read_model, _save_in_turn(2), first=_save_in_turn(1_000_000)
+        _save_in_turn(2), read_model, _save_in_turn(1), first=_save_in_turn(1, 2, n=1_000_000)
     ),
-    "partial_fit_items": Writer(_add_item, read_model, _save_in_turn(1)),
+    "partial_fit_items": Writer(_add_item, read_model, _save_in_turn(2)),
     "embed": Writer(
         _convert("embed", "users.parquet"), read_files, _convert("embed", "users.parquet", seed=2)
     ),

@@ -15,6 +15,7 @@ from tqdm import tqdm
 
 from idcf.errors import ConfigError
 from idcf.evaluation.parallel import available_cores, run_all, run_as_completed
+from idcf.training import worker_pool
 
 
 def divide(a: int, b: int) -> float:
@@ -89,6 +90,17 @@ def test_no_worker_outlives_the_first_process(tmp_path: Path, number: int, code:
         assert first.wait(60) == code
     workers = [int(x.name) for x in tmp_path.iterdir()]
     wait_until(lambda: not any(map(is_running, workers)))
+
+
+def test_ctrl_c_does_not_reach_a_worker_that_imports_modules() -> None:
+    worker = worker_pool._start_worker(1)
+    try:
+        status = Path(f"/proc/{worker.process.pid}/status").read_text()
+    finally:
+        worker_pool._end(worker)
+    [blocked] = [int(x.split()[1], 16) for x in status.splitlines() if x.startswith("SigBlk")]
+    assert blocked >> (signal.SIGINT - 1) & 1
+    assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, [])
 
 
 def wait_until(condition: Callable[[], bool]) -> None:

@@ -18,7 +18,7 @@ from bulk_cases import DyingProcesses, digests, save_model, write_histories
 from pyarrow import parquet
 from shard_files import write_shards
 
-from idcf import ConfigError, DataError
+from idcf import ConfigError, DataError, files
 from idcf.data.user_chunks import HistoryFile
 from idcf.errors import ArtifactError
 from idcf.inference import bulk_folder
@@ -109,6 +109,19 @@ def test_a_driver_that_is_killed_goes_on(
     assert digests(tmp_path / "out") == expected
     complete = json.loads((tmp_path / "out" / "_job.json").read_text())["complete"]
     assert complete["n_users"] == 280
+
+
+def test_a_run_that_was_killed_while_it_described_itself_goes_on(
+    work: BulkWork, histories: Path, expected: dict[str, bytes], tmp_path: Path
+) -> None:
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    name = files._temporary_path(tmp_path / "_job.json").name
+    left = tmp_path / name.replace(f"-{os.getpid()}-", f"-{ended.pid}-")
+    left.touch()
+    convert_folder(work, histories, tmp_path, LocalEngine())
+    assert digests(tmp_path) == expected
+    assert not left.exists()
 
 
 def test_a_changed_job_is_refused(

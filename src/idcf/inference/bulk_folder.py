@@ -194,6 +194,8 @@ def _open_job(work: BulkWork, parts: Sequence[Part], out: Path, overwrite: bool)
     if out.exists() and not out.is_dir():
         raise ConfigError(f"{out} is a file; histories in a folder need a folder for the results")
     others = [x.name for x in out.iterdir()] if out.exists() else []
+    # a run may have been killed while it wrote `_job.json`; the next write removes what it left
+    others = [x for x in others if not (x.startswith(f".{JOB_NAME}.") and x.endswith(".part"))]
     if others and not path.exists():
         raise ConfigError(
             f"{out} holds {min(others)!r} and no {JOB_NAME}; give an empty or a new folder"

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from multiprocessing import get_context, parent_process
+from multiprocessing import get_context, parent_process, resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from threading import RLock, Thread, current_thread, main_thread
@@ -148,9 +148,25 @@ def _start_worker(n_threads: int) -> _Worker:
     context = get_context("spawn")  # a fork would copy the threads of torch in a broken state
     connection, end_of_worker = context.Pipe()
     process = context.Process(target=_work, args=(end_of_worker, n_threads), daemon=True)
-    process.start()
+    with _interrupts_blocked():
+        process.start()
     end_of_worker.close()  # else a dead worker's end would stay open here
     return _Worker(process, connection)
+
+
+@contextmanager
+def _interrupts_blocked() -> Iterator[None]:
+    """Block SIGINT in this thread and in processes that it starts, which would print a traceback
+    at Ctrl-C while they import modules: the first process ends its workers."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    resource_tracker.ensure_running()  # it unblocks SIGINT when it starts
+    old_mask = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, old_mask)
 
 
 def _end(worker: _Worker) -> None:
