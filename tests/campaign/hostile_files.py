@@ -18,8 +18,9 @@ import numpy as np
 import torch
 from attack import Tally
 from builders import table_from_columns
+from hostile_parquet import KINDS
 from hostile_sides import ITEMS, SIDES, SideCase
-from hostile_tables import KINDS, Case, Row
+from hostile_tables import Case, Row
 from limits import TooLong, call, last_frames, memory_limit, quiet, time_limit
 
 from idcf.data.interactions import Interactions

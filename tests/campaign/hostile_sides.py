@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from hostile_tables import Rng, _parquet_bytes, write
+from hostile_tables import Rng, parquet_bytes, write
 
 N = 9
 ITEMS = [f"i{k}" for k in range(N)]
@@ -54,7 +54,7 @@ def _lines(header: str, cells: Callable[[int], str], ids: list[str] = ITEMS) -> 
 def _column(
     values: list[Any], name: str = "title", ids: list[str] = ITEMS, key: str = "item_id"
 ) -> bytes:
-    return _parquet_bytes(pa.table({key: ids, name: values}))
+    return parquet_bytes(pa.table({key: ids, name: values}))
 
 
 _TITLES = {x: f"Film {k}" for k, x in enumerate(ITEMS)}
@@ -138,21 +138,21 @@ _add(
 )  # type: ignore[list-item]
 _add(
     "ids of another type",
-    lambda _: _parquet_bytes(pa.table({"item_id": range(N), "x": range(N)})),
+    lambda _: parquet_bytes(pa.table({"item_id": range(N), "x": range(N)})),
     None,
     "none of the",
     file="side.parquet",
 )
 _add(
     "ids that are lists",
-    lambda _: _parquet_bytes(pa.table({"item_id": [["a"]] * N, "x": range(N)})),
+    lambda _: parquet_bytes(pa.table({"item_id": [["a"]] * N, "x": range(N)})),
     None,
     "item_id|ids",
     file="side.parquet",
 )
 _add(
     "ids that are structs",
-    lambda _: _parquet_bytes(pa.table({"item_id": [{"a": k} for k in range(N)], "x": range(N)})),
+    lambda _: parquet_bytes(pa.table({"item_id": [{"a": k} for k in range(N)], "x": range(N)})),
     None,
     "item_id|ids",
     file="side.parquet",
