@@ -77,7 +77,7 @@ def _describe(kind: type[Any], label: str, error: ValidationError) -> str:
         place = place[:-1]
         problem = "a value is missing" + (f"; each must be {limits}" if limits else "")
     option = ".".join(place) or label
-    return f"option {option!r} is {first['input']!r}: {problem}"
+    return f"option {option!r} is {first['input']!r:.200}: {problem}"
 
 
 def range_text(kind: Any) -> str:

@@ -53,9 +53,9 @@ class EngineError(IdcfError, RuntimeError):
 def unknown_name_message(kind: str, name: str, known_names: Iterable[str]) -> str:
     """Error text for an unknown name of a kind, such as "model", with the nearest known name."""
     names = sorted(known_names)
-    matches = get_close_matches(name, names, n=1)
+    matches = get_close_matches(name[:100], names, n=1)
     hint = f"did you mean {matches[0]!r}? " if matches else ""
-    return f"no {kind} named {name!r}; {hint}known: {', '.join(names)}"
+    return f"no {kind} named {name!r:.100}; {hint}known: {', '.join(names)}"
 
 
 def require_extra(extra: str, *packages: str) -> None:

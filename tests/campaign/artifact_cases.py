@@ -432,9 +432,9 @@ def edit_items(folder: Path, rng: Rng) -> str:
 
 
 def _repeated(n: int, *, stored_once: bool) -> Any:
-    """Return n equal titles of 64 MiB in all, or of 256 MiB each that a file holds once."""
+    """Return n equal titles of 4 MiB in all, or of 256 MiB each that a file holds once."""
     if not stored_once:
-        return pa.array(["x" * ((1 << 26) // n)] * n)
+        return pa.array(["x" * ((1 << 22) // n)] * n)
     return pa.DictionaryArray.from_arrays(pa.array([0] * n, pa.int32()), ["x" * (1 << 28)])
 
 

@@ -208,7 +208,8 @@ def _try(
             return ""
     try:
         with quiet(), time_limit(SECONDS), memory_limit(BYTES):
-            problem = _forged_problem(copy) if is_forged else _damaged_problem(copy, original)
+            known = [original, other] if kind == "mix_models" else [original]
+            problem = _forged_problem(copy) if is_forged else _damaged_problem(copy, known)
     except TooLong as error:
         problem = str(error)
     except BaseException as error:
@@ -216,15 +217,17 @@ def _try(
     return label + problem if problem else ""
 
 
-def _damaged_problem(copy: Path, original: Original) -> str:
-    """Load a damaged folder; return what was wrong, or ""."""
+def _damaged_problem(copy: Path, known: list[Original]) -> str:
+    """Load a damaged folder; return what was wrong, or "" if it answers as a known model."""
     try:
         recommender = Recommender.load(copy)
     except IdcfError as error:
         return _message_problem(error)
     answers = dict(answers_of(recommender))
-    wrong = [x for x in answers if answers[x] != original.answers[x]]
-    return f"loads, and answers otherwise: {wrong[0]}" if wrong else ""
+    if any(answers == x.answers for x in known):
+        return ""
+    wrong = [x for x in answers if answers[x] != known[0].answers[x]]
+    return f"loads, and answers otherwise: {wrong[0]}"
 
 
 def _forged_problem(copy: Path) -> str:

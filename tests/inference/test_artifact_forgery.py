@@ -207,6 +207,32 @@ def test_finite_weights_with_scores_that_are_not_are_refused(tmp_path: Path) -> 
     assert "not finite" in message or "scores no new user" in message
 
 
+def test_numbers_whose_sums_are_not_finite_are_refused(folder: Path) -> None:
+    weights = folder / "weights.safetensors"
+    tensors = load_file(weights)
+    tensors["item_bias"][2] = 1e30
+    save_file(tensors, weights)
+    assert "'item_bias' holds numbers beyond 1e+25" in forged_error(folder, lambda values: None)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda x: x["domain"].update(levels=[]), "it knows no rating"),
+        (lambda x: x.update(take_up_model="idcf-dot"), "'idcf-dot' cannot say how likely"),
+        (lambda x: x.update(preset="\ud800"), "UnicodeEncodeError"),
+        (lambda x: x.update(seed="x" * 10_000), "option 'seed' is 'xxx"),
+        (lambda x: x.update(model="x" * 10_000), "no model named 'xxx"),
+    ],
+)
+def test_values_that_nothing_can_use_are_refused_in_a_line(
+    folder: Path, change: Callable[[dict[str, Any]], Any], message: str
+) -> None:
+    error = forged_error(folder, change)
+    assert message in error
+    assert len(error) < 1500
+
+
 def test_a_mean_that_is_not_finite_is_refused(folder: Path) -> None:
     message = forged_error(folder, lambda values: values["domain"].update(mean="nan"))
     assert "its ratings are not finite" in message

@@ -44,6 +44,7 @@ _ALL_FILES = (*_FILES, _CONFIG)
 _TAKE_UP_PREFIX = "take_up_model."
 _MAX_READS = 20  # of a folder that is replaced again and again while it is read
 _MAX_CONFIG_BYTES = 1 << 26
+_MAX_NUMBER = 1e25  # of tensors: products of larger ones leave the range of single precision
 _MAX_ITEMS_BYTES = 1 << 32  # unpacked
 
 
@@ -70,9 +71,16 @@ class Artifact:
                     f"the model cannot be used: its tensor {tensor!r} is not finite; train again, "
                     "with a lower learning_rate or without outliers"
                 )
+            if tensor := model.nonfinite_tensor(_MAX_NUMBER):
+                raise ArtifactError(
+                    f"the model cannot be used: its tensor {tensor!r} holds numbers beyond "
+                    f"{_MAX_NUMBER:g}, whose sums are not finite; train again"
+                )
         domain = self.manifest.domain
         if not all(map(isfinite, (domain.mean, domain.std, *domain.levels))):
             raise ArtifactError("the model cannot be used: its ratings are not finite; train again")
+        if not domain.levels:
+            raise ArtifactError("the model cannot be used: it knows no rating; train again")
 
     def tensors(self) -> dict[str, Tensor]:
         """Return the tensors of both models by name; those of the take-up model have a prefix."""
@@ -257,7 +265,10 @@ def _build_take_up_model(manifest: Manifest) -> Model | None:
     if name is None:
         return None
     domain = replace(manifest.domain, implicit=True).placeholder_domain()
-    return model_entry(name).build(configure(name, manifest.take_up_options), domain)
+    entry = model_entry(name)
+    if entry.backbone:
+        raise ArtifactError(f"{name!r} cannot say how likely an item is taken up")
+    return entry.build(configure(name, manifest.take_up_options), domain)
 
 
 def assign_tensors(model: Model, tensors: Mapping[str, Tensor], folder: Path = Path()) -> None:
@@ -379,6 +390,7 @@ def _parse_config(config: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     text = _read_file(config, _MAX_CONFIG_BYTES)
     try:
         values = json.loads(text)
+        json.dumps(values, ensure_ascii=False).encode()  # raises where a text is no Unicode
         version, files = values.pop("format"), dict(values.pop("files"))
         digest = values.pop("digest")
         expected_digest = _digest({"format": version, **values, "files": files})
@@ -477,7 +489,7 @@ def _check_item_columns(path: Path, content: bytes) -> None:
     for name, kind in zip(schema.names, schema.types, strict=True):
         is_right = types.is_list(kind) and types.is_string(kind.value_type)
         if name == "item_id":
-            is_right = types.is_string(kind) or types.is_integer(kind)
+            is_right = types.is_string(kind) or types.is_signed_integer(kind)
         elif name == "title":
             is_right = types.is_string(kind) or types.is_null(kind)
         if not is_right:

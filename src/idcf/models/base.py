@@ -256,10 +256,14 @@ class Model(nn.Module, ABC):
         """Prepare the model for serving: evaluation mode and no gradients, so that caches work."""
         self.eval().requires_grad_(False)
 
-    def nonfinite_tensor(self) -> str | None:
-        """Return the name of a tensor of the state that holds NaN or infinity; None: none does."""
+    def nonfinite_tensor(self, largest: float | None = None) -> str | None:
+        """Return the name of a tensor of the state that holds NaN or infinity, or a number beyond
+        `largest`; None: none does."""
         for name, tensor in self.state_dict().items():
-            if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
+            if not tensor.is_floating_point():
+                continue
+            limit = torch.finfo(tensor.dtype).max if largest is None else largest
+            if not bool((tensor.abs() <= limit).all()):
                 return name
         return None
 
