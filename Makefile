@@ -1,6 +1,7 @@
 # Three commands are enough: `make demo`, `make serve` and `make test`. Each does all the set-up it needs, once.
 #   make demo PYTHON=python3.12           another Python
 #   make demo TORCH_INDEX=ADDRESS         an extra package index, such as PyTorch's CPU one
+#   make test HASHES=1                    only wheels whose SHA-256 is in requirements.txt
 
 PYTHON ?= python3
 TORCH_INDEX ?=
@@ -58,16 +59,22 @@ bench-scale: $(READY) ## Training over shards: growth, engines, lost workers; wr
 clean: ## Forget the set-up, caches and runs
 	rm -rf $(VENV) runs build dist docs/_build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 
-$(READY): pyproject.toml constraints.txt
+$(READY): pyproject.toml constraints.txt requirements.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 	  || { echo "idcf needs Python 3.11 or newer; say which: make PYTHON=..."; exit 1; }
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+ifdef HASHES
+	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements.txt
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+else
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt \
 	  $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) -e ".[plots,hdf5,dev]"
+endif
 	@touch $@
 
 # a generator of HTTP clients, for one test; apart, because it needs older versions of packages that idcf needs
-$(CLIENT): | $(READY)
+$(CLIENT): requirements-client.txt | $(READY)
 	$(BIN)/python -m venv $(VENV)/client
-	$(VENV)/client/bin/pip install --quiet --disable-pip-version-check "openapi-python-client==0.29.1"
+	$(VENV)/client/bin/pip install --quiet --disable-pip-version-check \
+	  --require-hashes -r requirements-client.txt
 	@touch $@

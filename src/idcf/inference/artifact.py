@@ -455,13 +455,15 @@ def _read_items(
         n_rows = parquet.read_metadata(pa.BufferReader(content)).num_rows
         if n_rows != n_items:
             raise ArtifactError(f"{path}: {n_rows} items, but the model has {n_items}")
-        table = read_limited_table(path, content, limit=_MAX_ITEMS_BYTES)
+        try:
+            table = read_limited_table(path, content, limit=_MAX_ITEMS_BYTES)
+        except DataError:
+            reason = f"unpacks to more than {_MAX_ITEMS_BYTES:,} bytes"
+            raise ArtifactError(f"{path} {reason}") from None
         ids = table["item_id"]
         if ids.null_count:
             raise ArtifactError(f"{path}: {ids.null_count} items have no id")
         items, titles = Vocab(ids.to_pylist()), tuple(table["title"].to_pylist())
-    except DataError:
-        raise ArtifactError(f"{path} unpacks to more than {_MAX_ITEMS_BYTES:,} bytes") from None
     except (pa.ArrowException, OSError, KeyError) as error:
         raise ArtifactError(f"{path}: {error}") from None
     names = [x for x in table.column_names if x not in ("item_id", "title")]
