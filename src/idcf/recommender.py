@@ -183,10 +183,26 @@ class Recommender(Estimator):
             Folder of checkpoints (with an engine, of finished passes) from which an interrupted fit
             goes on. ConfigError: it is of another fit.
         """
-        given = {name: x for name, x in locals().items() if name not in ("self", "interactions")}
         from idcf.training.fit import FitArguments, fit
 
-        self._set_state(*fit(self.config, interactions, FitArguments(**given)))
+        arguments = FitArguments(
+            users=users,
+            items=items,
+            columns=columns,
+            implicit=implicit,
+            missing=missing,
+            weight=weight,
+            duplicates=duplicates,
+            titles=titles,
+            attributes=attributes,
+            card_metrics=card_metrics,
+            progress=progress,
+            callback=callback,
+            memory=memory,
+            engine=engine,
+            resume=resume,
+        )
+        self._set_state(*fit(self.config, interactions, arguments))
         return self
 
     def partial_fit_items(
