@@ -112,7 +112,7 @@ def test_nested_options_survive_json(tree):
             {"name": "a", "leaf": {"rte": 1}},
             "Tree, 'leaf': no option named 'rte'; did you mean 'rate'",
         ),
-        ({"name": "a", "leaf": {"limits": [1]}}, r"option 'leaf\.limits\.1' is \[1\]"),
+        ({"name": "a", "leaf": {"limits": [1]}}, r"option 'leaf\.limits' is \[1\]: a value is"),
         ({"name": "a", "leaf": 3}, "option 'leaf' is 3"),
         ({"name": "a", "leaves": [{"rate": "x"}]}, r"option 'leaves\.0\.rate' is 'x'"),
         ({"name": "a", "flags": {"x": "maybe"}}, r"option 'flags\.x' is 'maybe'"),
