@@ -257,7 +257,7 @@ def test_a_dry_run_lists_the_missing_experiments(tmp_path: Path) -> None:
     assert {"table2", "table4", "splits"} <= every["tables"].keys()
     assert every["tables"]["splits"]["n_runs"] == 2 * 10  # seeds on each draw
     reason = call("reproduce", "table4", "--models", "igmc", "--presets", "published", "--dry-run")
-    assert "igmc (published), new, seed 0 (34 min a seed" in reason
+    assert "douban delta=30: igmc (published), new, seed 0 (98,000 steps)" in reason
     more = json.loads(call(*arguments, "--seeds", "4", "--json"))
     assert more["n_runs"] == 2 * values["n_runs"]
     assert not list(tmp_path.iterdir())

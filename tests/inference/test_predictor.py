@@ -158,3 +158,12 @@ def test_items_to_predict_are_a_list() -> None:
         predict_scores(p, p.read_new_user(EVEN), "i2")
     with pytest.raises(DataError, match="items must be a list of item ids, got 2"):
         predict_scores(p, p.read_new_user(EVEN), 2)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("history", [{}, {"i1": 5.0}])
+def test_a_filter_that_no_item_passes_gives_an_empty_list(history: dict[str, float]) -> None:
+    table = checkerboard(30, 12, np.random.default_rng(0))
+    genres = {"genre": {"i0": "drama", "i1": "comedy"}, "year": {"i0": "1990", "i1": "1995"}}
+    recommender = Recommender(device="cpu", sweeps=8, burn_in=2).fit(table, attributes=genres)
+    where = {"genre": "drama", "year": "1995"}
+    assert len(recommender.recommend(history, where=where, return_std=True)) == 0

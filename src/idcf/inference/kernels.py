@@ -303,7 +303,7 @@ class BayesSingleUserScorer:
         mean, precision = self.posterior(item_rows, values)
         covariance, user_bias = np.linalg.inv(precision), mean[:, -1]
         w = np.column_stack([mean[:, :-1], np.ones_like(user_bias)])
-        item = self.item_means.take(target_rows, 0).reshape(-1, *mean.shape)
+        item = self.item_means.take(target_rows, 0).reshape(len(target_rows), *mean.shape)
         expected = (item * w).sum(-1)  # [K, T]
         square = w[:, :, None] * w[:, None, :]
         square[:, :-1, :-1] += covariance[:, :-1, :-1]

@@ -180,7 +180,8 @@ def rmse_on(model: Model, target_table: Interactions, history_table: Interaction
     scores = score_interactions(
         model, target_table, history_table, anonymous=model.ignores_user_ids
     )
-    return float(np.sqrt(np.mean((scores - target_table.rating) ** 2, dtype=np.float64)))
+    with np.errstate(over="ignore"):  # an error beyond the range is infinite
+        return float(np.sqrt(np.mean((scores - target_table.rating) ** 2, dtype=np.float64)))
 
 
 def auc_loss_on(

@@ -232,32 +232,6 @@ class BayesModel(CorrectedTwoTower):
         vector = torch.cat([vector, self.empty_history_offset[items][..., None]], -1)
         return Embeddings(vector, means[..., -1].mean(-1))
 
-    def set_rating_unit(self, unit: float) -> None:
-        """Turn a model of ratings divided by `unit` into one of the ratings, in place.
-
-        Vectors of items have no unit; biases and vectors of users have that of the ratings.
-        """
-        scale = torch.ones_like(self.means[0, 0])  # of (q_i, b_i): [D]
-        scale[-1] = unit
-        low = torch.tril_indices(*self.packed_index.shape, device=scale.device)
-        self.mean *= unit
-        self.means *= scale
-        self.second_moments *= scale[low[0]] * scale[low[1]]
-        self.item_precision /= scale[:, None] * scale
-        self.item_prior_information /= scale
-        self.noise_precision /= unit**2
-        self.precision /= unit**2
-        self.prior_information /= unit
-        for x in (
-            self.mean_key_latent,
-            self.feature_weights,
-            self.empty_history_offset,
-            self.selection_coefficients,
-            self.cohort_centers,
-            self.cohort_spread,
-        ):
-            x *= unit
-
     def first_blocks(self, n_blocks: int) -> BayesModel:
         """Return a model that shares the first blocks of this one."""
         out = copy(self)

@@ -150,7 +150,7 @@ def _fit_over_shards(
     catalogue = Interactions(
         Vocab(()), table.items, no_rows, no_rows, np.empty(0, np.float32), None, table.implicit
     )
-    arguments = replace(arguments, columns=columns_of_shards(table))
+    arguments = replace(arguments, columns=arguments.columns or columns_of_shards(table))
     config, data = _add_side_tables(config, catalogue, arguments)
     features: Floats | None = data.interactions.item_features
     engine = arguments.engine

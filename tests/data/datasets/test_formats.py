@@ -126,7 +126,7 @@ def test_without_h5py_the_error_says_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "h5py", None)
-    with pytest.raises(DataError, match=r"pip install 'idcf\[hdf5\]'"):
+    with pytest.raises(ConfigError, match=r"pip install 'idcf\[hdf5\]'"):
         formats.read_douban(tmp_path / "x.mat")
 
 

@@ -287,8 +287,7 @@ def test_a_recommender_is_fitted_to_a_folder_of_shards(tmp_path: Path) -> None:
     [
         ({"engine": "lokal"}, "no engine named 'lokal'; did you mean 'local'"),
         ({"engine": "local", "card_metrics": True}, "card_metrics needs the table in memory"),
-        ({"engine": "local", "columns": {"user_id": "u"}}, "columns needs the table in memory"),
-        ({"resume": "folder"}, "leave out resume, or give an engine"),
+        ({"engine": "local", "duplicates": "count"}, "duplicates='count' needs the table in mem"),
     ],
 )
 def test_arguments_that_do_not_fit_shards(arguments: dict, message: str, tmp_path: Path) -> None:

@@ -64,6 +64,7 @@ from idcf.training.solvers.normal_wishart import (
     sample_noise,
     sample_normal_wishart,
 )
+from idcf.training.solvers.rating_unit import set_rating_unit
 from idcf.training.solvers.singular_directions import singular_directions
 from idcf.types import History, Ragged, Users
 
@@ -103,7 +104,7 @@ def fit_bayes(config: BayesConfig, table: Interactions, context: SolverContext) 
         model.set_neighbors(find_neighbors(table, n_neighbors), weight)
     context.details.update(neighbors=n_neighbors, neighbor_weight=round(weight, 2))
     calibrate(model, rows.errors(weight), context)
-    model.set_rating_unit(unit)
+    set_rating_unit(model, unit)
     return model
 
 
