@@ -281,7 +281,7 @@ def test_options_of_the_list(browser: Browser, width: int) -> None:
                 expected = recommender.recommend(history, n=10, **options)
                 assert shown_items(page) == [x.item_id for x in expected]
             expect(page.locator("summary")).to_have_text("Options (4 in use)")
-            expect(page.locator(".reasons").first).to_contain_text("because")
+            expect(page.locator(".reasons", has_text="because").first).to_be_visible()
             assert page.evaluate("document.documentElement.scrollWidth") <= width
             page.get_by_role("button", name="Reset the options").click()
             wait_for_update(page, 8)

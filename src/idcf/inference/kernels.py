@@ -311,7 +311,7 @@ class BayesSingleUserScorer:
         cross = covariance[..., -1].copy()
         cross[:, -1] = 0
         total = self.second_moments.take(target_rows, 0) @ packed.reshape(-1)
-        total += 2 * (item.reshape(len(target_rows), -1) @ cross.reshape(-1))
+        total += 2 * (item.reshape(len(target_rows), cross.size) @ cross.reshape(-1))
         total += covariance[:, -1, -1].sum() - np.square(expected).sum(-1)
         within = np.maximum(total, 0) / len(w) + np.float32(self.noise_variance)
         std: Floats = self.std_scale * np.sqrt(within + (expected + user_bias).var(-1))
