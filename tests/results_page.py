@@ -16,9 +16,11 @@ from typing import Any, NamedTuple
 
 from scipy import stats
 
+from idcf.evaluation.groups import USER_GROUPS
 from idcf.metrics import Interval, mean_of_seeds
 from idcf.paper import results_store
 from idcf.paper.results_store import PairedDifference, StoredRow
+from idcf.paper.run_plan import settings_fingerprint
 from idcf.paper.split_comparisons import is_current
 from idcf.paper.split_pages import SplitResults
 from idcf.paper.table_spec import TableColumn, find_table
@@ -309,6 +311,14 @@ def verdict(values: Sequence[float], printed: float) -> str:
     return "open" if abs(fmean(values) - printed) <= width else "no"
 
 
+def outdated_mark(rows: Sequence[StoredRow]) -> str:
+    """Return the sign of rows of which any was made with settings that have changed since."""
+    current = settings_fingerprint(
+        rows[0].model, rows[0].preset, rows[0].dataset, USER_GROUPS[rows[0].users]
+    )
+    return "" if all(row.options == current for row in rows) else " †"
+
+
 def verdict_table(table: PageTable, metric: str) -> Cells:
     """Each cell of the paper on Douban and ML-100K beside our seeds."""
     cells: Cells = {}
@@ -319,7 +329,8 @@ def verdict_table(table: PageTable, metric: str) -> Cells:
         printed = paper(rating_table(users), DATASETS[dataset], system(label), users, metric)
         seeds = " to ".join(number(x, 4) for x in (min(values), max(values)))
         texts = (number(printed), number(fmean(values)), seeds, number(stdev(values), 4))
-        cells |= {(row, n): x for n, x in enumerate((*texts, verdict(values, printed)), 3)}
+        judged = verdict(values, printed) + outdated_mark(rows)
+        cells |= {(row, n): x for n, x in enumerate((*texts, judged), 3)}
     return cells
 
 
@@ -329,7 +340,7 @@ def verdict_counts(table: PageTable) -> Cells:
     of_metric = iter(verdicts.values())
     for other in page_tables(PAGE.read_text(encoding="utf-8")):
         if other.header[-1] == "reproduced?":
-            next(of_metric).extend(cells[-1].strip("*") for cells in other.rows)
+            next(of_metric).extend(cells[-1].strip(" *†") for cells in other.rows)
     return {
         (row, column): str(len(verdicts[label]) if name == "cells" else verdicts[label].count(name))
         for row, (label, *_) in enumerate(table.rows)
@@ -348,7 +359,8 @@ def interval_table(table: PageTable, dataset: str, metric: str = "") -> Cells:
         ours = mean_of_seeds([r.interval for r in rows])
         spread = number(stdev(r.value for r in rows), 4)
         is_inside = ours.low - ROUNDING <= printed <= ours.high + ROUNDING
-        texts = (number(printed), interval_text(ours), spread, "inside" if is_inside else "outside")
+        judged = ("inside" if is_inside else "outside") + outdated_mark(rows)
+        texts = (number(printed), interval_text(ours), spread, judged)
         cells |= {(row, n): x for n, x in enumerate(texts, len(table.header) - 4)}
     return cells
 
@@ -378,7 +390,7 @@ def first_authors_table(table: PageTable) -> Cells:
     cells: Cells = {}
     for row, (label, *_) in enumerate(table.rows):
         ours = label.endswith("our settings")
-        model = "nnmf-original" if label.startswith("NNMF") else "gcmc-softmax"
+        model = "nnmf-original" if "nnmf-original" in label else "gcmc-softmax"
         preset = "clean" if ours else "published"
         for column, name in enumerate(table.header[1:], 1):
             cells[row, column] = number(mean(DATASETS[name], model, "all", "rmse", preset))
@@ -501,7 +513,7 @@ def ablation_table(table: PageTable) -> Cells:
 
 
 def implicit_table(table: PageTable, columns: Sequence[tuple[str, str, str]]) -> Cells:
-    """Metrics of implicit feedback by (dataset, users, metric); idcf-bayes is idcf-odds there."""
+    """Metrics of implicit feedback by (dataset, users, metric)."""
     cells: Cells = {}
     for row, (label, *texts) in enumerate(table.rows):
         for column, (dataset, users, metric) in enumerate(columns, 1):
@@ -510,8 +522,7 @@ def implicit_table(table: PageTable, columns: Sequence[tuple[str, str, str]]) ->
             if label.startswith("paper, "):
                 value = paper("table3", dataset, system(label[7:]), users, metric)
             else:
-                model = system(label).replace("idcf-bayes", "idcf-odds")
-                value = mean(dataset, model, users, metric)
+                value = mean(dataset, system(label), users, metric)
             cells[row, column] = number(value)
     return cells
 

@@ -60,6 +60,12 @@ def test_the_model_passes_the_shared_checks(model_in_registry: str) -> None:
         test(check)
 
 
+def test_the_page_on_new_models_shows_the_same_package() -> None:
+    page = (ROOT / "docs" / "howto" / "new-model.md").read_text(encoding="utf-8")
+    shown = re.findall(r"```(?:python|toml)\n(.*?)```", page, re.S)
+    assert shown == [PLUGIN_PROJECT, PLUGIN, PLUGIN_TEST]
+
+
 def test_the_row_and_the_test_are_short() -> None:
     assert len(ROW.splitlines()) == 1
     assert len([line for line in TEST.splitlines() if line]) == 3

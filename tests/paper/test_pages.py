@@ -43,7 +43,7 @@ def test_pages_show_numbers_or_why_there_are_none(stored_results: Path, tmp_path
     assert "(2 of 3 seeds)" in lines["bias"]
     assert "orders only" in lines["popularity"]
     assert "| 1.078 | not run | not run |" in lines["idcf-nn"]
-    assert "| not run: 34 min a seed on an H200 alone |" in lines["igmc"]
+    assert "| not run: 65 of 80 epochs made, see the results page |" in lines["igmc"]
     assert "**1.011**" in lines["idcf-gc"]
     assert "not in the paper" in lines["als"]
     assert "not reported" in rendered["table2.md"]

@@ -16,8 +16,8 @@ from idcf.paper.split_comparisons import Cell, RunRows
 from idcf.paper.table_spec import TableSpec
 
 LEGEND = (
-    "Nothing was chosen on these splits: the settings were fixed before the draws were made. "
-    "Every split draws its test rows anew from the whole dataset, but settings were searched "
+    "Nothing was chosen on the random draws: the settings were fixed before they were made. "
+    "Every draw takes its test rows anew from the whole dataset, but settings were searched "
     'on the same datasets before, so the splits are fresh and the users are not. "mean" is '
     "the mean over splits; its 95 % interval joins the mean half-width over users with that "
     'over splits, t · sd · √(1/S + test rows / training rows), as a sum of squares. "sd" is '
