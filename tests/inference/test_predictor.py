@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import cache
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from idcf import ColdUserError, DataError, Recommender
@@ -158,3 +159,12 @@ def test_items_to_predict_are_a_list() -> None:
         predict_scores(p, p.read_new_user(EVEN), "i2")
     with pytest.raises(DataError, match="items must be a list of item ids, got 2"):
         predict_scores(p, p.read_new_user(EVEN), 2)  # type: ignore[arg-type]
+
+
+def test_verbs_of_one_user_refuse_a_table_of_several() -> None:
+    table = pd.DataFrame({"user_id": ["a", "b"], "item_id": ["i2", "i3"], "rating": [5.0, 1.0]})
+    with pytest.raises(DataError, match="holds histories of 2 users"):
+        predictor("als").read_new_user(table)
+    with pytest.raises(DataError, match="pass one history"):
+        predictor("als").read_new_user([EVEN, EVEN])
+    assert len(predictor("als").read_new_user(table[:1]).item_rows) == 1
