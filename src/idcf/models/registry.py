@@ -10,19 +10,18 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from functools import cache, cached_property
 from importlib import import_module
-from importlib.metadata import entry_points
 from itertools import product
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from idcf import config
 from idcf.errors import ConfigError, unknown_name_message
 from idcf.models import options as o
+from idcf.models.plugins import MODELS_GROUP, load_plugins
 
 if TYPE_CHECKING:
     from idcf.models.base import Model, UserData
     from idcf.types import Domain, Users
 
-ENTRY_POINT_GROUP = "idcf.models"
 _MODELS = "idcf.models"
 _SOLVERS = "idcf.training.solvers"
 _SHARDED = "idcf.training.sharded"
@@ -344,14 +343,15 @@ MODELS: dict[str, ModelEntry] = {
 def plugin_models() -> Mapping[str, ModelEntry]:
     """Return the models that installed packages add through the entry-point group.
 
-    Raises `ConfigError` if a package adds a name that exists already.
+    A package that cannot be imported is left out, with a warning. Raises `ConfigError` if a package
+    adds a name that exists already.
     """
     plugins: dict[str, ModelEntry] = {}
-    for point in entry_points(group=ENTRY_POINT_GROUP):
-        for name, row in point.load().items():
+    for point, rows in load_plugins(MODELS_GROUP).values:
+        for name, row in rows.items():
             if name in MODELS or name in plugins:
                 raise ConfigError(
-                    f"entry point {point.name!r} of {ENTRY_POINT_GROUP} adds a model named "
+                    f"entry point {point.name!r} of {MODELS_GROUP} adds a model named "
                     f"{name!r}, which exists already; rename it there"
                 )
             plugins[name] = row
@@ -370,7 +370,8 @@ def model_entry(name: str) -> ModelEntry:
     """
     row = MODELS.get(name) or plugin_models().get(name)
     if row is None:
-        raise ConfigError(unknown_name_message("model", name, all_models()))
+        message = unknown_name_message("model", name, all_models())
+        raise ConfigError("; ".join([message, *load_plugins(MODELS_GROUP).problems]))
     return row
 
 
