@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from functools import cache, cached_property
 from importlib import import_module
+from inspect import signature
 from itertools import product
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -110,7 +111,7 @@ class ModelEntry:
     def model_class(self) -> type[Model]:
         """The class that scores, imported when it is first needed.
 
-        Raises `ConfigError` if its flags are not those of the row.
+        Raises `ConfigError` if its flags are not those of the row, or `build` cannot call it.
         """
         model_class: type[Model] = _import_object(self.model)
         for flag in ("inductive", "has_uncertainty"):
@@ -119,6 +120,14 @@ class ModelEntry:
                     f"{flag} of {model_class.__name__} is {getattr(model_class, flag)}, and "
                     f"{getattr(self, flag)} in its row of the registry; change one of the two"
                 )
+        arguments = ["config", "backbone", "key_users"] if self.backbone else ["config", "domain"]
+        try:
+            signature(model_class).bind(*arguments)
+        except TypeError as error:
+            raise ConfigError(
+                f"a model is built as {model_class.__name__}({', '.join(arguments)}), which its "
+                f"constructor does not accept ({error}); change the constructor"
+            ) from None
         return model_class
 
     def build(self, config: Any, domain: Domain) -> Model:
