@@ -27,6 +27,8 @@ BAD_TRAINING = {
     "-o embeding_size=3": "did you mean 'embedding_size'",
     "-o embedding_size=many": "embedding_size",
     "-o embedding_size": "an override is written name=value, got 'embedding_size'",
+    "-o key_threshold=3": "use --key-threshold instead",
+    "-o seed=3": "seed is no option of a model; use --seed instead",
     "--key-threshold 900": "900",
     "--key-users best": "no choice of key users named 'best'",
     "--n-key-users 5": "--n-key-users 5 needs --key-users informative, got 'threshold'",

@@ -21,6 +21,7 @@ from idcf.data.history_reader import (
     history_from_item_rows,
     read_new_user,
     read_new_users,
+    require_one_user,
     warn_unknown_histories,
     warn_unknown_items,
 )
@@ -29,6 +30,7 @@ from idcf.errors import DataError
 
 NUMBERS, NAMES = Vocab([10, 20, 30]), Vocab(["007", "20", "toy story"])
 RATED = {10: 5.0, 30: 2.0}
+RATED_TABLE = {"item_id": [10, 30], "rating": [5.0, 2.0]}
 USERS_TABLE = pd.DataFrame(
     {"user_id": ["b", "a", "b"], "item_id": [10, 20, 30], "rating": [1, 2, 3]}
 )
@@ -108,6 +110,11 @@ def test_unknown_items_are_listed() -> None:
         ({10: -1e30}, "outside"),
         ({10: "good"}, "rating 'good' of item 10 is not a number"),
         ({10: None}, "item 10 has no rating"),
+        ({20: 4, 10: True}, "rating True of item 10 is no number"),
+        ({10: False}, "rating False of item 10 is no number"),
+        (pd.DataFrame({"item_id": [10], "rating": [True]}), "rating True of item 10"),
+        (pd.Series({10: 5.0}), r"cannot read Series as a history; pass \.to_dict\(\)"),
+        (pl.Series([10]), r"\.to_list\(\) of one of ids"),
         ({10: 10**400}, "is not a number"),
         ([10, 20], "ratings are needed"),
         ([(10, 5), 20], "mixes ids, pairs and triples"),
@@ -149,6 +156,41 @@ def test_several_histories() -> None:
 )
 def test_a_list_of_histories_or_a_user_column_has_many_users(history: Any) -> None:
     assert has_many_users(history)
+
+
+@pytest.mark.parametrize(
+    ("history", "message"),
+    [
+        (USERS_TABLE, "the table holds histories of 2 users, .* one user at a time"),
+        (pa.Table.from_pandas(USERS_TABLE), "histories of 2 users"),
+        ([RATED, RATED, {}], "the list holds histories of 3 users.*pass one history"),
+        ([[10, 30]], "histories of 1 user, "),
+    ],
+)
+def test_several_users_are_not_read_as_one(history: Any, message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        require_one_user(history)
+
+
+@pytest.mark.parametrize(
+    "history", [None, RATED, [(10, 5)], USERS_TABLE[USERS_TABLE.user_id == "b"]]
+)
+def test_rows_of_one_user_are_one_user(history: Any) -> None:
+    require_one_user(history)
+
+
+def test_a_lazy_table_is_to_be_collected() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(DataError, match=r"LazyFrame; collect\(\) it first"):
+            require_one_user(pl.LazyFrame(RATED_TABLE))
+
+
+def test_a_title_and_a_table_are_no_ids() -> None:
+    with pytest.raises(DataError, match="'Alien' is a title; pass its id, 20"):
+        explicit().item_row("Alien")
+    with pytest.raises(DataError, match="pass its item_id column"):
+        explicit().item_rows(pd.DataFrame(RATED_TABLE), "candidates")
 
 
 @pytest.mark.parametrize("history", [None, {}, [], RATED, [(1, 2)], [1], pl.DataFrame()])

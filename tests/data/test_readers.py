@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
+import polars as pl
 import pyarrow as pa
 import pytest
 from builders import id_rows, write_file
@@ -294,3 +296,21 @@ def test_a_sparse_matrix_is_a_table_and_a_batch_of_histories() -> None:
     assert lists[0] == recommender.recommend({1: 5.0, 2: 1.0}, n=3)
     assert lists[1] == recommender.recommend({}, n=3)
     assert recommender.embed(csr_array(few[:2])).shape[0] == 2
+
+
+@pytest.mark.parametrize("suffix", ["csv", "parquet", "pandas", "polars"])
+def test_missing_ratings_are_clicks_where_ratings_are_left_aside(
+    suffix: str, tmp_path: Path
+) -> None:
+    frame = pd.DataFrame({"user_id": [1, 1, 2], "item_id": [7, 8, 7], "rating": [4.0, None, None]})
+    source: Any = tmp_path / f"t.{suffix}"
+    if suffix == "csv":
+        frame.to_csv(source, index=False)
+    elif suffix == "parquet":
+        frame.to_parquet(source)
+    else:
+        source = frame if suffix == "pandas" else pl.from_pandas(frame)
+    table = read_interactions(source, implicit=True)
+    assert (len(table), table.implicit, table.weight) == (3, True, None)
+    with pytest.raises(DataError, match="the value is missing"):
+        read_interactions(source)

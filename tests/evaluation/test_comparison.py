@@ -259,3 +259,9 @@ def test_the_examples_of_the_docstrings_run() -> None:
     results = doctest.testmod(idcf.evaluation.comparison)
     assert results.attempted > 4
     assert results.failed == 0
+
+
+@pytest.mark.parametrize("models", [[Recommender("als")], Recommender("als"), ["bias", 3]])
+def test_models_are_names(models: Any) -> None:
+    with pytest.raises(ConfigError, match=r"models are names, such as 'als', got .*options="):
+        idcf.evaluate("not-read.csv", models)

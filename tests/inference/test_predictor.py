@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import cache
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from idcf import ColdUserError, DataError, Recommender
@@ -167,3 +168,12 @@ def test_a_filter_that_no_item_passes_gives_an_empty_list(history: dict[str, flo
     recommender = Recommender(device="cpu", sweeps=8, burn_in=2).fit(table, attributes=genres)
     where = {"genre": "drama", "year": "1995"}
     assert len(recommender.recommend(history, where=where, return_std=True)) == 0
+
+
+def test_verbs_of_one_user_refuse_a_table_of_several() -> None:
+    table = pd.DataFrame({"user_id": ["a", "b"], "item_id": ["i2", "i3"], "rating": [5.0, 1.0]})
+    with pytest.raises(DataError, match="holds histories of 2 users"):
+        predictor("als").read_new_user(table)
+    with pytest.raises(DataError, match="pass one history"):
+        predictor("als").read_new_user([EVEN, EVEN])
+    assert len(predictor("als").read_new_user(table[:1]).item_rows) == 1

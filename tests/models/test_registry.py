@@ -91,3 +91,12 @@ def test_every_row_says_what_the_model_is_and_agrees_with_its_class(name):
         x.name for n in (name, entry.backbone) if n for x in fields(model_entry(n).config_class)
     }
     assert bool(reads_features) >= entry.model_class.reads_user_features  # what `idcf models` says
+
+
+def test_a_class_that_cannot_be_built_is_refused():
+    class OtherConstructor(BiasModel):
+        def __init__(self, config, domain, extra):
+            super().__init__(config, domain)
+
+    with pytest.raises(ConfigError, match=r"built as OtherConstructor\(config, domain\).*extra"):
+        _ = ModelEntry(OtherConstructor, BiasConfig).model_class

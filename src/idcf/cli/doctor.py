@@ -6,6 +6,7 @@ import os
 import platform
 import re
 import sys
+import warnings
 from collections.abc import Iterator, Mapping
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
@@ -48,6 +49,7 @@ def doctor(
     checks = [
         *_check_python(),
         *_check_packages(),
+        *_check_plugins(),
         *_check_hardware(),
         *_check_datasets(),
         *_check_model(model_folder),
@@ -87,6 +89,17 @@ def _check_packages() -> Iterator[CheckResult]:
         except PackageNotFoundError as error:
             message = f"{error.name} is not installed; if needed: pip install 'idcf[{extra}]'"
             yield CheckResult(f"[{extra}]", "note", message)
+
+
+def _check_plugins() -> Iterator[CheckResult]:
+    """Report packages with models or presets of their own that cannot be imported."""
+    from idcf.models.plugins import MODELS_GROUP, PRESETS_GROUP, load_plugins
+
+    for group in (MODELS_GROUP, PRESETS_GROUP):
+        with warnings.catch_warnings(action="ignore"):
+            problems = load_plugins(group).problems
+        for problem in problems:
+            yield CheckResult("plugin", "problem", problem)
 
 
 def _read_requirements() -> dict[str | None, list[str]]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -18,6 +19,10 @@ if TYPE_CHECKING:
     from idcf.data.datasets.catalog import Dataset
 
 KEY_USER_CHOICES = ("threshold", "random", "informative")
+_FLAG_BY_ARGUMENT = {
+    x: f"--{x.replace('_', '-')}"
+    for x in ("model", "key_threshold", "key_users", "preset", "seed", "device")
+}
 
 
 def argument(metavar: str, text: str) -> Any:
@@ -176,6 +181,12 @@ def parse_columns(column: list[str] | None) -> dict[str, str]:
     from idcf.config import parse_overrides
 
     return {role: str(name) for role, name in parse_overrides(column or []).items()}
+
+
+def refuse_arguments_as_options(options: Mapping[str, Any]) -> None:
+    """Raise ConfigError for arguments of `Recommender`, which have flags, among the options."""
+    for name in (x for x in _FLAG_BY_ARGUMENT if x in options):
+        raise ConfigError(f"{name} is no option of a model; use {_FLAG_BY_ARGUMENT[name]} instead")
 
 
 def require_engine_extra(engine: str | None) -> None:

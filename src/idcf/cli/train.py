@@ -100,6 +100,7 @@ def train(
 
     start = time.perf_counter()
     options = parse_overrides(overrides or [])
+    o.refuse_arguments_as_options(options)
     recommender = Recommender(
         model,
         key_threshold=key_threshold,

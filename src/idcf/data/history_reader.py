@@ -55,6 +55,8 @@ _EMPTY_NEW_USER = NewUser(
 def has_many_users(history: Any, columns: Mapping[str, str] | None = None) -> bool:
     """Whether an input holds several histories: a list of histories, or a table with `user_id` (see
     `resolve_columns`). A list of tuples is one history: a tuple is an (item, rating) pair."""
+    if hasattr(history, "collect"):
+        raise DataError(f"a history cannot be a {type(history).__name__}; collect() it first")
     if hasattr(history, "tocsr"):
         return True
     if isinstance(history, list):
@@ -62,6 +64,32 @@ def has_many_users(history: Any, columns: Mapping[str, str] | None = None) -> bo
     names: Any = getattr(history, "column_names", None)  # `columns` of an Arrow table are its data
     names = list(getattr(history, "columns", ()) if names is None else names)
     return "user_id" in resolve_columns(names, "table", columns, ["user_id"])
+
+
+def count_users(histories: Any, columns: Mapping[str, str] | None = None) -> int:
+    """Number of users of an input that `has_many_users`."""
+    if hasattr(histories, "tocsr"):
+        return int(histories.shape[0])
+    if isinstance(histories, list):
+        return len(histories)
+    frame = to_dataframe(histories, f"cannot read {type(histories).__name__} as a table")
+    name = resolve_columns(frame.columns, "history", columns, ["user_id"])["user_id"]
+    return int(frame[name].n_unique())
+
+
+def require_one_user(history: Any, columns: Mapping[str, str] | None = None) -> None:
+    """Raise DataError for the histories of several users, which would be read as those of one."""
+    if not has_many_users(history, columns):
+        return
+    is_list = isinstance(history, list)
+    n_users = count_users(history, columns)
+    if n_users > 1 or is_list:
+        users = "1 user" if n_users == 1 else f"{n_users:,} users"
+        one = "one history" if is_list else "the rows of one user"
+        raise DataError(
+            f"the {'list' if is_list else 'table'} holds histories of {users}, and this method "
+            f"takes one user at a time; pass {one}, or call recommend or embed"
+        )
 
 
 class HistoryReader:
@@ -129,6 +157,10 @@ class HistoryReader:
     def item_rows(self, ids: Iterable[Any], label: str, *, strict: bool = True) -> Ints:
         """Sorted distinct rows of the known items among `ids`, the argument named `label`. Raises
         DataError if `ids` is no list of ids or, where `strict`, if none of them is known."""
+        if hasattr(ids, "columns"):
+            raise DataError(
+                f"{label} must be a list of item ids, got a table; pass its item_id column"
+            )
         if isinstance(ids, str | bytes) or not isinstance(ids, Iterable):
             raise DataError(f"{label} must be a list of item ids, got {ids!r}")
         ids = list(ids)
@@ -170,6 +202,8 @@ class HistoryReader:
         if not rating_by_row:
             return _EMPTY_NEW_USER._replace(unknown_items=unknown_items)
         ratings, (low, high) = rating_by_row.values(), self.rating_limits
+        if not self.implicit and (1.0 in ratings or 0.0 in ratings):
+            _refuse_booleans(pairs)
         if not (low <= min(ratings) and max(ratings) <= high and isfinite(sum(ratings))):
             self._raise_bad_entry(pairs)
         ignored_ratings = self.implicit and len({*ratings} - {0.0}) > 1
@@ -222,9 +256,10 @@ class HistoryReader:
     def _history_frame(self, table: Any) -> Any:
         """Return a table as a dataframe whose columns are named like their roles; raise DataError
         naming the accepted forms if it is none."""
-        frame = to_dataframe(
-            table, f"cannot read {type(table).__name__} as a history; {_ACCEPTED_FORMS}"
-        )
+        way_out = _ACCEPTED_FORMS
+        if hasattr(table, "to_list") and hasattr(table, "dtype"):
+            way_out = "pass .to_dict() of a Series of ratings by item id, .to_list() of one of ids"
+        frame = to_dataframe(table, f"cannot read {type(table).__name__} as a history; {way_out}")
         name_by_role = resolve_columns(frame.columns, "history", self.columns)
         others = [x for x in frame.columns if x not in (*name_by_role, *name_by_role.values())]
         columns = {role: frame[name] for role, name in name_by_role.items()}
@@ -254,6 +289,9 @@ class HistoryReader:
     def _raise_unknown_items(self, ids: Sequence[Any], label: str) -> NoReturn:
         """Raise DataError for ids that are all unknown, with the names nearest to the first."""
         first = str(ids[0])
+        if first in self.titles:
+            item_id = self.item_ids[list(self.titles).index(first)]
+            raise DataError(f"{label}: {first!r:.80} is a title; pass its id, {item_id!r}")
         names = self.nearest_names(first)
         hint = f"; nearest known: {', '.join(names)}" if names else ""
         verb = "is" if len(ids) == 1 else f"and the {len(ids) - 1} others are"
@@ -268,6 +306,16 @@ class HistoryReader:
         similar = [name_by_folded[x] for x in get_close_matches(folded, name_by_folded, n=n)]
         containing = (x for low, x in name_by_folded.items() if len(text) > 2 and folded in low)
         return list(dict.fromkeys([*similar, *islice(containing, n)]))[:n]
+
+
+def _refuse_booleans(pairs: ItemRatingPairs) -> None:
+    """Raise DataError for the first rating that is True or False, which are no numbers of stars."""
+    for x, value in pairs:
+        if isinstance(value, bool | np.bool_):
+            raise DataError(
+                f"rating {bool(value)} of item {x!r:.80} is no number; the model was trained on "
+                "ratings: pass the rating itself"
+            )
 
 
 def _rating_limits(levels: Sequence[float]) -> tuple[float, float]:

@@ -41,11 +41,28 @@ def interactions_from_rows(
 
     The error for a bad value says how many rows cannot be used, and which are the first.
     """
+    if implicit and not weights.reads_values and "rating" in origin.column_names:
+        frame = _with_ratings_filled(frame, origin.column_names["rating"])
     frame, origin = handle_missing_values(frame, origin, missing, ids_are_text=ids_are_text)
     with counted_bad_values(origin, lambda: _values(frame, origin)):
         return interactions_from_dataframe(
             frame, origin, implicit, ids_are_text=ids_are_text, weights=weights
         )
+
+
+def _with_ratings_filled(frame: nw.DataFrame[Any], name: str) -> nw.DataFrame[Any]:
+    """Return a table of clicks, whose ratings are left aside, with 1 for each missing rating."""
+    import narwhals as nw
+
+    is_missing = _is_missing(frame[name], blank_is_missing=True)
+    if not is_missing.any():
+        return frame
+    one = "1" if frame[name].dtype == nw.String else 1
+    values = [
+        one if gap else x for x, gap in zip(frame[name].to_list(), is_missing.tolist(), strict=True)
+    ]
+    filled = nw.new_series(name, values, backend=frame.implementation)
+    return frame.with_columns(**{name: filled})
 
 
 @contextmanager

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -336,6 +336,7 @@ def evaluate(
     >>> comparison.compare("als", "item-mean", "rmse").high < 0  # als is better
     True
     """
+    names = None if models is None else _model_names(models)
     data = open_dataset(
         interactions,
         test=test,
@@ -349,7 +350,7 @@ def evaluate(
     is_implicit = data.interactions.implicit
     plan = run.EvaluationPlan(
         data,
-        _names(_default_models(is_implicit) if models is None else models),
+        _default_models(is_implicit) if names is None else names,
         _names(groups),
         seeds,
         preset,
@@ -403,6 +404,18 @@ def _default_models(implicit: bool) -> list[str]:
 def _names(names: str | Sequence[str]) -> list[str]:
     """Return names that may be given as one name."""
     return [names] if isinstance(names, str) else list(names)
+
+
+def _model_names(models: Any) -> list[str]:
+    """Return the names of models; ConfigError: one is no name, such as a Recommender."""
+    names = [models] if isinstance(models, str) or not isinstance(models, Iterable) else [*models]
+    for name in names:
+        if not isinstance(name, str):
+            raise ConfigError(
+                f"models are names, such as 'als', got {name!r:.80}; options of a model are set by "
+                "options={'reg': 5.0}"
+            )
+    return names
 
 
 def _require_name(kind: str, name: str, names: Sequence[str]) -> None:

@@ -303,7 +303,7 @@ class BayesSingleUserScorer:
         mean, precision = self.posterior(item_rows, values)
         covariance, user_bias = np.linalg.inv(precision), mean[:, -1]
         w = np.column_stack([mean[:, :-1], np.ones_like(user_bias)])
-        item = self.item_means.take(target_rows, 0).reshape(len(target_rows), *mean.shape)
+        item = self.item_means.take(target_rows, 0).reshape(-1, *mean.shape)
         expected = (item * w).sum(-1)  # [K, T]
         square = w[:, :, None] * w[:, None, :]
         square[:, :-1, :-1] += covariance[:, :-1, :-1]
@@ -311,7 +311,7 @@ class BayesSingleUserScorer:
         cross = covariance[..., -1].copy()
         cross[:, -1] = 0
         total = self.second_moments.take(target_rows, 0) @ packed.reshape(-1)
-        total += 2 * (item.reshape(len(target_rows), cross.size) @ cross.reshape(-1))
+        total += 2 * (item.reshape(len(target_rows), -1) @ cross.reshape(-1))
         total += covariance[:, -1, -1].sum() - np.square(expected).sum(-1)
         within = np.maximum(total, 0) / len(w) + np.float32(self.noise_variance)
         std: Floats = self.std_scale * np.sqrt(within + (expected + user_bias).var(-1))

@@ -23,6 +23,7 @@ from idcf.data.history_reader import (
     name_users,
     read_new_user,
     read_new_users,
+    require_one_user,
 )
 from idcf.data.interactions import Floats, Interactions, Ints
 from idcf.errors import ColdUserError, ConfigError, DataError, require_positive_count
@@ -177,7 +178,10 @@ class Predictor:
         )
 
     def read_new_user(self, history: Any, features: Any = None) -> NewUser:
-        """Translate one history, and features if there are any, into rows and values."""
+        """Translate one history, and features if there are any, into rows and values.
+
+        DataError: there are histories of several users."""
+        require_one_user(history, self.artifact.manifest.columns)
         return read_new_user(self.history_reader, self.user_encoder, history, features)
 
     def read_new_users(

@@ -259,6 +259,8 @@ class CatalogRanker:
         self, item_rows: Ints, values: Floats, features: Floats | None, target_rows: Ints
     ) -> Floats:
         """Return the standard deviations [K] of the ratings of items [K] for one new user."""
+        if not len(target_rows):
+            return np.empty(0, np.float32)
         scorer = self.single_user_scorer
         if scorer is not None and scorer.rating_std and len(item_rows) and features is None:
             return scorer.rating_std(item_rows, values, target_rows)
@@ -272,6 +274,8 @@ class CatalogRanker:
 
         ConfigError: the model has no `has_uncertainty`.
         """
+        if not item_rows.numel():
+            return torch.empty(item_rows.shape)
         device, owner = self.model.device, torch.arange(len(users))
         return self.model.predictive_std(users.to(device), item_rows.to(device), owner.to(device))
 
@@ -279,7 +283,7 @@ class CatalogRanker:
     def rating_std_with_histories(self, users: Users, item_rows: Tensor) -> Tensor:
         """Return `rating_std` of users who all have a history, by a kernel if there is one."""
         kernel = self._posterior_kernel
-        if kernel is None:
+        if kernel is None or not item_rows.numel():
             return self.rating_std(users, item_rows)
         return kernel.rating_std(kernel.posterior(users), item_rows)
 

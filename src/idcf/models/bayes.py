@@ -325,8 +325,7 @@ def rating_std(
     item = model.means.index_select(0, flat_rows).view(n_rows, k, blocks, size)
     second_moments = model.second_moments.flatten(1).index_select(0, flat_rows)
     expected = (item * w[:, None]).sum(-1)  # [M, K, T]
-    shape = n_rows, k, second_moments.shape[1]
-    total = torch.bmm(second_moments.view(shape), packed.view(n_rows, -1, 1))[..., 0]
+    total = torch.bmm(second_moments.view(n_rows, k, -1), packed.view(n_rows, -1, 1))[..., 0]
     total += 2 * torch.bmm(item.flatten(2), cross.view(n_rows, -1, 1))[..., 0]
     total -= expected.square().sum(-1)
     total += bias_variance[:, None]

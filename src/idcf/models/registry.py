@@ -10,19 +10,19 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from functools import cache, cached_property
 from importlib import import_module
-from importlib.metadata import entry_points
+from inspect import signature
 from itertools import product
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from idcf import config
 from idcf.errors import ConfigError, unknown_name_message
 from idcf.models import options as o
+from idcf.models.plugins import MODELS_GROUP, load_plugins
 
 if TYPE_CHECKING:
     from idcf.models.base import Model, UserData
     from idcf.types import Domain, Users
 
-ENTRY_POINT_GROUP = "idcf.models"
 _MODELS = "idcf.models"
 _SOLVERS = "idcf.training.solvers"
 _SHARDED = "idcf.training.sharded"
@@ -111,7 +111,7 @@ class ModelEntry:
     def model_class(self) -> type[Model]:
         """The class that scores, imported when it is first needed.
 
-        Raises `ConfigError` if its flags are not those of the row.
+        Raises `ConfigError` if its flags are not those of the row, or `build` cannot call it.
         """
         model_class: type[Model] = _import_object(self.model)
         for flag in ("inductive", "has_uncertainty"):
@@ -120,6 +120,14 @@ class ModelEntry:
                     f"{flag} of {model_class.__name__} is {getattr(model_class, flag)}, and "
                     f"{getattr(self, flag)} in its row of the registry; change one of the two"
                 )
+        arguments = ["config", "backbone", "key_users"] if self.backbone else ["config", "domain"]
+        try:
+            signature(model_class).bind(*arguments)
+        except TypeError as error:
+            raise ConfigError(
+                f"a model is built as {model_class.__name__}({', '.join(arguments)}), which its "
+                f"constructor does not accept ({error}); change the constructor"
+            ) from None
         return model_class
 
     def build(self, config: Any, domain: Domain) -> Model:
@@ -344,14 +352,15 @@ MODELS: dict[str, ModelEntry] = {
 def plugin_models() -> Mapping[str, ModelEntry]:
     """Return the models that installed packages add through the entry-point group.
 
-    Raises `ConfigError` if a package adds a name that exists already.
+    A package that cannot be imported is left out, with a warning. Raises `ConfigError` if a package
+    adds a name that exists already.
     """
     plugins: dict[str, ModelEntry] = {}
-    for point in entry_points(group=ENTRY_POINT_GROUP):
-        for name, row in point.load().items():
+    for point, rows in load_plugins(MODELS_GROUP).values:
+        for name, row in rows.items():
             if name in MODELS or name in plugins:
                 raise ConfigError(
-                    f"entry point {point.name!r} of {ENTRY_POINT_GROUP} adds a model named "
+                    f"entry point {point.name!r} of {MODELS_GROUP} adds a model named "
                     f"{name!r}, which exists already; rename it there"
                 )
             plugins[name] = row
@@ -370,7 +379,8 @@ def model_entry(name: str) -> ModelEntry:
     """
     row = MODELS.get(name) or plugin_models().get(name)
     if row is None:
-        raise ConfigError(unknown_name_message("model", name, all_models()))
+        message = unknown_name_message("model", name, all_models())
+        raise ConfigError("; ".join([message, *load_plugins(MODELS_GROUP).problems]))
     return row
 
 

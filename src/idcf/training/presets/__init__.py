@@ -10,16 +10,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from functools import cache
-from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, Literal
 
 from idcf.config import Count, Lengths, Share, dataclass_from_dict, load_toml
 from idcf.errors import ConfigError, unknown_name_message
+from idcf.models.plugins import MODELS_GROUP, PRESETS_GROUP, load_plugins
 from idcf.models.registry import MODELS, all_models, configure, model_entry
 from idcf.training.options import TrainConfig
 
-ENTRY_POINT_GROUP = "idcf.presets"
 DEFAULT_KEY = "default"  # the part of a row for datasets that the row does not name
 DATASET_KEY = "dataset"  # the part of a row that holds a table for each named dataset
 FEW_SHOT = "few-shot"  # the part that applies if rows of query users are trained on
@@ -177,7 +176,7 @@ def _core_presets() -> dict[str, Any]:
 @cache
 def _all_presets() -> dict[str, Any]:
     """Return preset -> model -> row of this package and of installed plugins."""
-    plugins = [Path(point.load()) for point in entry_points(group=ENTRY_POINT_GROUP)]
+    plugins = [folder for _, folder in load_plugins(PRESETS_GROUP).values]
     return read_presets(_FOLDER, *plugins)
 
 
@@ -190,6 +189,8 @@ def read_presets(*folders: Path) -> dict[str, Any]:
                 merged = table.setdefault(preset, {})
                 for name, row in rows.items():
                     if name not in MODELS and name not in all_models():
+                        if load_plugins(MODELS_GROUP).problems:
+                            continue  # perhaps a model of a package that cannot be imported
                         message = unknown_name_message("model", name, all_models())
                         raise ConfigError(f"{path.name}, {preset}: {message}")
                     _merge_row(merged.setdefault(name, {}), row, f"{path.name}, {preset}.{name}")
