@@ -199,6 +199,9 @@ def test_errors_are_sentences(
 ) -> None:
     with pytest.raises(ConfigError, match=r"ann/films cannot be written: .*401.*hf auth login"):
         idcf.hub.push_to_hub(recommender, "ann/films", token="hf_wrong")
+    with pytest.raises(ConfigError, match="give a name such as ann/films") as refused:
+        idcf.hub.push_to_hub(recommender, "no name / at all", token=TOKEN)
+    assert "log in" not in str(refused.value)
     with pytest.raises(ConfigError, match="not fitted"):
         idcf.hub.push_to_hub(Recommender(), "ann/films", token=TOKEN)
     rows = Recommender("idcf-gc", key_threshold=12, device="cpu", epochs=1).fit(

@@ -20,6 +20,7 @@ __all__ = ["from_pretrained", "push_to_hub"]
 
 _FILE_NAMES = ("config.json", "weights.safetensors", "items.parquet", "card.md")
 _TAGS = ("recommender-system", "collaborative-filtering", "cold-start")
+_REFUSED = (401, 403)  # statuses of answers to a client without the right to write
 _MAX_REASON = 300  # characters of an error of the Hub's client
 
 
@@ -74,8 +75,7 @@ def push_to_hub(
             )
         except _hub_errors() as error:
             raise ConfigError(
-                f"{repo_id} cannot be written: {_reason(error)}; log in with `hf auth login`, or "
-                "give a token that may write there"
+                f"{repo_id} cannot be written: {_reason(error)}; {_push_advice(error)}"
             ) from None
     return str(url)
 
@@ -151,6 +151,17 @@ def _hub_errors() -> tuple[type[Exception], ...]:
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
     return HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, HTTPError, ConnectionError
+
+
+def _push_advice(error: Exception) -> str:
+    """Return what to do about an error of an upload."""
+    from huggingface_hub.errors import HFValidationError
+
+    if isinstance(error, HFValidationError):
+        return "give a name such as ann/films"
+    if getattr(getattr(error, "response", None), "status_code", None) in _REFUSED:
+        return "log in with `hf auth login`, or give a token that may write there"
+    return "check the connection and the arguments, and try again"
 
 
 def _reason(error: Exception) -> str:

@@ -243,7 +243,12 @@ class Recommender(Estimator):
         return self
 
     def forget(
-        self, interactions: InteractionsTable, user_ids: Sequence[Hashable], **arguments: Any
+        self,
+        interactions: InteractionsTable,
+        user_ids: Sequence[Hashable],
+        *,
+        ignore_missing: bool = False,
+        **arguments: Any,
     ) -> Self:
         """Fit again on a table without some users, and return this recommender.
 
@@ -251,7 +256,7 @@ class Recommender(Estimator):
         are those of `fit`: `users`, `items`, `titles`, `attributes`, `weight` and `duplicates` as
         they were given then, and perhaps `engine`, `memory` and `progress`. A folder of shards is
         written again without the users; another table is left as it is. DataError: a user is not in
-        the table. ConfigError: the model was not made by `fit` alone.
+        the table, unless `ignore_missing`. ConfigError: the model was not made by `fit` alone.
 
         Examples
         --------
@@ -262,7 +267,10 @@ class Recommender(Estimator):
         """
         from idcf.training.forget import fit_without
 
-        state = fit_without(self.manifest, interactions, user_ids, arguments, self.config.device)
+        device = self.config.device
+        state = fit_without(
+            self.manifest, interactions, user_ids, arguments, device, ignore_missing=ignore_missing
+        )
         self._set_state(*state)
         return self
 

@@ -14,6 +14,7 @@ from pyarrow import parquet
 
 from idcf.data import readers
 from idcf.data.parquet_reader import count_ids
+from idcf.training.fit_cost import _FORMULAS
 
 
 def write_parquet(folder: Path, **columns: str) -> Path:
@@ -96,3 +97,9 @@ def test_train_refuses_what_needs_too_much(
     assert code == 2
     assert "more than the limit, 0.0 GiB" in text
     assert not (tmp_path / "m").exists()
+
+
+def test_the_help_names_models_with_an_estimate() -> None:
+    words = call("estimate", "--help").replace(",", " ").replace(".", " ").split()
+    assert set(_FORMULAS) <= set(words)
+    assert "als" not in words

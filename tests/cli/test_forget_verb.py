@@ -6,9 +6,11 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from builders import board, write_csv
 from calls import OPTIONS, call, call_with_error
+from pyarrow import parquet
 
 from idcf.data.shards import ShardedTable
 
@@ -100,3 +102,60 @@ def test_a_user_without_rows_is_not_named(
     assert "1 of the 1 users to forget have no rows there" in text
     assert "secret-7" not in text
     assert not (tmp_path / "new").exists()
+
+
+def test_a_file_of_shards_or_of_a_model_is_no_output(
+    table: Path, tmp_path: Path, monkeypatch: Any, capsys: Any
+) -> None:
+    shards, model = tmp_path / "s", tmp_path / "model"
+    call("shard", str(table), "--out", str(shards), "--memory", "8GiB")
+    train(table, model)
+    shard = next(x for x in shards.rglob("*.parquet") if x.name != "items.parquet")
+    inside = model / "lists.csv"
+    inside.write_text(f"user_id,item_id\n{USER},i1\n")
+    for path, message in ((shard, f"use `idcf forget {shards}`"), (inside, "folder of a model")):
+        content = path.read_bytes()
+        arguments = ("forget", str(shards), USER, "--outputs", str(path))
+        code, text = call_with_error(monkeypatch, capsys, *arguments)
+        assert (code, message in text) == (2, True), text
+        assert path.read_bytes() == content
+    ShardedTable.open(shards).verify()
+
+
+@pytest.mark.parametrize("ending", ["csv", "jsonl", "parquet"])
+def test_users_of_outputs_need_no_rows_in_shards(
+    ending: str, table: Path, tmp_path: Path, monkeypatch: Any, capsys: Any
+) -> None:
+    call("shard", str(table), "--out", str(tmp_path / "s"), "--memory", "8GiB")
+    lists, ids = tmp_path / f"lists.{ending}", tmp_path / "ids.txt"
+    rows = pa.table({"user_id": ["gone", "u1"], "item_id": ["i1", "i2"]})
+    if ending == "parquet":
+        parquet.write_table(rows, lists)
+    elif ending == "csv":
+        lists.write_text("user_id,item_id\ngone,i1\nu1,i2\n")
+    else:
+        lists.write_text("".join(json.dumps(x) + "\n" for x in rows.to_pylist()))
+    ids.write_text("gone\nsecret-1\n\nsecret-2\n")
+    forget = ("forget", str(tmp_path / "s"), "--user-file", str(ids), "--outputs", str(lists))
+    code, text = call_with_error(monkeypatch, capsys, *forget)
+    assert code == 2
+    assert f"2 of the 3 users to forget have no rows there; check lines 2 and 4 of {ids}" in text
+    assert "secret" not in text
+    ids.write_text(f"gone\n{USER}\n")
+    assert json.loads(call(*forget, "--json"))["removed_rows"] == {str(lists): 1}
+    assert ShardedTable.open(tmp_path / "s").n_users == 59
+    ids.write_text("u1\n")
+    assert json.loads(call(*forget, "--json"))["removed_rows"] == {str(lists): 1}
+    assert ShardedTable.open(tmp_path / "s").n_users == 58
+
+
+def test_users_of_outputs_need_no_rows_in_the_table_of_a_model(table: Path, tmp_path: Path) -> None:
+    expected = train(table, tmp_path / "model")
+    lists = tmp_path / "lists.csv"
+    lists.write_text("user_id,item_id\ngone,i1\n")
+    call(
+        *("forget", str(table), "gone", "--model", str(tmp_path / "model"), "--device", "cpu"),
+        *("--out", str(tmp_path / "new"), "--outputs", str(lists)),
+    )
+    assert {x.name: x.read_bytes() for x in (tmp_path / "new").iterdir()} == expected
+    assert lists.read_text() == "user_id,item_id\n"

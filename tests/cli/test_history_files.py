@@ -55,6 +55,18 @@ def test_a_missing_file_and_a_parquet_file_that_is_none(
         assert f"{path} cannot be read" in output
 
 
+@pytest.mark.parametrize("verb", ["embed", "recommend"])
+def test_missing_histories_are_named_before_the_ending_of_the_output(
+    verb: str, model: Path, tmp_path: Path, monkeypatch: Any, capsys: Any
+) -> None:
+    path = tmp_path / "none"
+    histories = [str(path)] if verb == "embed" else ["--histories", str(path)]
+    arguments = [verb, str(model), *histories, "--out", str(tmp_path / "out")]
+    code, output = call_with_error(monkeypatch, capsys, *arguments)
+    assert code == 2
+    assert f"{path} cannot be read: there is no file or folder there" in output
+
+
 def test_an_output_that_cannot_be_written_is_refused_at_once(
     model: Path, tmp_path: Path, monkeypatch: Any, capsys: Any
 ) -> None:

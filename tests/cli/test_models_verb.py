@@ -68,3 +68,10 @@ def test_the_options_are_printed_with_type_default_and_description() -> None:
 def test_an_unknown_model() -> None:
     with pytest.raises(ConfigError, match="no model named 'asl'; did you mean 'als'"):
         call("models", "asl")
+
+
+@pytest.mark.parametrize("name", list(all_models()))
+def test_types_are_words(name: str) -> None:
+    types = {x["name"]: x["type"] for x in json.loads(call("models", name, "--json"))["options"]}
+    assert not [x for x in types.values() if "[" in x or "." in x]
+    assert types.get("history_lengths", "pair of int") == "pair of int"

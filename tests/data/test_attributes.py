@@ -83,6 +83,13 @@ def test_a_long_list_of_words_is_cut() -> None:
         table.rows({"tag": "else"})
 
 
+def test_the_most_frequent_words_are_suggested() -> None:
+    cells = [f"{n:04}" for n in range(2000)] + ["zulu", "zulu"]
+    table = ItemAttributes.from_cells({"tag": cells})
+    with pytest.raises(DataError, match=r"did you mean 'zulu'\? known: 0000, .*, zulu and 1,971 m"):
+        table.rows({"tag": "zuluu"})
+
+
 def test_cells_are_those_that_were_read() -> None:
     column = attributes().columns["genre"]
     cells = column.cells(6)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from idcf.data.title_search import TitleIndex, join_alternatives, normalize_text
+from idcf.errors import DataError
 
 NAMES = [
     "Toy Story (1995)", "Toy Story 2 (1999)", "Matrix, The (1999)", "Amélie (2001)", None,
@@ -42,6 +43,16 @@ def test_find_exact_ignores_case_and_accents() -> None:
     assert TITLES.find_exact(" AMELIE (2001) ") == 3
     assert TITLES.find_exact("i2") == 2
     assert TITLES.find_exact("toy story") is None
+
+
+def test_a_title_that_items_share_is_refused_with_their_ids() -> None:
+    names = ["Chasing Amy (1997)", "Kull (1997)", "chasing amy (1997)", None]
+    index = TitleIndex([246, 1, 268, "Kull"], names)
+    for text in ("Chasing Amy (1997)", "chasing amy"):
+        message = r"did you mean 246 or 268: both are 'Chasing Amy \(1997\)'; give the id"
+        with pytest.raises(DataError, match=message):
+            index.resolve(text)
+    assert [index.resolve(x) for x in ("246", "268", "kull (1997)", "Kull")] == [0, 2, 1, 3]
 
 
 def test_an_empty_text_and_a_text_like_no_title() -> None:

@@ -6,6 +6,7 @@ import asyncio
 import json
 import sys
 from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from mcp_types import CallToolResult
 from serve_world import EVEN_HISTORY, TITLES, fitted, served
 
 from idcf import ConfigError, Recommender
+from idcf.data.attributes import ItemAttributes
 from idcf.server import mcp_tools
 from idcf.server.access import AccessRules
 from idcf.server.run import ServerOptions
@@ -209,6 +211,19 @@ def test_a_model_of_clicks_takes_histories_without_ratings() -> None:
     ]
     with pytest.raises(ConfigError, match="next_question"):
         tools.next_question(service, tools.NextQuestionArguments())
+
+
+def test_the_most_frequent_values_of_an_attribute_are_described() -> None:
+    recommender = fitted("als", implicit=True)
+    cells = ["zulu" if n >= 30 else f"{n:04}" for n in range(len(recommender.predictor.item_ids))]
+    attributes = ItemAttributes.from_cells({"tag": cells})
+    artifact = replace(recommender.artifact, attributes=attributes)
+    service = RecommendationService(Recommender.from_artifact(artifact))
+    description = mcp_tools.describe_model(service, mcp_tools.NoArguments())
+    n_values = len(set(cells))
+    assert description.n_attribute_values == {"tag": n_values}
+    assert n_values == 31 > len(description.attributes["tag"]) == mcp_tools._MAX_VALUES
+    assert "zulu" in description.attributes["tag"]
 
 
 def test_requests_that_are_refused(address: str) -> None:

@@ -29,7 +29,9 @@ def estimate(
     ] = None,
     items: Annotated[float | None, o.option("N", "Number of items, e.g. 1e5.", min=1)] = None,
     rows: Annotated[float | None, o.option("N", "Number of rows, e.g. 2e7.", min=1)] = None,
-    model: o.ModelName = "idcf-bayes",
+    model: Annotated[
+        str, o.option("NAME", "Name of the model: idcf-bayes, idcf-takeup or idcf-odds.")
+    ] = "idcf-bayes",
     preset: o.PresetName = "clean",
     overrides: Annotated[
         list[str] | None,

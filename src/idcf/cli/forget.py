@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from idcf.cli import options as o
 from idcf.cli.train import open_engine_options, save_or_keep
 from idcf.errors import ConfigError
-from idcf.files import check_file, reserve, reserve_file
+from idcf.files import reserve, reserve_file
 
 if TYPE_CHECKING:
     from idcf.recommender import Recommender
+
+_MAX_LINES = 20  # of a file of ids that an error message names
 
 _OTHER_TRACES = (
     "the table itself, unless it is a folder of shards, and copies of it",
@@ -76,23 +79,28 @@ def forget(
     """
     o.limit_threads(threads)
     start = time.perf_counter()
-    ids = _read_ids(user_ids or [], user_file)
+    lines = _read_ids(user_ids or [], user_file)
+    ids = list(lines)
     _check_arguments(dataset, model, out)
     with ExitStack() as stack:
         for path in filter(None, [out]):
             stack.enter_context(reserve(path))
         for path in outputs or []:
-            check_file(path)
+            _check_output(path)
             stack.enter_context(reserve_file(path))
         values: dict[str, Any] = {"n_users": len(ids)}
         if model is None or out is None:
-            _rewrite_shards(dataset, ids, progress=not as_json)
+            rewrite = partial(_rewrite_shards, dataset, ids, progress=not as_json)
+            _forget_known(rewrite, outputs or [], lines, user_file)
         else:
             recommender = _load(model, out, device, allow_training_rows)
             arguments: dict[str, Any] = {"users": user_features, "items": items, "memory": memory}
             arguments["engine"] = stack.enter_context(open_engine_options(engine, workers, address))
             rules = {"weight": weight, "duplicates": duplicates}
-            _fit_again(recommender, dataset, ids, arguments, rules, progress=not as_json)
+            fit_again = partial(
+                _fit_again, recommender, dataset, ids, arguments, rules, progress=not as_json
+            )
+            _forget_known(fit_again, outputs or [], lines, user_file)
             save_or_keep(recommender, out, allow_training_rows)
             values |= {"folder": str(out), "n_rows": recommender.manifest.training_data.n_rows}
         values["removed_rows"] = _remove_rows(outputs or [], ids)
@@ -101,18 +109,66 @@ def forget(
     o.print_result(values, _describe(values), as_json)
 
 
-def _read_ids(user_ids: Sequence[str], user_file: Path | None) -> list[str]:
-    """Return the ids of the users, each once."""
+def _read_ids(user_ids: Sequence[str], user_file: Path | None) -> dict[str, int | None]:
+    """Return the line of the file of each user; None: the user is an argument."""
     lines: list[str] = []
     if user_file is not None:
         from idcf.files import read_text
 
         is_stdin = str(user_file) == "-"
         lines = (sys.stdin.read() if is_stdin else read_text(user_file)).splitlines()
-    ids = dict.fromkeys(x for x in (*user_ids, *lines) if x.strip())
+    ids: dict[str, int | None] = dict.fromkeys(x for x in user_ids if x.strip())
+    for number, x in enumerate(lines, 1):
+        if x.strip():
+            ids.setdefault(x, number)
     if not ids:
         raise ConfigError("no user to forget was given; give USER or --user-file")
-    return list(ids)
+    return ids
+
+
+def _check_output(path: Path) -> None:
+    """Raise an error unless a file of --outputs may be one of results."""
+    from idcf.data.user_removal import check_results_file
+
+    check_results_file(path)
+
+
+def _forget_known(
+    forget_users: Callable[..., None],
+    outputs: Sequence[Path],
+    lines: Mapping[str, int | None],
+    user_file: Path | None,
+) -> None:
+    """Call a function that forgets users, who need rows in the table or in one of the outputs.
+
+    UsersWithoutRowsError: some have none; it says on which lines of the file they are.
+    """
+    from idcf.data.user_removal import UsersWithoutRowsError, users_in_file
+
+    try:
+        forget_users()
+        return
+    except UsersWithoutRowsError as error:
+        missing = set(map(str, error.user_ids))
+    for path in outputs:
+        missing -= users_in_file(path, missing)
+    if missing:
+        advice = _missing_advice([lines[x] for x in lines if x in missing], user_file)
+        raise UsersWithoutRowsError(missing, len(lines), advice)
+    forget_users(ignore_missing=True)
+
+
+def _missing_advice(numbers: Sequence[int | None], user_file: Path | None) -> str:
+    """Return what to check: the lines of the file, without the ids."""
+    known = sorted(x for x in numbers if x is not None)
+    if not known:
+        return "check the ids"
+    shown = [str(x) for x in known[:_MAX_LINES]]
+    if len(known) > _MAX_LINES:
+        shown.append(f"{len(known) - _MAX_LINES:,} more")
+    text = " and ".join(filter(None, [", ".join(shown[:-1]), shown[-1]]))
+    name = "standard input" if str(user_file) == "-" else user_file
+    return f"check line{'s' if len(known) > 1 else ''} {text} of {name}"
 
 
 def _check_arguments(dataset: str, model: Path | None, out: Path | None) -> None:
@@ -123,11 +179,14 @@ def _check_arguments(dataset: str, model: Path | None, out: Path | None) -> None
         raise ConfigError(f"{dataset} is no folder of shards: give --model and --out")
 
 
-def _rewrite_shards(dataset: str, ids: Sequence[str], *, progress: bool) -> None:
+def _rewrite_shards(
+    dataset: str, ids: Sequence[str], *, progress: bool, ignore_missing: bool = False
+) -> None:
     """Write a folder of shards again without the users."""
     from idcf.data.user_removal import remove_users_from_shards
 
-    remove_users_from_shards(Path(dataset).expanduser(), ids, progress=progress)
+    folder = Path(dataset).expanduser()
+    remove_users_from_shards(folder, ids, ignore_missing=ignore_missing, progress=progress)
 
 
 def _load(model: Path, out: Path, device: str, allow_training_rows: bool) -> Recommender:
@@ -158,6 +217,7 @@ def _fit_again(
     rules: dict[str, Any],
     *,
     progress: bool,
+    ignore_missing: bool = False,
 ) -> None:
     """Fit the model again on the dataset, which is read by these rules, without the users."""
     from idcf.evaluation.protocol import open_dataset
@@ -174,8 +234,13 @@ def _fit_again(
             **rules,
         )
         interactions = data.interactions
-        arguments |= {"titles": data.titles or None, "attributes": data.attributes or None}
-    recommender.forget(interactions, ids, progress=progress, **arguments)
+        arguments = arguments | {
+            "titles": data.titles or None,
+            "attributes": data.attributes or None,
+        }
+    recommender.forget(
+        interactions, ids, ignore_missing=ignore_missing, progress=progress, **arguments
+    )
 
 
 def _remove_rows(paths: Sequence[Path], ids: Sequence[str]) -> dict[str, int]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from idcf.cli import options as o
-from idcf.errors import ConfigError
+from idcf.errors import ConfigError, DataError
 from idcf.files import reserve_file
 
 if TYPE_CHECKING:
@@ -72,6 +72,10 @@ def convert_histories(
     from idcf.models.base import resolve_device
     from idcf.training.engine import open_engine
 
+    if not histories.exists():
+        raise DataError(
+            f"{histories} cannot be read: there is no file or folder there; check the path"
+        )
     start, is_folder = time.perf_counter(), histories.is_dir()
     with ExitStack() as stack:
         if is_folder:

@@ -7,7 +7,16 @@ import re
 from collections.abc import Iterator
 from dataclasses import fields
 from types import NoneType, UnionType
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    Literal,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 from idcf.cli import options as o
 
@@ -92,7 +101,8 @@ def _fields(config: Any) -> Iterator[dict[str, Any]]:
     """Yield name, type, range, value and comment of each field of a config."""
     from idcf.config import range_text
 
-    hints, comments = inspect.get_annotations(type(config), eval_str=True), _comments(type(config))
+    hints = get_type_hints(type(config), include_extras=True)  # those of base classes, too
+    comments = _comments(type(config))
     for field in fields(config):
         value = getattr(config, field.name)
         yield {
@@ -128,6 +138,10 @@ def _type_name(kind: Any) -> str:
         return "|".join(map(str, get_args(kind)))
     if get_origin(kind) in (Union, UnionType):
         return " or ".join(map(_type_name, get_args(kind)))
+    if get_origin(kind) is tuple:
+        first, *others = get_args(kind)
+        if others in ([...], [first]):
+            return f"{'tuple' if others == [...] else 'pair'} of {_type_name(first)}"
     return kind.__name__ if isinstance(kind, type) and not get_args(kind) else str(kind)
 
 

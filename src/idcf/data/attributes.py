@@ -18,8 +18,10 @@ from idcf.data.interactions import Ints, Vocab, group_rows_by_key, row_lookup
 from idcf.errors import DataError, unknown_name_message
 
 _MAX_CACHED_FILTERS = 256  # row sets of recent filters that are held
-_MAX_COMPARED_WORDS = 1000  # words of a column among which an error message looks for the nearest
-_MAX_LISTED_WORDS = 30  # words of a column that an error message names
+_MAX_COMPARED_WORDS = (
+    1000  # most frequent words of a column among which an error message looks for the nearest
+)
+_MAX_LISTED_WORDS = 30  # most frequent words of a column that an error message names
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,7 +115,7 @@ class ItemAttributes:
         for word in words:
             rows = column.rows(word)
             if rows is None:
-                raise DataError(f"where: {_unknown_word_message(name, word, column.words)}")
+                raise DataError(f"where: {_unknown_word_message(name, word, column)}")
             parts.append(rows)
         if not parts:
             raise DataError(f"where: column {name!r} has no value; give a word or a list of words")
@@ -139,11 +141,12 @@ def _cell_words(cell: Any) -> set[str]:
     return split_words(cell)
 
 
-def _unknown_word_message(column: str, word: str, words: Sequence[str]) -> str:
-    """Return the error text of a word that no item has in a column: the nearest words first."""
-    matches = get_close_matches(word, words[:_MAX_COMPARED_WORDS], n=1)
+def _unknown_word_message(name: str, word: str, column: AttributeColumn) -> str:
+    """Return the error text of a word that no item has in a column: the nearest word, and those
+    that most items have."""
+    matches = get_close_matches(word, column.frequent_words(_MAX_COMPARED_WORDS), n=1)
     hint = f"did you mean {matches[0]!r}? " if matches else ""
-    n_more = len(words) - _MAX_LISTED_WORDS
+    n_more = len(column.words) - _MAX_LISTED_WORDS
     more = f" and {n_more:,} more" if n_more > 0 else ""
-    known = ", ".join(words[:_MAX_LISTED_WORDS])
-    return f"no item has {column} {word!r:.80}; {hint}known: {known}{more}"
+    known = ", ".join(column.frequent_words(_MAX_LISTED_WORDS))
+    return f"no item has {name} {word!r:.80}; {hint}known: {known}{more}"

@@ -48,16 +48,20 @@ class TitleIndex:
         log_popularity: ArrayLike | None = None,
     ) -> None:
         self.names = [t if t is not None else str(x) for x, t in zip(ids, titles, strict=True)]
-        self._row_by_id = {str(x): n for n, x in enumerate(ids)}
+        self._ids = [str(x) for x in ids]
+        self._row_by_id = {x: n for n, x in enumerate(self._ids)}
         self._normalized = [normalize_text(x) for x in self.names]
         self._spaced_words = [" " + " ".join(_WORD.findall(x)) for x in self._normalized]
         self._log_popularity = np.zeros(len(self.names))
         if log_popularity is not None:
             self._log_popularity = np.asarray(log_popularity, np.float64)
-        self._row_by_title: dict[str, int] = {}
+        self._row_by_title: dict[str, int] = {}  # the first row of a title that items share
+        self._rows_by_shared_title: dict[str, list[int]] = {}
         rows: dict[str, list[int]] = {}
         for n, (text, spaced) in enumerate(zip(self._normalized, self._spaced_words, strict=True)):
-            self._row_by_title.setdefault(text, n)
+            first = self._row_by_title.setdefault(text, n)
+            if first != n:
+                self._rows_by_shared_title.setdefault(text, [first]).append(n)
             for bigram in _bigrams(spaced):
                 rows.setdefault(bigram, []).append(n)
         self._bigram_counts = np.array([len(_bigrams(x)) for x in self._spaced_words], np.int64)
@@ -87,12 +91,28 @@ class TitleIndex:
         DataError: there is none, or several."""
         row = self.find_exact(text)
         if row is not None:
+            if text not in self._row_by_id:
+                self._require_own_title(row, text)
             return row
         rows = self.search(text, _MAX_SUGGESTIONS)
+        if rows and len({self._normalized[x] for x in rows}) == 1 and self.matches(rows[0], text):
+            self._require_own_title(rows[0], text)
         if len(rows) == 1 and self.matches(rows[0], text):
             return rows[0]
         hint = f"; did you mean {join_alternatives(self.names[x] for x in rows)}?" if rows else ""
         raise DataError(f"no item named {text!r:.100}{hint}")
+
+    def _require_own_title(self, row: int, text: str) -> None:
+        """Raise DataError if other items have the title of an item that a text names."""
+        rows = self._rows_by_shared_title.get(self._normalized[row])
+        if rows is None:
+            return
+        ids = " or ".join([", ".join(self._ids[x] for x in rows[:-1]), self._ids[rows[-1]]])
+        number = "both" if len(rows) == 2 else f"all {len(rows)}"
+        raise DataError(
+            f"no single item is named {text!r:.100}; did you mean {ids}: {number} are "
+            f"{self.names[row]!r:.100}; give the id"
+        )
 
     def search(self, text: str, n: int = 10) -> list[int]:
         """Rows of up to n names that contain every word, or beginning of a word, of a text: an

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any
@@ -18,20 +18,37 @@ from idcf.data.interactions import Interactions, Vocab, row_lookup
 from idcf.data.parquet_reader import parquet_errors
 from idcf.data.shard_source import RowSource
 from idcf.data.shard_writer import rewrite_shards
-from idcf.data.shards import ShardedTable
+from idcf.data.shards import ShardedTable, is_sharded_folder
 from idcf.data.table_writer import check_table_ending
 from idcf.errors import ConfigError, DataError
 from idcf.files import atomic_path, check_file
 
+_MODEL_FILES = ("config.json", "weights.safetensors")  # of every saved model
 
-def without_users(table: Interactions, user_ids: Sequence[Any]) -> Interactions:
+
+class UsersWithoutRowsError(DataError):
+    """Some of the users to remove have no rows; the message does not name them."""
+
+    def __init__(self, user_ids: Collection[Any], n_users: int, advice: str = "check the ids"):
+        self.user_ids, self.n_users = user_ids, n_users
+        super().__init__(
+            f"{len(user_ids)} of the {n_users} users to forget have no rows there; {advice}"
+        )
+
+
+def without_users(
+    table: Interactions, user_ids: Sequence[Any], *, ignore_missing: bool = False
+) -> Interactions:
     """Return the table as it would be without these users: items of theirs alone are not in it.
 
-    DataError: one of the users is not in the table, or nobody else is.
+    UsersWithoutRowsError: one of them is not in the table, unless `ignore_missing`. DataError:
+    nobody else is.
     """
     row_by_id = row_lookup(table.users)
-    rows = [row_by_id.get(x, -1) for x in user_ids]
-    _require_known(rows.count(-1), len(rows))
+    rows = [row_by_id[x] for x in user_ids if x in row_by_id]
+    missing = [x for x in user_ids if x not in row_by_id]
+    if missing and not ignore_missing:
+        raise UsersWithoutRowsError(missing, len(user_ids))
     is_removed = table.user_mask(np.array(rows, np.int64))
     rest = table.where(~is_removed[table.user])
     if not len(rest):
@@ -56,24 +73,23 @@ def _reduced(vocab: Vocab, mask: Any, rows: Any) -> tuple[Vocab, Any]:
     return Vocab(ids), (np.cumsum(mask) - 1)[rows]
 
 
-def _require_known(n_unknown: int, n_users: int) -> None:
-    """Raise DataError if some of the users are not known."""
-    if n_unknown:
-        raise DataError(
-            f"{n_unknown} of the {n_users} users to forget have no rows there; check the ids"
-        )
-
-
 def remove_users_from_shards(
-    folder: Path, user_ids: Sequence[Any], *, memory: int | None = None, progress: bool = False
+    folder: Path,
+    user_ids: Sequence[Any],
+    *,
+    ignore_missing: bool = False,
+    memory: int | None = None,
+    progress: bool = False,
 ) -> ShardedTable:
     """Write a folder of shards again without some users, and replace it in one step.
 
     All blocks but the last have one number of users, so that those behind a user move up: all files
-    are written. Raises DataError as `without_users` does.
+    are written, unless none of the users has rows. Raises errors as `without_users` does.
     """
     table = ShardedTable.open(folder)
-    source = _RemainingRows(table, user_ids)
+    source = _RemainingRows(table, user_ids, ignore_missing)
+    if not len(source.user_ids):
+        return table
     options = dict(table.manifest.options)
     if options["shards"] is not None:
         n_blocks = -(-(table.n_users - len(source.user_ids)) // table.block_users)
@@ -84,21 +100,24 @@ def remove_users_from_shards(
 class _RemainingRows(RowSource):
     """The rows of a folder of shards but for those of some users."""
 
-    def __init__(self, table: ShardedTable, user_ids: Sequence[Any]) -> None:
+    def __init__(self, table: ShardedTable, user_ids: Sequence[Any], ignore_missing: bool) -> None:
         self.table, self.name = table, str(table.folder)
         self.columns = table.manifest.columns
         self.description = {"kind": "shards without some users", "name": table.folder.name}
-        self.user_ids = self._find(user_ids)
+        self.user_ids = self._find(user_ids, ignore_missing)
         self.estimated_rows = self.n_rows = table.n_rows
 
-    def _find(self, user_ids: Sequence[Any]) -> Any:
+    def _find(self, user_ids: Sequence[Any], ignore_missing: bool) -> Any:
         """Return the users as an Arrow array of the type of their column."""
         import pyarrow as pa
 
-        wanted, known = {str(x) for x in user_ids}, []
+        wanted: dict[str, Any] = {str(x): x for x in user_ids}
+        known: list[Any] = []
         for index in range(self.table.n_blocks):
             known += [x for x in self.table.user_ids(index) if str(x) in wanted]
-        _require_known(len(wanted) - len(known), len(wanted))
+        missing = [wanted[x] for x in wanted.keys() - {str(x) for x in known}]
+        if missing and not ignore_missing:
+            raise UsersWithoutRowsError(missing, len(wanted))
         if len(known) == self.table.n_users:
             raise DataError("no rows are left without these users")
         return pa.array(known)
@@ -125,14 +144,58 @@ class _RemainingRows(RowSource):
                 yield {x: chunk[x].combine_chunks() for x in chunk.column_names}
 
 
+def check_results_file(path: Path) -> None:
+    """Raise an error unless a path may be a file of `idcf embed` or `recommend --histories`."""
+    check_table_ending(path)
+    check_file(path)
+    folder = path.absolute().parent
+    if is_sharded_folder(folder):
+        raise ConfigError(f"{path} is in the folder of shards {folder}; use `idcf forget {folder}`")
+    if all((folder / x).exists() for x in _MODEL_FILES):
+        raise ConfigError(
+            f"{path} is in the folder of a model, {folder}; use `idcf forget` with --model {folder}"
+        )
+
+
+def users_in_file(path: Path, user_ids: Collection[Any]) -> set[str]:
+    """Return those of the users, as text, who have rows in a file of results."""
+    ids, known = {str(x) for x in user_ids}, set()
+    for users in _read_users(path):
+        known |= ids & users
+    return known
+
+
+def _read_users(path: Path) -> Iterator[set[str]]:
+    """Yield users of a file of results as text, a part at a time."""
+    if path.suffix == ".parquet":
+        from pyarrow import parquet
+
+        with parquet_errors(path), parquet.ParquetFile(path, pre_buffer=False) as file:
+            _require_user_column(path, file.schema_arrow.names)
+            for batch in file.iter_batches(columns=["user_id"]):
+                yield set(map(str, batch["user_id"].to_pylist()))
+        return
+    with path.open(encoding="utf-8", newline="") as source:
+        if path.suffix == ".csv":
+            reader = csv.reader(source)
+            header = next(reader, [])
+            _require_user_column(path, header)
+            position = header.index("user_id")
+            yield from ({row[position]} for row in reader if len(row) > position)
+            return
+        for line in source:
+            values = json.loads(line)
+            _require_user_column(path, values)
+            yield {str(values["user_id"])}
+
+
 def remove_users_from_file(path: Path, user_ids: Sequence[Any]) -> int:
     """Write a file of `idcf embed` or `recommend --histories` again without the rows of some users,
     and return the number of those rows.
 
     What the metadata of a Parquet file says of the run that wrote it is left out.
     """
-    check_table_ending(path)
-    check_file(path)
+    check_results_file(path)
     ids = {str(x) for x in user_ids}
     with atomic_path(path) as temporary:
         if path.suffix == ".parquet":

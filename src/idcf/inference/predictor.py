@@ -129,6 +129,12 @@ class Predictor:
         columns = self.artifact.attributes.columns if self.artifact.attributes else {}
         return {name: column.frequent_words(n) for name, column in columns.items()}
 
+    @property
+    def n_attribute_values(self) -> dict[str, int]:
+        """How many values each of these columns has."""
+        columns = self.artifact.attributes.columns if self.artifact.attributes else {}
+        return {name: len(column.words) for name, column in columns.items()}
+
     def check_diversity(self, diversity: float) -> float:
         """Return a valid diversity of a request; ConfigError: the model has no similarities."""
         diversity, model = check_share("diversity", diversity), self.artifact.model

@@ -149,6 +149,9 @@ class ModelDescription(Struct, frozen=True, omit_defaults=True):
         dict[str, list[str]],
         Meta(description=f"Columns for `where`, each with its {_MAX_VALUES} most frequent values."),
     ] = {}
+    n_attribute_values: Annotated[
+        dict[str, int], Meta(description="How many values each of these columns has.")
+    ] = {}
 
 
 def describe_model(service: RecommendationService, arguments: NoArguments) -> ModelDescription:
@@ -164,7 +167,8 @@ def describe_model(service: RecommendationService, arguments: NoArguments) -> Mo
         can_ask_questions=info.can_suggest_questions,
         can_explain=info.can_explain,
         example_items=_titled(service.search_items("", 3).items),
-        attributes={k: v[:_MAX_VALUES] for k, v in info.attribute_values.items()},
+        attributes=service.predictor.attribute_values(_MAX_VALUES),
+        n_attribute_values=service.predictor.n_attribute_values,
     )
 
 

@@ -32,6 +32,8 @@ def fit_without(
     user_ids: Sequence[Any],
     arguments: Mapping[str, Any],
     device: str,
+    *,
+    ignore_missing: bool = False,
 ) -> tuple[Artifact, Interactions | None]:
     """Fit the model of a manifest again without some users; see `Recommender.forget`."""
     record = check_refit(manifest, arguments)
@@ -47,9 +49,10 @@ def fit_without(
         device,
     )
     fit_arguments = FitArguments(**arguments, card_metrics=record.card_metrics)
+    removal = {"ignore_missing": ignore_missing, "progress": fit_arguments.progress}
     if record.over_shards:
         source = _open_shards(interactions)
-        remove_users_from_shards(source, user_ids, progress=fit_arguments.progress)
+        remove_users_from_shards(source, user_ids, **removal)
         implicit = manifest.domain.implicit or None
         engine = fit_arguments.engine or "local"
         return fit(config, source, replace(fit_arguments, engine=engine, implicit=implicit))
@@ -71,9 +74,9 @@ def fit_without(
             "the table is not the one that the model was fitted to, or has changed since; the new "
             "model is fitted to what it holds now"
         )
-    reduced = without_users(table, user_ids)
+    reduced = without_users(table, user_ids, ignore_missing=ignore_missing)
     if is_sharded:
-        remove_users_from_shards(Path(interactions), user_ids, progress=fit_arguments.progress)
+        remove_users_from_shards(Path(interactions).expanduser(), user_ids, **removal)
     return fit(
         config,
         reduced,
