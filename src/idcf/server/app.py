@@ -46,7 +46,7 @@ _ASSETS = {
     "/static/page.css": ("page.css", "text/css; charset=utf-8"),
     **{
         f"/static/{name}.js": (f"{name}.js", "text/javascript; charset=utf-8")
-        for name in ("page", "elements", "key", "notice", "requests", "share")
+        for name in ("page", "elements", "kept", "key", "notice", "requests", "share")
     },
     "/static/icon.svg": ("icon.svg", "image/svg+xml"),
 }

@@ -36,3 +36,10 @@ export function titleElement(item, tag = "p") {
   const [name, year] = nameAndYear(item);
   return h(tag, { class: "title" }, name, ...(year ? [" ", h("span", { class: "year" }, year)] : []));
 }
+
+// whether the title has each word of a text, whatever their case and accents
+export function contains(item, text) {
+  const words = (x) => x.normalize("NFKD").replace(/\p{M}/gu, "").toLowerCase().split(/[^\p{L}\p{N}]+/u);
+  const title = words(item.title ?? item.item_id).join("");
+  return words(text).every((word) => title.includes(word));
+}

@@ -2,10 +2,11 @@
 // to the server, which answers with new recommendations and stores nothing. What the page shows is
 // always what the server answered last: a change that fails is taken back, and can be tried again.
 
-import { $, announce, byItem, displayName, formatNumber, h, icon, titleElement } from "./elements.js";
+import { $, announce, byItem, contains, displayName, formatNumber, h, icon, titleElement } from "./elements.js";
+import { keep, kept } from "./kept.js";
 import { createNotice } from "./notice.js";
 import { RequestError, call } from "./requests.js";
-import { MAX_SHARED, makeFragment, readFragment } from "./share.js";
+import { MAX_SHARED, makeFragment, readFragment, readOptions } from "./share.js";
 
 const ratings = new Map(); // item id -> {title, rating}, in the order in which they were given
 const skipped = new Set(); // ids of suggested items that the user does not know
@@ -25,19 +26,19 @@ const WORDS = {
     title: "Recommendations from a few ratings",
     lead: "Rate some titles. Your ratings stay in this browser tab; the server does not store them.",
     name: "Your ratings", none: "No ratings yet. Search for a title, or rate one in the list.",
-    question: "Your rating of this title would help most", skip: "Skip",
+    question: "Your rating of this title would help most",
     given: "rated", removed: "All ratings removed.", recency: "all your ratings count alike",
     link: "A link that holds your ratings",
-    share: "Whoever opens it sees these ratings and gets the same list. The server stores nothing.",
+    share: "Whoever opens it sees these ratings with your options, and gets the same list. The server stores nothing.",
   },
   likes: {
     title: "Recommendations from a few likes",
     lead: "Like some titles. Your likes stay in this browser tab; the server does not store them.",
     name: "Your likes", none: "No likes yet. Search for a title, or like one in the list.",
-    question: "Whether you like this title would help most", skip: "No",
+    question: "Do you like this title? Your like of it would help most",
     given: "liked", removed: "All likes removed.", recency: "all your likes count alike",
     link: "A link that holds your likes",
-    share: "Whoever opens it sees these likes and gets the same list. The server stores nothing.",
+    share: "Whoever opens it sees these likes with your options, and gets the same list. The server stores nothing.",
   },
 };
 const words = () => WORDS[model.implicit ? "likes" : "ratings"];
@@ -121,8 +122,25 @@ function refresh(message = "", place = LIST) {
   return update(message, place);
 }
 
-const fields = () => [$("quality"), ...optionFields()];
-const snapshot = () => ({ ratings: [...ratings], skipped: [...skipped], listLength, values: fields().map((x) => x.value) });
+const fields = () => [...(model.can_choose_quality ? [$("quality")] : []), ...optionFields()];
+const fieldName = (x) => x.dataset.option ?? (x.dataset.column ? `where.${x.dataset.column}` : x.id);
+const isDefault = (x) => x.value === (x.dataset.column ? "" : x.defaultValue);
+const optionValues = () => Object.fromEntries(fields().filter((x) => !isDefault(x)).map((x) => [fieldName(x), x.value]));
+const snapshot = () => ({ ratings: [...ratings], skipped: [...skipped], listLength, values: optionValues() });
+
+// Set the options, those that are not named to their defaults; return the names of those that this model lacks.
+function setOptions(values) {
+  const rest = new Map(Object.entries(values));
+  for (const field of fields()) {
+    const name = fieldName(field), value = rest.get(name), fallback = field.dataset.column ? "" : field.defaultValue;
+    field.value = value ?? fallback;
+    if (value === undefined) continue;
+    if (field.value === value) rest.delete(name);
+    else field.value = fallback;
+  }
+  drawOptionValues();
+  return [...rest.keys()];
+}
 
 function restore(state) {
   ratings.clear();
@@ -130,9 +148,21 @@ function restore(state) {
   skipped.clear();
   state.skipped.forEach((x) => skipped.add(x));
   listLength = state.listLength;
-  fields().forEach((field, k) => { field.value = state.values[k]; });
-  drawOptionValues();
+  setOptions(state.values);
   drawRatings();
+}
+
+// A line at the bottom of the window says what the last change did, and takes it back.
+function showDone(text, previous) {
+  $("done-text").textContent = text;
+  $("done").hidden = false;
+  $("undo").hidden = !previous;
+  $("undo").onclick = () => {
+    $("selected").hidden = true;
+    restore(previous);
+    update("Undone.");
+    $("list").focus({ preventScroll: true });
+  };
 }
 
 // ---- options of the list: those that the model has -----------------------------------------------
@@ -190,6 +220,7 @@ function changeOptions(message) {
 let abortController = null;
 async function update(message, place = LIST) {
   const number = ++lastUpdate, start = performance.now(), state = snapshot();
+  $("done").hidden = true;
   abortController?.abort();
   const { signal } = abortController = new AbortController();
   notice.clear();
@@ -201,14 +232,18 @@ async function update(message, place = LIST) {
     const { items } = await notice.during(place, (onBusy) => call("/v1/recommend", request, { signal, onBusy }));
     if (!isLatest()) return;
     notice.clear();
+    const previous = answered && JSON.stringify(answered) !== JSON.stringify(state) ? answered : null;
     answered = state;
+    keep(state, model);
     shown.items = items;
     if (place === "#selected") $("selected").hidden = true;
     drawList(items);
     const duration = performance.now() - start;
     $("duration").textContent = `in ${Math.max(1, Math.round(duration))} ms`;
     document.body.dataset.durationMs = duration.toFixed(1);
-    announce(`${message} ${items.length} recommendations, the first is ${items.length ? displayName(items[0]) : "none"}.`);
+    const first = items.length ? displayName(items[0]) : "none";
+    announce(`${message} ${items.length} recommendations, the first is ${first}.`);
+    if (message) showDone(`${message} First in the list: ${first}.`, message === "Undone." ? null : previous);
   } catch (error) {
     if (isLatest() && error.name !== "AbortError") takeBack(error, state, message, place);
     return;
@@ -325,11 +360,11 @@ function ratingNodes(rating, std) {
     scale.append(dot);
   }
   const plusMinus = std == null ? "" : ` ± ${formatNumber(std)}`, spoken = std == null ? "" : `, plus or minus ${formatNumber(std)}`;
-  return [scale, h("span", { "aria-hidden": "true" }, `${formatNumber(rating)}${plusMinus}`),
+  return [scale, h("span", { "aria-hidden": "true" }, `${formatNumber(rating)}${plusMinus} of ${high}`),
     h("span", { class: "visually-hidden" }, `expected rating ${formatNumber(rating)} of ${high}${spoken}`)];
 }
 
-const formatProbability = (p) => (p < 0.005 ? "under 1 % likely" : `${Math.round(100 * p)} % likely`);
+const formatProbability = (p) => (p < 0.005 ? "<1 % likely next" : `${Math.round(100 * p)} % likely next`);
 
 // what orders the list of a user without a history depends on the model and on the options
 function listHeading(items) {
@@ -365,7 +400,7 @@ function drawQuestion(item) {
   if (!item) return;
   const skip = () => { skipped.add(item.item_id); update(`${displayName(item)} skipped.`, "#question"); };
   $("question-item").replaceChildren(h("div", { class: "big" }, titleElement(item), ratingControl(item),
-    h("button", { type: "button", class: "quiet", onclick: skip }, words().skip)));
+    h("button", { type: "button", class: "quiet", onclick: skip }, "Skip")));
 }
 
 // ---- search --------------------------------------------------------------------------------------
@@ -399,7 +434,9 @@ function drawMatches() {
     onmousedown: (event) => event.preventDefault(), onclick: () => select(item),
     onmousemove: () => { if (activeIndex !== k) setActive(k); },
   }, titleElement(item, "span")));
-  $("matches").replaceChildren(...(rows.length ? rows : [h("li", { class: "no-match", role: "option", "aria-disabled": "true", "aria-selected": "false" }, "No matching title")]));
+  const query = $("query").value.trim(), note = !rows.length ? "No matching title" : matches.some((x) => contains(x, query)) ? "" : `No title contains “${query}”. Similar:`;
+  if (note) rows.unshift(h("li", { class: "no-match", role: "option", "aria-disabled": "true", "aria-selected": "false", onmousedown: (event) => event.preventDefault() }, note));
+  $("matches").replaceChildren(...rows);
   $("matches").hidden = false;
   $("query").setAttribute("aria-expanded", "true");
   markActive();
@@ -413,9 +450,10 @@ function setActive(k) {
 
 function markActive() {
   if (activeIndex < 0) return $("query").removeAttribute("aria-activedescendant");
-  [...$("matches").children].forEach((row, k) => row.setAttribute("aria-selected", String(k === activeIndex)));
+  const rows = [...$("matches").children].filter((x) => x.id);
+  rows.forEach((row, k) => row.setAttribute("aria-selected", String(k === activeIndex)));
   $("query").setAttribute("aria-activedescendant", `match-${activeIndex}`);
-  $("matches").children[activeIndex].scrollIntoView({ block: "nearest" });
+  rows[activeIndex].scrollIntoView({ block: "nearest" });
 }
 
 function closeSearch() {
@@ -478,7 +516,7 @@ function toggleShare(isOpen) {
 function share() {
   if (!$("share-box").hidden) return toggleShare(false);
   if (ratings.size > MAX_SHARED) return linkNotice.tell("#ratings-notice", `A link holds at most ${MAX_SHARED} titles; you have ${ratings.size}.`);
-  $("share-link").value = location.origin + location.pathname + makeFragment(history(), model.implicit);
+  $("share-link").value = location.origin + location.pathname + makeFragment(history(), model.implicit, optionValues());
   toggleShare(true);
   $("share-link").select();
 }
@@ -490,7 +528,8 @@ async function copyLink() {
     $("copy").textContent = "Copied";
     announce("The link was copied.");
   } catch { // browsers without a clipboard for this address
-    linkNotice.tell("#share-box", "This browser does not let the page copy: the link is selected, copy it with Ctrl+C.");
+    const how = matchMedia("(pointer: coarse)").matches ? "press and hold the link to copy it" : "the link is selected, copy it with Ctrl+C";
+    linkNotice.tell("#share-box", `This browser does not let the page copy: ${how}.`);
   }
 }
 
@@ -512,8 +551,11 @@ async function openLink() {
     const { items } = await call("/v1/predict", { item_ids: known.map((x) => x.item_id) }); // for the titles
     ratings.clear();
     known.forEach((x, k) => ratings.set(x.item_id, { title: items[k].title, rating: x.rating ?? 1 }));
+    const lacking = setOptions(readOptions(location.hash)).map((x) => x.replace(/^where\./, ""));
     forgetFragment();
-    if (unknown.size) linkNotice.tell("#link-notice", `This server does not know ${unknown.size} of the ${linked.length} titles in the link; they were left out.`);
+    const left = [unknown.size ? `This server does not know ${unknown.size} of the ${linked.length} titles in the link; they were left out.` : "",
+      lacking.length ? `These options of the link do not fit here and were left out: ${lacking.join(", ").slice(0, 200)}.` : ""];
+    if (left.some(Boolean)) linkNotice.tell("#link-notice", left.filter(Boolean).join(" "));
     refresh("The titles of the link were taken over.");
     return true;
   } catch (error) {
@@ -527,6 +569,7 @@ const forgetFragment = () => window.history.replaceState(null, "", location.path
 
 $("share").addEventListener("click", share);
 $("copy").addEventListener("click", copyLink);
+$("close-done").addEventListener("click", () => { $("done").hidden = true; $("list").focus({ preventScroll: true }); });
 window.addEventListener("hashchange", () => { if (model) openLink(); });
 
 // ---- start ---------------------------------------------------------------------------------------
@@ -541,6 +584,8 @@ async function start() {
   $("query").disabled = false;
   $("quality-field").hidden = !model.can_choose_quality;
   drawOptions();
+  const old = kept(model);
+  if (old) restore(answered = old); // a link replaces it, and can be undone
   if (!(await openLink())) refresh();
 }
 

@@ -8,7 +8,8 @@ const NO_KEY = "This server needs an API key. Ask whoever runs it for one, then 
 
 export class RequestError extends Error {}
 
-// Send a request and return its JSON. A busy server is asked again; `onBusy` is called before each wait.
+// Send a request and return its JSON. A busy server is asked again, and once after too many requests;
+// `onBusy` is called before each wait.
 // A server that needs an API key is asked again with the one that the user enters.
 export async function call(path, body, { signal, onBusy = () => {} } = {}) {
   const controller = new AbortController();
@@ -16,7 +17,7 @@ export async function call(path, body, { signal, onBusy = () => {} } = {}) {
   if (signal?.aborted) abort();
   signal?.addEventListener("abort", abort);
   const startTimer = () => setTimeout(() => controller.abort(new DOMException("no answer", "TimeoutError")), TIMEOUT_MS);
-  let timeout = startTimer();
+  let timeout = startTimer(), wasLimited = false;
   try {
     for (let attempt = 1; ; attempt++) {
       const key = currentKey(), headers = key ? { authorization: `Bearer ${key}` } : {};
@@ -29,9 +30,12 @@ export async function call(path, body, { signal, onBusy = () => {} } = {}) {
         timeout = startTimer();
         continue;
       }
-      if (response.status !== 503 || attempt === BUSY_ATTEMPTS) throw new RequestError(await describeRefusal(response));
+      const delay = 1000 * Number(response.headers.get("retry-after") || 1);
+      const mayRetry = response.status === 503 ? attempt < BUSY_ATTEMPTS : response.status === 429 && !wasLimited && delay < TIMEOUT_MS;
+      wasLimited ||= response.status === 429;
+      if (!mayRetry) throw new RequestError(await describeRefusal(response));
       onBusy();
-      await wait(1000 * Number(response.headers.get("retry-after") || 1), controller.signal);
+      await wait(delay, controller.signal);
     }
   } catch (error) {
     if (signal?.aborted) throw new DOMException("replaced by a later request", "AbortError");

@@ -1,16 +1,21 @@
 // A link that holds the history in its fragment, which browsers do not send to the server:
-// #ratings=ID:RATING,ID:RATING or #likes=ID,ID, with ids percent-encoded.
+// #ratings=ID:RATING,ID:RATING or #likes=ID,ID, with ids percent-encoded, then the options that are
+// not at their defaults: &diversity=0.5&where.genre=War
 
 export const MAX_SHARED = 500; // titles in a link
 
-export function makeFragment(history, implicit) {
+export function makeFragment(history, implicit, options = {}) {
   const id = (x) => encodeURIComponent(x.item_id);
-  return implicit ? `#likes=${history.map(id).join(",")}` : `#ratings=${history.map((x) => `${id(x)}:${x.rating}`).join(",")}`;
+  const titles = implicit ? `#likes=${history.map(id).join(",")}` : `#ratings=${history.map((x) => `${id(x)}:${x.rating}`).join(",")}`;
+  return titles + Object.entries(options).map(([name, value]) => `&${encodeURIComponent(name)}=${encodeURIComponent(value)}`).join("");
 }
+
+// The options that a fragment holds, by name.
+export const readOptions = (fragment) => Object.fromEntries(new URLSearchParams(fragment.split("&").slice(1).join("&")));
 
 // The history that a fragment holds, null if it holds none; throws an Error that says what is wrong.
 export function readFragment(fragment, model) {
-  const [, kind, text] = /^#(ratings|likes)=(.*)$/s.exec(fragment) ?? [];
+  const [, kind, text] = /^#(ratings|likes)=([^&]*)/.exec(fragment) ?? [];
   if (!kind) {
     if (/^#\w+=/.test(fragment)) throw new Error(`it begins with ${fragment.slice(0, 20).split("=")[0]}= instead of #ratings= or #likes=`);
     return null;
