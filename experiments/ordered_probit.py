@@ -34,6 +34,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from idcf import types
 from idcf.evaluation.evaluation_set import EvaluationSet
 from idcf.evaluation.measure import ModelAssignment, compute_metrics
 from idcf.evaluation.protocol import open_dataset, standard_split
@@ -252,6 +253,7 @@ def ordered_probit(levels: np.ndarray[Any, Any], mean: float) -> Iterator[None]:
             (solver, "_initialize_sampler", _initializer(sampler)),
             (solver, "BLOCK_BUFFERS", buffers),
             (models, "BLOCK_BUFFERS", buffers),
+            (types, "rating_unit", lambda std: 1.0),  # levels have no unit
         ):
             stack.enter_context(patch.object(module, name, value))
         yield

@@ -288,8 +288,8 @@ def try_all_at_once(
         Path(f"/proc/{pid}/clear_refs").write_text("5")  # VmHWM begins again
     command = [sys.executable, slow_clients.__file__, f"http://{server.host}"]
     attackers = subprocess.Popen([*command, "--sockets", str(n_sockets)], stdout=subprocess.PIPE)
+    assert attackers.stdout is not None
     try:
-        assert attackers.stdout is not None
         os.set_blocking(attackers.stdout.fileno(), False)
         lines, end = b"", time.monotonic() + 120
         while time.monotonic() < end:
@@ -304,6 +304,7 @@ def try_all_at_once(
     finally:
         attackers.kill()
         attackers.wait()
+        attackers.stdout.close()
     growth = max(memory_of(pid, "VmHWM") / before[pid] - 1 for pid in pids)
     opened, *floods = lines.splitlines() or [b"0"]
     tally.count(f"{kind}: connections", int(opened))

@@ -37,7 +37,7 @@ TITLES = [
     "toString",
     "hasOwnProperty",
     "\u202egnp.exe",
-    "\u0000\u0001\u0008null",
+    "\u0001\u0008null",
     "&lt;script&gt;window.attacked=1&lt;/script&gt;",
     "\\u003cscript\\u003ewindow.attacked=1",
     "💥" * 40,

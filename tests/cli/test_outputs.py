@@ -25,9 +25,9 @@ VERBS = {
     "tune": ["tune", "none.csv", "--model", "als", "--storage", "t.db", "--out", "OUT"],
     "tune --storage": ["tune", "none.csv", "--model", "als", "--storage", "OUT"],
     "shard": ["shard", "none.csv", "--out", "OUT"],
-    "embed": ["embed", "none", "none.csv", "--out", "OUT"],
+    "embed": ["embed", "none", "histories.csv", "--out", "OUT"],
     "embed a folder": ["embed", "MODEL", "folder", "--out", "OUT"],
-    "recommend": ["recommend", "none", "--histories", "none.csv", "--out", "OUT"],
+    "recommend": ["recommend", "none", "--histories", "histories.csv", "--out", "OUT"],
     "export": ["export", "none", "--onnx", "OUT"],
     "demo": ["demo", "--out", "OUT"],
     "report": ["report", "--results", "folder", "--out", "OUT"],
@@ -40,6 +40,7 @@ def arguments(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> C
     """Return a function (verb, out) that gives the arguments of a command."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "file").touch()
+    (tmp_path / "histories.csv").touch()
     (tmp_path / "folder").mkdir()
     rows = {"user_id": ["u1"], "item_id": ["i1"], "rating": [3.0]}
     parquet.write_table(pa.table(rows), tmp_path / "folder" / "a.parquet")

@@ -90,7 +90,9 @@ def test_words_of_a_single_title_are_enough_and_noted(model: Path) -> None:
 def test_a_model_that_is_missing_or_damaged_is_exit_code_3(
     model: Path, tmp_path: Path, monkeypatch: Any, capsys: Any
 ) -> None:
-    for verb, *arguments in (["recommend"], ["serve"], ["embed", "x.csv", "--out", "y.parquet"]):
+    (tmp_path / "x.csv").touch()
+    histories = str(tmp_path / "x.csv")
+    for verb, *arguments in (["recommend"], ["serve"], ["embed", histories, "--out", "y.parquet"]):
         code, _ = call_with_error(monkeypatch, capsys, verb, str(tmp_path), *arguments)
         assert code == 3
 
@@ -289,8 +291,16 @@ def test_recommend_to_a_file(model: Path, tmp_path: Path, monkeypatch: pytest.Mo
     ],
 )
 def test_recommend_to_a_file_rejects_bad_options(
-    model: Path, monkeypatch: Any, capsys: Any, options: list[str], message: str
+    model: Path,
+    monkeypatch: Any,
+    capsys: Any,
+    tmp_path: Path,
+    options: list[str],
+    message: str,
 ) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "h.csv").touch()
+    (tmp_path / "tests").mkdir()
     code, output = call_with_error(monkeypatch, capsys, "recommend", str(model), *options)
     assert code == 2
     assert message in output

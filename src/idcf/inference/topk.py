@@ -274,7 +274,7 @@ class CatalogRanker:
 
         ConfigError: the model has no `has_uncertainty`.
         """
-        if not item_rows.numel():
+        if self.model.has_uncertainty and not item_rows.numel():
             return torch.empty(item_rows.shape)
         device, owner = self.model.device, torch.arange(len(users))
         return self.model.predictive_std(users.to(device), item_rows.to(device), owner.to(device))
