@@ -168,7 +168,9 @@ def test_weights_on_the_command_line(tmp_path: Path) -> None:
 def test_shards_have_no_weights(tmp_path: Path) -> None:
     path, shards = tmp_path / "clicks.csv", tmp_path / "shards"
     clicks(60).to_csv(path, index=False)
-    assert CliRunner().invoke(app, ["shard", str(path), "--out", str(shards)]).exit_code == 0
+    # the process of the tests holds more than the memory that a shard takes by default
+    arguments = ["shard", str(path), "--out", str(shards), "--memory", "8GiB"]
+    assert CliRunner().invoke(app, arguments).exit_code == 0
     model = Recommender("als", key_threshold=3, device="cpu")
     for argument, text in (("weight", "weight"), ("duplicates", "duplicates='count'")):
         value = {argument: "dwell" if argument == "weight" else "count"}
@@ -176,6 +178,7 @@ def test_shards_have_no_weights(tmp_path: Path) -> None:
             model.fit(shards, engine="local", **value)
         with pytest.raises(ConfigError, match=f"shards hold no weights, .* leave out {text}, or"):
             model.fit(shards, **value)
-    arguments = ["train", str(shards), "--engine", "local", "--weight", "dwell", "--out", "x"]
+    arguments = ["train", str(shards), "--engine", "local", "--weight", "dwell"]
+    arguments += ["--out", str(tmp_path / "model")]
     result = CliRunner().invoke(app, arguments)
     assert "--weight is for a table, not for a folder of shards" in str(result.exception)
