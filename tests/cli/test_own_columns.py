@@ -162,7 +162,7 @@ def test_a_fit_over_shards_remembers_the_names_of_their_table(
     model: Path, tmp_path: Path, engine: list[str]
 ) -> None:
     ratings, shards, out = model.parent / "ratings.csv", tmp_path / "shards", tmp_path / "model"
-    call("shard", str(ratings), "--out", str(shards), *MAPPING)
+    call("shard", str(ratings), "--out", str(shards), *MAPPING, "--memory", "8GiB")
     call(
         *("train", str(shards), "--out", str(out), *OPTIONS, *engine, "--no-card-metrics"),
         *("--items", str(model.parent / "items.csv"), "-o", "embedding_size=4"),
