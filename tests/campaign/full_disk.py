@@ -158,7 +158,9 @@ OPERATIONS: dict[str, Operation] = {
         _is_table,
     ),
     "shard": Operation(
-        "shards", _verb("shard", "IN/ratings.csv", "--out", "OUT/shards"), _is_shards
+        "shards",
+        _verb("shard", "IN/ratings.csv", "--out", "OUT/shards", "--memory", "8GiB"),
+        _is_shards,
     ),
     "evaluate": Operation(
         "e.json",
